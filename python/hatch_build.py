@@ -1,7 +1,7 @@
-"""Puts what `make build` has built into the wheel: the extension module, in Python's stable ABI.
+"""Adds what `make build` has built to the wheel: the extension module, in Python's stable ABI.
 
-Hatchling calls this while it makes the wheel. The environment says which file the module is
-(FOREBAY_NATIVE), since hatchling builds nothing itself.
+Hatchling calls this while it builds the wheel. The environment variable FOREBAY_NATIVE names the
+module's file, since hatchling builds nothing itself.
 """
 import os
 

@@ -3,8 +3,8 @@
 
     python python/bench/loader.py [--files 4000] [--workers 4,8] [--nodes 1,4] [--epochs 5]
 
-The files are like ImageNet's: sizes are lognormal with a mean of 109 KiB. Each epoch reads all of
-them once, in random order; a worker joins the bytes of a batch into one tensor and hands it over.
+The files are like ImageNet's: sizes are lognormal with a mean of 109 KiB. Each epoch reads each of
+them once, in random order; a worker joins the bytes of a batch into one tensor and passes it on.
 Needs the wheel, torch, numpy; with webdataset also shards.
 
 Sources: `tmpfs` is files below /dev/shm by open().read(); `pool` is forebay.data.Files, `view` the
@@ -13,8 +13,8 @@ webdataset (in order); `slow` is tmpfs with a delay before each open (simulated:
 several nodes (daemons on this host) each has written a share of the files, which are declared
 immutable: the first epoch copies the files of other nodes, the later ones are warm.
 
-Sources take turns, epoch by epoch, so that a busy machine is busy for all. Printed: the median of
-the warm epochs, and the processor time of workers and trainer, which is less sensitive to others.
+Sources take turns, epoch by epoch, so that a busy machine affects all alike. Prints the median of
+the warm epochs, and the processor time of workers and trainer, which a busy machine affects less.
 """
 import argparse
 import io
@@ -54,7 +54,7 @@ def content(i):
 
 
 class Directory:
-    """What users write: a data set over a directory."""
+    """A data set over a directory, as users write it."""
 
     def __init__(self, path, delay=0.0):
         self.paths = sorted(os.path.join(path, name) for name in os.listdir(path))
@@ -74,7 +74,8 @@ def join(samples):
     import torch
 
     sizes = [len(sample) for sample in samples]
-    # As torch's own collate function does in a worker: straight into memory that is handed over.
+    # As torch's own collate function does in a worker: directly into shared memory that is passed
+    # on.
     joined = samples[0].new(torch.UntypedStorage._new_shared(sum(sizes))).resize_(sum(sizes))
     torch.cat(samples, out=joined)
     return joined, torch.tensor(sizes)
@@ -92,14 +93,14 @@ def from_tar(sample):
 
 
 def cpu_of(pid):
-    """Seconds of processor time that a process has used."""
+    """Returns the processor time that a process has used. Seconds."""
     with open("/proc/%d/stat" % pid) as f:
         fields = f.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Source:
-    """A DataLoader whose workers stay, and the times of its epochs."""
+    """A DataLoader with persistent workers, and the times of its epochs."""
 
     def __init__(self, samples, options, shards=False, kept=False):
         from torch.utils.data import DataLoader
@@ -182,7 +183,7 @@ def main():
     parser.add_argument("--delay", type=float, default=2.0, help="of the slow directory, ms per file")
     parser.add_argument("--no-slow", action="store_true")
     options = parser.parse_args()
-    # More workers than cores are meant.
+    # More workers than cores are intended.
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     try:
         import webdataset

@@ -2,11 +2,12 @@
 
     python python/bench/mesh.py --cells 5 --ranks 1,2,4        # millions of cells
 
-For each number of ranks one MPI job goes through all ways in turn, some rounds: `iov` and `mpio` on a pool of one
-node, `mpio` on tmpfs, `iov` without copies (import only), and as guides the same bytes, a contiguous block for each
-rank: as IOR moves them, 4 MiB at a time out of one buffer and into it (`guide`: the buffer stays in the cores'
-caches), and out of the program's arrays and into arrays (`arrays`). Prints medians in GB/s (10^9 bytes) and their
-ratios as Markdown. Needs the wheel, h5py, mpi4py and an MPI. Memory: about 280 bytes for each cell.
+For each number of ranks one MPI job measures all variants in turn, for several rounds: `iov` and
+`mpio` on a pool of one node, `mpio` on tmpfs, and `iov` without copies (import only). Two guides
+move the same bytes, a contiguous block for each rank. `guide` does it as IOR does: 4 MiB at a time
+from and to one buffer, which stays in the cores' caches. `arrays` moves them from and to the
+program's arrays. Prints medians in GB/s (10^9 bytes) and their ratios as Markdown. Needs the wheel,
+h5py, mpi4py and an MPI. Memory: about 280 bytes for each cell.
 """
 import argparse
 import json
@@ -25,7 +26,7 @@ WAYS = ["iov", "iov, no copy", "mpio", "mpio on tmpfs", "guide", "arrays", "guid
 
 
 def slab(cells, rank, size):
-    """This rank's layers of a box of hexahedra; points are numbered as they lie in the file."""
+    """Returns this rank's layers of a box of hexahedra. Points are numbered in the order of the file."""
     from forebay import mesh
 
     n = max(round(cells ** (1 / 3)), size)
@@ -51,7 +52,7 @@ def slab(cells, rank, size):
 
 
 def job(cells, rounds, cpu, pool, tmpfs):
-    """One rank: times of all ways, printed by the first rank as JSON."""
+    """Runs one rank: measures all variants. The first rank prints the times as JSON."""
     from mpi4py import MPI
 
     from forebay import Pool, mesh
@@ -124,7 +125,7 @@ def launch(mpiexec, ranks, cells, rounds, cpu, pool, tmpfs):
 
     command = [*mpiexec, "-n", str(ranks), program(), "exec", "--pool", pool, "--", sys.executable, os.path.abspath(__file__), "--job",
                json.dumps([cells, rounds, cpu, pool, tmpfs])]
-    # Ranks keep memory that they have freed: what the kernel takes for new pages isn't measured.
+    # Makes ranks keep freed memory, so that the kernel's allocation of new pages isn't measured.
     keep = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=1800, env={**os.environ, **keep})
     if done.returncode != 0:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What Python adds: 4 KiB reads and writes beside the C interface, large ones beside memcpy, fsspec beside
-open: of a pool, and Python's own under `forebay exec` (--open POOL). Run it with the wheel installed:
-python python/bench/overhead.py LIBRARY, where LIBRARY is libforebay_iov.so. The C loop is compiled with cc.
+"""Measures what Python adds: 4 KiB reads and writes beside the C interface, large ones beside
+memcpy, fsspec beside open of a pool, and Python's own open under `forebay exec` (--open POOL).
+Needs the installed wheel. Usage: python python/bench/overhead.py LIBRARY, where LIBRARY is
+libforebay_iov.so. The C loop is compiled with cc.
 """
 import ctypes
 import os
@@ -34,7 +35,7 @@ double loop(call *f, void *collection, void *bytes, uint64_t length, long n)
 
 
 def per_call(call, n=N):
-    """Microseconds, the best of three."""
+    """Returns the microseconds per call, the best of three runs."""
     best = float("inf")
     for _ in range(3):
         began = time.perf_counter()
@@ -63,7 +64,8 @@ def by_c(library, pool):
 
 
 def by_open(name):
-    """Reads of whole files that are opened for each read. Under `forebay exec`: Python's `open` sees the pool."""
+    """Measures reads of whole files, each opened for its read. Under `forebay exec` Python's `open`
+    sees the pool."""
     with forebay.Pool(name) as pool:
         fs = pool.filesystem()
 

@@ -1,4 +1,5 @@
-"""The API reference: `make docs` writes it to target/docs. Everything in it comes from docstrings."""
+"""Sphinx's configuration of the API reference, which `make docs` writes to target/docs. All its
+content comes from docstrings."""
 
 import re
 
@@ -20,7 +21,8 @@ nitpicky = False
 
 
 def as_rest(_app, _what, _name, _obj, _options, lines):
-    """Docstrings are Markdown as the project's pages are: `code`, lists, and indented blocks."""
+    """Converts docstrings from Markdown, as in the project's pages, to reST: `code`, lists,
+    indented blocks."""
     made, block = [], False
     for line in lines:
         indented = line.startswith("    ")

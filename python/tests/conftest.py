@@ -1,6 +1,6 @@
-"""A pool for the tests, and what they share.
+"""Fixtures for the tests: a pool, and helpers.
 
-Each run has a directory for its pools of its own below /dev/shm, so that two can run at once.
+Each run has a separate directory for its pools below /dev/shm, so that two runs can go on at once.
 """
 
 import os
@@ -29,7 +29,7 @@ def session_pool():
 
 @pytest.fixture
 def pool(session_pool):
-    """A pool in which nothing is."""
+    """An empty pool."""
     for name in session_pool.listdir("/"):
         path = "/" + name
         if session_pool.stat(path, follow=False).is_dir:

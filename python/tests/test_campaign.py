@@ -1,4 +1,4 @@
-"""Campaigns: the text that workflows write, and the command that it is handed to."""
+"""Campaigns: the text that workflows write, and the command that gets it."""
 
 import datetime
 import os

@@ -20,7 +20,7 @@ LIMIT = 100
 
 @pytest.fixture
 def files(pool):
-    """40 files in two directories: the i-th has i*100 bytes."""
+    """Makes 40 files in two directories. The i-th has i*100 bytes."""
     pool.makedirs("/train/deep")
     for i in range(40):
         pool.write("/train/%s%02d.bin" % ("deep/" if i % 2 else "", i), bytes([i]) * (i * 100))
@@ -55,7 +55,7 @@ def test_files_that_are_kept_open(files, form, copy):
         assert contents(samples) == EXPECTED
         assert contents(samples[i] for i in reversed(range(40))) == EXPECTED
         assert len(samples._kept) <= 10
-    # They aren't looked up again.
+    # Kept files aren't looked up again.
     name = samples.names[0]
     before = bytes(samples[0])
     files.write("/new", b"another")
@@ -93,7 +93,7 @@ def test_the_listing_is_made_once(files, monkeypatch):
     assert calls == ["list", "list"], "one for each directory"
     list(samples)
     assert len(calls) == 2
-    # What is listed is what there was: a later file isn't a sample, one that goes is an error.
+    # The listing isn't updated: a later file isn't a sample, and a removed one is an error.
     files.write("/train/later", b"")
     files.unlink("/train/00.bin")
     assert len(samples) == 41
@@ -149,7 +149,7 @@ def test_a_view_outlives_its_samples_and_the_pool():
 
 
 def test_nodes(tmp_path):
-    """Samples of all nodes; those of another one are a copy."""
+    """Samples of all nodes; samples on another node are copies."""
     with forebay.run("loader", nodes=2, media="memory:64M", force=True) as pool:
         pool.mkdir("/d")
         for node in ("0", "1"):
@@ -161,7 +161,7 @@ def test_nodes(tmp_path):
 
 
 def shards(pool):
-    """Two shards, five samples each."""
+    """Makes two shards of five samples each."""
     pool.makedirs("/shards", exist_ok=True)
     for shard in range(2):
         packed = io.BytesIO()
@@ -202,7 +202,7 @@ WITH_TORCH = """
 
 
 def with_torch(code):
-    """In a program of its own: PyTorch is large, and threads of it don't outlive forks."""
+    """Runs code in a separate program: PyTorch is large, and its threads don't survive forks."""
     pytest.importorskip("torch", reason="PyTorch isn't installed: tests/python/run.py --torch")
     code = textwrap.dedent(WITH_TORCH) + textwrap.dedent(code)
     done = subprocess.run([sys.executable, "-X", "faulthandler", "-W", "error", "-c", code], text=True, timeout=LIMIT,

@@ -1,6 +1,6 @@
-"""What goes wrong: forks, threads, interrupts, ends of the interpreter. Never a crash, never a hang.
+"""Faults: forks, threads, interrupts, the interpreter's end. None may crash or hang the process.
 
-Each case is a program of its own, with a limit of time and faulthandler.
+Each case is a separate program with a time limit and faulthandler.
 """
 
 import os
@@ -16,7 +16,7 @@ LIMIT = 60
 
 
 def program(code, **options):
-    """Runs a program and gives (exit code, output)."""
+    """Runs a program and returns (exit code, output)."""
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT, **options)
@@ -113,7 +113,7 @@ def test_the_interpreter_ends_with_open_batches(pool):
 
 
 def test_ctrl_c_ends_a_wait(tmp_path):
-    """The batch waits for a lock that this process has on the file, so it can't end by itself."""
+    """The batch waits for a lock on the file that this process holds, so it can't end by itself."""
     code = textwrap.dedent("""
         import fcntl, forebay, sys
         session = forebay.Session("memory")
@@ -209,7 +209,7 @@ def test_a_killed_program_leaves_the_pool_in_order(pool):
 
 
 def test_under_forebay_exec(pool):
-    """The library that unmodified programs run under, and this package, in one process."""
+    """The library for unmodified programs and this package work in one process."""
     from forebay._command import program as command
 
     code = textwrap.dedent("""

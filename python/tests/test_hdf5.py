@@ -21,7 +21,7 @@ LIMIT = 100
 
 
 def outside(code, *arguments, **environment):
-    """Runs a program of its own, in which HDF5 uses the driver for all files."""
+    """Runs a separate program in which HDF5 uses the driver for all files."""
     set_up = "import forebay.hdf5; forebay.hdf5.enable('tests')\n"
     done = subprocess.run([sys.executable, "-c", set_up + textwrap.dedent(code), *arguments], text=True, timeout=LIMIT,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **environment})
@@ -51,7 +51,7 @@ def test_open(pool):
         forebay.hdf5.open("/b.h5", "w", pool="tests", controls="colour=red")
     with pytest.raises(OSError, match="absent"):
         forebay.hdf5.open("/b.h5", "w", pool="absent")
-    # It is a file like any other: copied out, another HDF5 reads it.
+    # The file is valid outside of the pool: another HDF5 reads a copy of it.
     (there := pool.read("/case/a.h5"))
     assert there[:8] == b"\x89HDF\r\n\x1a\n"
 
@@ -75,7 +75,7 @@ def test_two_libraries_in_one_process(pool):
 
 
 def test_netcdf_under_exec(pool):
-    """netCDF looks at the first bytes of a file by itself: it has to see the pool."""
+    """netCDF itself reads the first bytes of a file, so it must see the pool."""
     pytest.importorskip("netCDF4")
 
     code = """
@@ -93,7 +93,7 @@ def test_netcdf_under_exec(pool):
 
 
 def test_filters_of_netcdf4_are_found(pool, monkeypatch):
-    """netCDF4 names the directory of its filters only where no plug-in path is set."""
+    """netCDF4 adds the directory of its filters only if no plug-in path is set."""
     pytest.importorskip("netCDF4")
     monkeypatch.delenv("HDF5_PLUGIN_PATH", raising=False)
     outside("""
@@ -117,7 +117,7 @@ def test_files_outside_of_the_pool(pool, tmp_path):
 
 
 def test_locks(pool):
-    """As with sec2: whoever writes is alone."""
+    """As with sec2: a writer excludes all others."""
     outside("""
         import h5py, subprocess, sys
         f = h5py.File("/fb/a.h5", "w"); f["x"] = 1; f.flush()
@@ -130,7 +130,7 @@ def test_locks(pool):
 
 
 def test_one_writer_and_many_readers(pool):
-    """SWMR: readers see what the writer has flushed, in its order."""
+    """SWMR: readers see what the writer has flushed, in the order of writing."""
     outside("""
         import h5py, numpy, subprocess, sys
         w = h5py.File("/fb/a.h5", "w", libver="latest")
@@ -145,7 +145,7 @@ def test_one_writer_and_many_readers(pool):
 
 
 def a_program(rng, h5, path):
-    """Makes a file out of random parts, the same for the same numbers."""
+    """Makes a file with random content, which depends only on `rng`."""
     with h5(path, "w") as f:
         groups, data = [f], []
         for i in range(rng.randrange(4, 15)):
@@ -195,7 +195,7 @@ def a_program(rng, h5, path):
 
 @pytest.mark.skipif(shutil.which("h5diff") is None, reason="h5diff isn't there (package hdf5-tools)")
 def test_random_programs_make_the_same_files(pool, tmp_path):
-    """100 random programs: what they make in a pool is what sec2 makes of them."""
+    """100 random programs make the same files in a pool as with sec2."""
     for seed in range(100):
         plain, ours = tmp_path / "plain.h5", tmp_path / "ours.h5"
         a_program(random.Random(seed), h5py.File, plain)
@@ -203,7 +203,7 @@ def test_random_programs_make_the_same_files(pool, tmp_path):
         ours.write_bytes(pool.read("/a.h5"))
         done = subprocess.run(["h5diff", "-v0", plain, ours], capture_output=True, text=True, timeout=LIMIT)
         assert done.returncode == 0, (seed, done.stdout, done.stderr)
-        # And read through the driver.
+        # Both files are also read and compared through the driver.
         with forebay.hdf5.open("/a.h5", pool="tests") as f, h5py.File(plain) as g:
             names = []
             g.visit(names.append)
@@ -278,7 +278,7 @@ def test_files_opened_again_and_again_beside_exec_lose_no_descriptors(pool):
 
 
 def test_a_directory_of_plug_ins_may_have_the_interceptor(pool, tmp_path):
-    """HDF5 loads all libraries of a directory, to see which are plug-ins."""
+    """HDF5 loads all libraries of a directory, to find out which are plug-ins."""
     beside = os.path.dirname(os.path.realpath(program()))
     for name in ("libforebay_preload.so", "libforebay_audit.so"):
         shutil.copy(os.path.join(beside, name), tmp_path)

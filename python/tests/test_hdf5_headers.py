@@ -1,6 +1,6 @@
 """forebay/hdf5.h and hdf5.hpp, compiled with the headers of an HDF5 of 1.14 or later.
 
-Where pkg-config finds one, or below $HDF5_ROOT (include/, lib/). Debian's HDF5 is older.
+HDF5 is found by pkg-config, or below $HDF5_ROOT (include/, lib/). Debian's HDF5 is too old.
 """
 
 import os
@@ -18,7 +18,7 @@ LIMIT = 100
 
 
 def flags():
-    """What the compiler needs for HDF5, or None if there is none that is new enough."""
+    """Returns the compiler's arguments for HDF5, or None if there is no HDF5 that is new enough."""
     root = os.environ.get("HDF5_ROOT")
     if root:
         library = os.path.join(root, "lib")

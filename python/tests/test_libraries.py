@@ -44,7 +44,7 @@ def test_polars(pool):
     frame = polars.DataFrame({"a": [1, 2, 3]})
     with pool.open("/a.parquet", "wb") as f:
         frame.write_parquet(f)
-    # polars' own readers are written in Rust and know their own clouds only: a file object does.
+    # polars' own readers know only their own URL schemes, but they read file objects.
     pool.write("/a.csv", b"a\n1\n2\n3\n")
     with pool.open("/a.csv", "rb") as f:
         assert polars.read_csv(f).equals(frame)
@@ -95,7 +95,7 @@ def test_numpy_and_dlpack(pool):
     assert chunk.__dlpack_device__() == (1, 0)
     shown = numpy.from_dlpack(chunk)
     assert shown.dtype == "u1" and shown.view("f8")[999] == 999
-    # What is only read stays so, or is refused by a numpy that can't say it.
+    # A read-only mapping stays read-only, or numpy refuses it if it can't express that.
     try:
         assert not numpy.from_dlpack(pool.map("/raw")).flags.writeable
     except BufferError:

@@ -1,4 +1,4 @@
-"""Meshes: every back end, formats of others, errors; several ranks by threads, without MPI."""
+"""Meshes: every back end, other formats, errors; several ranks as threads, without MPI."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from forebay import mesh as fm  # noqa: E402 (behind the check for h5py)
 
 
 class Threads:
-    """Ranks of a job as threads, with the calls of mpi4py's communicators that meshes use."""
+    """Ranks of a job as threads, with the methods of mpi4py's communicators that meshes use."""
 
     def __init__(self, rank, shared):
         self._rank, self._shared = rank, shared
@@ -44,7 +44,7 @@ class Threads:
 
 
 def ranks(size, call):
-    """Runs `call(comm)` as each of these ranks: results, or exceptions."""
+    """Runs `call(comm)` as each of `size` ranks. Returns results or exceptions."""
     shared = {"size": size, "slots": [None] * size, "barrier": threading.Barrier(size)}
     results = [None] * size
 
@@ -71,7 +71,7 @@ def fine(results):
 
 
 def box(n, mixed=True):
-    """n^3 cells: hexahedra, of which the first layer is cut into two wedges each; a boundary of quads."""
+    """Makes n^3 cells: hexahedra, the first layer cut into two wedges each, and a boundary of quads."""
     at = numpy.arange((n + 1) ** 3).reshape(n + 1, n + 1, n + 1)
     axis = numpy.linspace(0, 1, n + 1)
     points = numpy.stack([a.ravel() for a in numpy.meshgrid(axis, axis, axis, indexing="ij")], axis=1)
@@ -97,7 +97,7 @@ def box(n, mixed=True):
 
 
 def same(a, b):
-    """The same arrays, exactly."""
+    """Asserts that all arrays are exactly equal."""
     assert (numpy.asarray(a.points) == b.points).all()
     assert sorted(a.cells) == sorted(b.cells)
     for kind, rows in a.cells.items():
@@ -118,7 +118,8 @@ def same(a, b):
 
 
 def cut(mesh, size, rank, own=True):
-    """A rank's part: every type's rows are dealt out evenly, points go to the lowest rank that has them."""
+    """Returns a rank's part: each type's rows are distributed evenly, points go to the lowest rank
+    that has them."""
     part = fm.Mesh(marker_names=mesh.marker_names)
     spans = {k: (rank * len(r) // size, (rank + 1) * len(r) // size) for k, r in mesh.cells.items()}
     rows = {k: numpy.asarray(r)[spans[k][0] : spans[k][1]] for k, r in mesh.cells.items()}
@@ -135,7 +136,8 @@ def cut(mesh, size, rank, own=True):
 
 
 def shape(mesh):
-    """What doesn't depend on the order of points: the coordinates and data of each cell's corners, and cell data."""
+    """Returns what doesn't depend on the order of points: coordinates and data of cells' corners,
+    and cell data."""
     told = {}
     for kind, rows in mesh.cells.items():
         told[kind] = [mesh.points[rows], *(mesh.point_data[n][rows] for n in sorted(mesh.point_data)),
@@ -146,7 +148,7 @@ def shape(mesh):
 
 
 def same_shape(whole, parts):
-    """The parts, one after the other, are the whole."""
+    """Asserts that the parts, one after the other, are the whole."""
     wanted, got = shape(whole), [shape(part) for part in parts]
     for kind, arrays in wanted.items():
         for i, array in enumerate(arrays):
@@ -155,7 +157,7 @@ def same_shape(whole, parts):
 
 @pytest.fixture(params=["iov", "posix"])
 def place(request, pool, tmp_path):
-    """A back end, and a function that gives a path for it."""
+    """A back end, and a function that returns a path for it."""
     if request.param == "iov":
         return fm.Iov(pool), lambda name: "/" + name
     return fm.Posix(), lambda name: str(tmp_path / name)
@@ -171,14 +173,14 @@ def test_round_trip(place, mixed):
     same(mesh, seen := fm.read(fm.Mesh(), at("a.h5"), back, copy=False))
     mapped = back.name == "iov"
     assert seen.points.flags.writeable != mapped and seen.cells["hexahedron"].flags.writeable != mapped
-    # Over a former file, and what was read is written again.
+    # Writes over an existing file, from a mesh that was read.
     got.point_data["T"] += 1
     fm.write(got, at("a.h5"), back)
     same(got, fm.read(fm.Mesh(), at("a.h5"), back))
 
 
 def test_mpi_io(tmp_path):
-    """In a process of its own: MPI is initialised for the life of one. Several ranks: tests/mpi-io."""
+    """Runs in a separate process, as a process initialises MPI once. Several ranks: tests/mpi-io."""
     pytest.importorskip("mpi4py")
     fm.write(box(4), tmp_path / "a.h5", "posix")
     done = subprocess.run([sys.executable, "-c", """if 1:
@@ -218,7 +220,7 @@ def test_names_of_back_ends_and_paths(pool, tmp_path, monkeypatch):
         fm.write(mesh, "/a.h5", "tape")
     fm.write(mesh, tmp_path / "b", "posix", xdmf=False)
     assert os.listdir(tmp_path) == ["b"]
-    # What one back end writes is the same bytes as another's.
+    # All back ends write the same bytes.
     pool.stage_out("/a.h5", tmp_path / "out.h5")
     assert (tmp_path / "out.h5").read_bytes() == (tmp_path / "b").read_bytes()
 
@@ -247,7 +249,7 @@ def test_parts(pool, tmp_path, writers, readers):
             seen = fine(ranks(readers, lambda c: fm.read(fm.Mesh(), path, back, comm=c, split=split, copy=False)))  # noqa: B023
             for one, other in zip(parts, seen, strict=True):
                 same(one, other)
-            # And again, as they were read: the same file, nothing is renumbered.
+            # Writing the parts again as they were read gives the same file, without renumbering.
             again = path.replace("a.h5", "again.h5")
             fine(ranks(readers, lambda c: fm.write(parts[c.Get_rank()], again, back, comm=c)))  # noqa: B023
             same(fm.read(fm.Mesh(), path, back), fm.read(fm.Mesh(), again, back))
@@ -286,7 +288,7 @@ WRONG = [
 
 @pytest.mark.parametrize("why,spoil", WRONG, ids=[w for w, _ in WRONG])
 def test_wrong_meshes(pool, why, spoil):
-    """An exception that names the array, on all ranks; no file, and a former one is as it was."""
+    """An invalid mesh is an exception on all ranks that names the array. An existing file is unchanged."""
     back = fm.Iov(pool)
     fm.write(box(2), "/a.h5", back)
     wrong = box(3)
@@ -355,7 +357,7 @@ def test_wrong_files(pool, tmp_path):
     changed("/point_data/T: it has 5 rows", lambda f: (f.pop("point_data/T"), f.__setitem__("point_data/T", numpy.ones(5))))
     changed("a cell has point 64, and there are 64", lambda f: f["cells/quad/nodes"].__setitem__((0, 0), 64))
     changed("a cell has point -3", lambda f: f["cells/quad/nodes"].__setitem__((0, 0), -3))
-    # What is stored in another way, by h5repack for instance, can be read.
+    # Datasets that are stored in another way, for instance by h5repack, can be read.
     (tmp_path / "c.h5").write_bytes(whole)
     with h5py.File(tmp_path / "c.h5", "r+") as f:
         q = f["cells/wedge/data/q"][:]
@@ -384,7 +386,7 @@ def test_a_full_pool():
 
 
 def test_others_read_it(tmp_path):
-    """h5py by the layout, meshio by the XDMF file."""
+    """h5py reads the file by its layout, meshio by the XDMF file."""
     meshio = pytest.importorskip("meshio")
     mesh = box(4, mixed=False)
     fm.write(mesh, tmp_path / "a.h5", "posix")
@@ -396,7 +398,7 @@ def test_others_read_it(tmp_path):
     assert (got.points == mesh.points).all() and (got.cells_dict["hexahedron"] == mesh.cells["hexahedron"]).all()
     assert (got.cell_data_dict["q"]["hexahedron"] == mesh.cell_data["q"]["hexahedron"]).all()
     assert (got.point_data["u/v:w"] == mesh.point_data["u/v:w"]).all()
-    # Several types: a collection of grids, each of which meshio can read by itself.
+    # Several types are a collection of grids, each of which meshio can read by itself.
     from xml.etree import ElementTree
 
     mesh = box(4)
@@ -434,7 +436,7 @@ MARKER_ELEMS= 2
 
 @pytest.mark.parametrize("end", ["vtu", "vtk", "msh", "su2", "mesh", "inp", "xdmf", "med", "cgns", "e"])
 def test_formats_of_meshio(pool, tmp_path, end):
-    """A mesh goes to a format, from there into a pool, and back."""
+    """A mesh is converted to a format, from there into a pool, and back."""
     meshio = pytest.importorskip("meshio")
     if end == "e":
         pytest.importorskip("netCDF4")

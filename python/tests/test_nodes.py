@@ -64,7 +64,7 @@ def test_memory_of_another_node_cannot_be_mapped(nodes):
 
 
 def test_a_node_that_is_gone(nodes):
-    """An error that says so, in bounded time; the rest goes on."""
+    """Operations on a lost node fail with an error in bounded time; the other nodes work."""
     with forebay.run("dying", nodes=2, media="memory:32M", force=True,
                      options=["--patience", "2"]) as pool:
         subprocess.run([sys.executable, "-c", "import forebay; forebay.Pool('dying').write('/there', bytes(100000))"],
@@ -82,12 +82,12 @@ def test_a_node_that_is_gone(nodes):
                     pool.write("/here-%d" % i, numpy.ones(10))
                     made += 1
                 except OSError as failed:
-                    # The entry would lie on the node that is gone.
+                    # Only names whose entry would be on the lost node fail.
                     assert failed.errno == errno.EHOSTDOWN
             assert made > 0
         finally:
             os.kill(daemon["keeper"], signal.SIGCONT)
-        # It is asked again when it has been found again.
+        # The node gets requests again when it is back.
         end = time.monotonic() + 30
         while True:
             try:

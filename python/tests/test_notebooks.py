@@ -1,4 +1,4 @@
-"""The notebooks of python/notebooks, each in a kernel of its own."""
+"""The notebooks of python/notebooks, each in a separate kernel."""
 
 import pathlib
 

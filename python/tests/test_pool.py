@@ -13,7 +13,7 @@ import forebay
 
 
 def test_a_file_object_is_as_that_of_open(pool, tmp_path):
-    """The same operations on a file of the pool and on one of the host give the same."""
+    """The same operations on a pool's file and on a host's file give the same results."""
 
     def use(opener):
         seen = []
@@ -130,7 +130,7 @@ def test_memory_of_a_file(pool):
     with pytest.raises(OSError) as e:
         memoryview(chunk)
     assert e.value.errno == errno.EBADF
-    # What is stored there is seen by readers at once.
+    # Readers see writes to the mapping at once.
     with pool.map("/array", 8, 8, writable=True) as chunk:
         numpy.frombuffer(chunk)[:] = 7
         assert numpy.frombuffer(pool.read("/array", 8, 16))[0] == 7
@@ -148,7 +148,7 @@ def test_mapped_memory_outlives_what_it_was_opened_by():
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
-    # The pool is gone, and what the array shows isn't.
+    # The pool is removed, but the memory of the array stays.
     assert view.sum() == 499500
     for use in [lambda: pool.listdir("/"), lambda: files.ls("/"), lambda: file.read()]:
         with pytest.raises(OSError):
@@ -157,7 +157,7 @@ def test_mapped_memory_outlives_what_it_was_opened_by():
 
 
 def test_an_address_kept_without_a_view_stays_mapped(pool):
-    """As PyTorch's frombuffer: it keeps the object and the address, and gives the view back."""
+    """PyTorch's frombuffer keeps the object and the address, but releases the view."""
     pool.write("/array", b"abcdefgh")
     chunk = pool.map("/array")
     array = numpy.frombuffer(chunk, "u1")

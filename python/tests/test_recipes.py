@@ -1,4 +1,4 @@
-"""Recipes of docs/howto/python.md: programs of others that keep what is temporary in a pool."""
+"""Recipes of docs/howto/python.md: other programs with their temporary files in a pool."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ LIMIT = 110
 
 
 def in_pool(code, place):
-    """Runs a program that sees the pool of the tests below /fb."""
+    """Runs a program that sees the tests' pool below /fb."""
     script = place / "main.py"
     script.write_text(textwrap.dedent(code))
     done = subprocess.run([program(), "exec", "--pool", "tests", "--", sys.executable, "-X", "faulthandler", script],
@@ -26,7 +26,7 @@ def in_pool(code, place):
 
 
 def test_temporary_directory_of_dask(pool, tmp_path):
-    """A shuffle by disk, and what a worker spills, lie in the pool."""
+    """The files of a shuffle on disk, and those that a worker spills, are in the pool."""
     pytest.importorskip("distributed")
     pool.mkdir("/tmp")
     in_pool("""
@@ -99,7 +99,7 @@ def test_nextflow(pool, tmp_path):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
     assert done.returncode == 0, done.stdout
     assert (tmp_path / "out" / "merged.txt").read_text().split() == ["a0", "a1", "a2", "b0", "b1", "b2"]
-    # Tasks ran in the pool, and their inputs were links.
+    # Tasks ran in the pool, and their inputs were linked.
     assert pool.listdir("/scratch") == []
     work = ["/".join((top, name)) for top, _, others in pool.walk("/work") for name in others]
     assert [f for f in work if f.endswith(".command.sh")] and [f for f in work if f.endswith(".sorted")]

@@ -1,4 +1,4 @@
-"""The stub of the native part names what is there, and nothing else."""
+"""Checks that the stub of the native module names its content, and nothing else."""
 
 import ast
 import inspect
@@ -9,7 +9,7 @@ from forebay import _native
 
 
 def declared():
-    """Class (or None) to the names that the stub declares in it."""
+    """Returns, for each class (or None), the names that the stub declares in it."""
     stub = pathlib.Path(forebay.__file__).with_name("_native.pyi")
     names = {}
     for node in ast.parse(stub.read_text()).body:
@@ -31,7 +31,7 @@ def test_the_stub_is_true():
 
 
 def undocumented(module, names):
-    """Public names without a docstring, and those of public classes."""
+    """Returns public names without a docstring, also those of public classes."""
     for name in names:
         what = getattr(module, name)
         if not inspect.isclass(what):

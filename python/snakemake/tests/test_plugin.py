@@ -22,7 +22,7 @@ class TestForebay(TestStorageBase):
 
     @pytest.fixture(autouse=True)
     def running(self, pool):
-        """With an empty pool."""
+        """An empty pool."""
 
     def get_query(self, tmp_path):
         return "forebay://tests/some/test.txt"
@@ -66,7 +66,7 @@ WORKFLOW = textwrap.dedent("""
 
 
 def run_snakemake(place, *options, before=()):
-    """Runs Snakemake in a directory, on the pool of the tests."""
+    """Runs Snakemake in a directory, on the tests' pool."""
     environment = {**os.environ, "FOREBAY_POOL": "tests", "XDG_CACHE_HOME": str(place / "cache")}
     return subprocess.run([*before, sys.executable, "-m", "snakemake", "--cores", "2", "--nolock", *options],
                           cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -89,7 +89,7 @@ def test_a_workflow(pool, tmp_path, inside):
     assert done.returncode == 0, done.stdout
     assert pool.read("/result.txt") == b"".join(b"a%d\nb%d\n" % (i, i) for i in range(20))
     assert pool.listdir("/sorted") == sorted("s%d.txt" % i for i in range(20))
-    # Again: nothing is to be done.
+    # A second run has nothing to do.
     done = run_snakemake(tmp_path, *options, "--dry-run", before=before)
     assert done.returncode == 0 and "rule sort" not in done.stdout, done.stdout
 
@@ -123,7 +123,7 @@ OPTIONS = ("--default-storage-provider", "forebay")
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """Two tiers, and a workflow with input in a directory of its own."""
+    """Two tiers, and a workflow in a separate directory with its input."""
     tiers = "".join("[tier.%s]\npath = '%s/%s'\n" % (name, tmp_path, name) for name in ("scratch", "slow"))
     (tmp_path / "tiers.toml").write_text("registry = '%s/registry'\n%s" % (tmp_path, tiers))
     monkeypatch.setenv("FOREBAY_CAMPAIGNS", str(tmp_path / "tiers.toml"))
@@ -158,19 +158,21 @@ def test_a_resource_is_enough(site):
     scratch, slow = made["scratch"], made["slow"]
     assert (scratch["bytes"], scratch["files"]) == (100 * 10**12, 10000)
     assert scratch["ends"] - scratch["created"] == 2 * 86400 and scratch["name"].startswith("snakemake-case-")
-    # A rule's files lie there, and what its command puts at {resources.campaign_path}.
+    # The campaigns have the rules' files, and those that commands write to
+    # {resources.campaign_path}.
     assert files(type(site)(scratch["place"])) == ["log.a", "log.b", "mapped/a.txt", "mapped/b.txt"]
     assert files(type(site)(slow["place"])) == ["results/joined.txt"]
     assert (type(site)(slow["place"]) / "results/joined.txt").read_text() == "1a\n2a\n1b\n2b\n"
-    # What asks for nothing lies in the workflow's directory, and nothing else is left there.
+    # Files of rules without a request are in the workflow's directory, and nothing else is left
+    # there.
     assert (place / "note.txt").read_text() == "done\n"
     assert not (place / "mapped").exists() and not (place / "results").exists()
-    # Again: nothing is to be done, and nothing is made.
+    # A second run has nothing to do, and creates nothing.
     done = run_snakemake(place, *OPTIONS)
     assert done.returncode == 0 and "Nothing to be done" in done.stdout, done.stdout
     named = {tier: campaign["name"] for tier, campaign in made.items()}
     assert {tier: campaign["name"] for tier, campaign in campaigns(site).items()} == named
-    # A second workflow has campaigns of its own; it ends them, and has its files.
+    # A second workflow has its own campaigns. It ends them, and gets its files.
     other = workflow(site, "other")
     done = run_snakemake(other, *OPTIONS, "--storage-forebay-campaign-end", "workflow")
     assert done.returncode == 0, done.stdout
@@ -187,7 +189,7 @@ def test_campaigns_that_cannot_be(site):
         place = workflow(site, text.replace(",", "-"), LISTING.replace("100TB,10000files,scratch,2d", text))
         done = run_snakemake(place, *OPTIONS)
         assert done.returncode != 0 and says in done.stdout, done.stdout
-        # Not one job has run.
+        # No job has run.
         assert not (place / "note.txt").exists(), done.stdout
 
 
@@ -197,7 +199,8 @@ def test_default_campaigns_end_at_their_time(site):
     place = workflow(site, "of-setting", plain)
     done = run_snakemake(place, *OPTIONS, "--storage-forebay-campaign", "1TB,scratch,1s")
     assert done.returncode == 0, done.stdout
-    # Its time was over when the workflow ended: so it has ended, too, and can be restored for its grace.
+    # Its time was over when the workflow ended, so it expired, and can be restored during its grace
+    # time.
     assert campaigns(site)["scratch"]["state"] == "expired", campaigns(site)
     assert not (place / "note.txt").exists()
     place = workflow(site, "of-resource", plain)
@@ -216,7 +219,7 @@ def test_all_is_given_back_or_nothing_is_deleted(tmp_path, monkeypatch):
     give_back(str(source), str(target))
     assert (target / "results" / "a").read_text() == "a"
     assert os.readlink(target / "latest") == "results" and os.readlink(target / "nowhere") == "absent"
-    # A directory that can't be listed, also for root.
+    # A directory that can't be listed, not even by root.
     scandir = os.scandir
 
     def refusing(path="."):

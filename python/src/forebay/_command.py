@@ -1,4 +1,4 @@
-"""The command `forebay`, and the libraries beside it, as they come in the wheel."""
+"""The command `forebay`, and the libraries installed beside it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ BIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
 
 
 def program() -> str:
-    """The path of the command: that of this package, else the one on `$PATH` (a checkout)."""
+    """Returns the path of the command: the one in this package, else (in a checkout) the one on `$PATH`."""
     own = os.path.join(BIN, "forebay")
     if os.access(own, os.X_OK):
         return own
     for directory in os.environ.get("PATH", "").split(os.pathsep):
         found = shutil.which("forebay", path=directory)
-        # A script of this package would call itself.
+        # This package's own script on `$PATH` would call itself.
         if found and not _is_script(found):
             return found
     raise FileNotFoundError(
@@ -31,7 +31,7 @@ def _is_script(path: str) -> bool:
 
 
 def call(*arguments: str, timeout: float | None = 120) -> str:
-    """Runs the command and returns what it prints.
+    """Runs the command and returns its output.
 
     Raises OSError with the command's own message.
     """

@@ -1,4 +1,4 @@
-"""What the native part has. Sizes and positions are bytes, times nanoseconds since 1970."""
+"""Stub of the native module. Sizes and positions are in bytes, times in nanoseconds since 1970."""
 
 import builtins
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What this process has open: so that a pool can be left as a whole (`forebay.run`, `Pool.stop`)."""
+"""The objects that this process has open, so that `forebay.run` and `Pool.stop` can close those of a pool."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def note(opened: T) -> T:
-    """Notes something that has `close`."""
+    """Records an open object, which has a method `close`."""
     _open.add(opened)
     return opened
 
 
 def close(these: Iterable[Any]) -> None:
-    """Closes all of them; the first error is raised at the end."""
+    """Closes all objects, then raises the first error."""
     error = None
     for one in list(these):
         end = getattr(one, "_end", None) or one.close
@@ -33,8 +33,8 @@ def close(these: Iterable[Any]) -> None:
 
 
 def close_pool(name: str) -> None:
-    """Closes all that this process has open in a pool. Memory that views of Python show (arrays) stays
-    mapped until the views go; a pool can be removed before that."""
+    """Closes all that this process has open in a pool. Memory of existing views (arrays) stays
+    mapped until they are freed; the pool can be removed before that."""
     inside = []
     for one in list(_open):
         with contextlib.suppress(OSError):

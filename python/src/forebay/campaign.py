@@ -1,11 +1,12 @@
-"""Campaigns: storage for a stated size and time, as workflows ask for it.
+"""Campaigns: storage of a requested size for a requested time.
 
     rule bwa_map:
         resources:
             campaign="100TB,10000files,scratch,2d"
 
-Snakemake carries the text as a resource like any other. `Campaign.parse` reads it, `of_rules` collects
-what the rules of a workflow ask for, and `Campaign.request` hands it to the command `forebay campaign`.
+Snakemake passes the text on like any other resource. `Campaign.parse` reads it, `of_rules` collects
+the requests of a workflow's rules, and `Campaign.request` hands one to the command
+`forebay campaign`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BINARY = {unit: 1024**i for i, unit in enumerate(["B", "KIB", "MIB", "GIB", "TI
 _BYTES = {**_DECIMAL, **_BINARY}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
-# What a part may be; the first that fits is what it is.
+# The kinds of parts, in the order in which a part is tried for them.
 _PARTS = [
     ("size", re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?i?B)", re.IGNORECASE)),
     ("files", re.compile(r"(\d+)\s*files?", re.IGNORECASE)),
@@ -41,8 +42,8 @@ _EXAMPLE = "100TB,10000files,scratch,2d"
 class Campaign:
     """A request for storage.
 
-    `size` is in bytes, `files` a number of files (None: no limit is asked for), `storage` the name of
-    a kind of storage (`scratch`), `lifetime` how long it is kept.
+    `size` is in bytes, `files` a number of files (None: no limit is requested), `storage` the name
+    of a kind of storage (`scratch`), `lifetime` the time for which it is kept.
     """
 
     size: int
@@ -60,15 +61,15 @@ class Campaign:
 
     @classmethod
     def parse(cls, text: str) -> Campaign:
-        """From parts with commas between them, in any order: `100TB,10000files,scratch,2d`.
+        """Parses parts with commas between them, in any order: `100TB,10000files,scratch,2d`.
 
         - A size: `B`, `kB`, `MB`, `GB`, `TB`, `PB` are powers of 1000, `KiB` to `PiB` of 1024.
         - The number of files: `10000files`. It may be left out.
         - The storage: a name.
         - The lifetime: a whole number of `s`, `m` (minutes), `h`, `d`, `w`.
 
-        Raises ValueError that names the part that can't be read, is there twice, or is missing;
-        TypeError if it is no text.
+        Raises ValueError that names the part which can't be read, is given twice, or is missing;
+        TypeError for anything but a text.
         """
         if not isinstance(text, str):
             raise TypeError("campaign: a text like %r is needed, not %s" % (_EXAMPLE, type(text).__name__))
@@ -84,20 +85,20 @@ class Campaign:
         return cls(**found)
 
     def __str__(self) -> str:
-        """The text that `parse` reads, with sizes and times in the largest unit that is exact."""
+        """Returns a text that `parse` reads, with sizes and times in the largest unit that is exact."""
         size = _largest(self.size, {unit: n for unit, n in _DECIMAL.items()})
         files = [] if self.files is None else ["%dfiles" % self.files]
         lifetime = _largest(int(self.lifetime.total_seconds()), _SECONDS)
         return ",".join([size, *files, self.storage, lifetime])
 
     def request(self, name: str, if_absent: bool = False) -> str:
-        """Asks for it under a name (`forebay campaign create NAME TEXT`): the path of its data.
+        """Requests the campaign under a name (`forebay campaign create NAME TEXT`). Returns the
+        path of its data.
 
-        With `if_absent`, a campaign of this name is taken as it is.
+        With `if_absent`, an existing campaign of this name is used as it is.
 
-        Raises OSError (EIO) with the command's message: there is no such storage, or there is a
-        campaign of this name. Blocks until the command ends, at most two minutes.
-        """
+        Raises OSError (EIO) with the command's message if the storage doesn't exist, or a campaign
+        of this name does. Blocks until the command ends, at most two minutes."""
         more = ["--if-absent"] if if_absent else []
         return call("campaign", "create", *more, name, str(self)).strip()
 
@@ -108,7 +109,7 @@ def _part(part: str, text: str) -> tuple[str, Any]:
         if not match:
             continue
         if kind == "size":
-            # Exact: no floating point for whole numbers of bytes.
+            # Exact: whole numbers of bytes are computed without floating point.
             whole, _, rest = match[1].partition(".")
             unit = _BYTES[match[2].upper()]
             return kind, int(whole) * unit + (int(rest) * unit // 10 ** len(rest) if rest else 0)
@@ -131,7 +132,7 @@ def _largest(value: int, units: dict[str, int]) -> str:
 
 
 def _constant(raw: Any) -> str | None:
-    """The text of an expression of a command line that is a text, in quotes."""
+    """Returns the value of a command line's expression, if it is a quoted text."""
     try:
         value = ast.literal_eval(raw)
     except (ValueError, SyntaxError, TypeError):
@@ -140,9 +141,10 @@ def _constant(raw: Any) -> str | None:
 
 
 def of_rules(rules: Iterable[Any]) -> dict[Campaign, list[str]]:
-    """What the rules of a Snakemake workflow ask for: each campaign, and the names of its rules.
+    """Returns the campaigns that the rules of a Snakemake workflow request, each with the names of
+    its rules.
 
-    `rules` is `workflow.rules` in a Snakefile. Default resources are in them. A resource that is a
+    `rules` is `workflow.rules` in a Snakefile, with default resources. A resource that is a
     function is left out: its value is known only for a job.
 
     Raises ValueError that names the rule.
@@ -153,7 +155,8 @@ def of_rules(rules: Iterable[Any]) -> dict[Campaign, list[str]]:
         try:
             text = getattr(resource, "value", resource)
         except ValueError:
-            # A function, which Snakemake evaluates for each job; or a default from the command line.
+            # The resource is a function, which Snakemake evaluates for each job, or a default from
+            # the command line.
             text = _constant(getattr(resource, "raw", None))
         if not isinstance(text, str):
             continue

@@ -1,4 +1,4 @@
-"""Controls: what a program says of its I/O (docs/explanation/semantics.md, "Controls")."""
+"""Controls: what a program declares about its I/O (docs/explanation/semantics.md, "Controls")."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Controls:
     """Seven controls; None is the strict default.
 
     Made with keywords, or from a text: `Controls.parse("mutability=append,temporality=once")`.
-    Wherever controls are taken, both a `Controls` and such a text do.
+    Functions that take controls accept a `Controls` or such a text.
 
-    Raises ValueError that names what isn't known.
+    Raises ValueError that names the unknown control or value.
     """
 
     consistency: str | None = None
@@ -31,7 +31,7 @@ class Controls:
 
     @classmethod
     def parse(cls, text: str) -> Controls:
-        """From `name=value` parts with commas between them."""
+        """Parses `name=value` parts with commas between them."""
         canonical = _native.check_controls(text)
         return cls(**dict(part.split("=", 1) for part in canonical.split(",") if part))
 
@@ -41,7 +41,7 @@ class Controls:
 
 
 def text_of(controls: Controls | str | None) -> str | None:
-    """What the native part takes: a text, or None."""
+    """Returns controls as the native module takes them: a text, or None."""
     if controls is None or isinstance(controls, str):
         return controls
     if isinstance(controls, Controls):

@@ -4,8 +4,8 @@
     loader = torch.utils.data.DataLoader(samples, batch_size=32, shuffle=True, num_workers=4,
                                          collate_fn=list, pin_memory=torch.cuda.is_available())
 
-- The listing is made once, when the object is made: one call per directory, none per file.
-- An object can be used after fork and by spawn: each process opens the pool for itself.
+- The listing is made when the object is made: one call per directory, none per file.
+- An object can be used after fork and by spawn: each process opens the pool again.
 - PyTorch is imported only for `form="tensor"`; NumPy only for `form="numpy"`.
 - `gopen` and `register_webdataset` read `forebay://` URLs in WebDataset.
 """
@@ -36,20 +36,20 @@ _FORMS = ("bytes", "numpy", "tensor")
 def tensor(memory: Any, *, pin: bool = False) -> Any:
     """A one-dimensional PyTorch tensor of `uint8` over memory, without a copy.
 
-    `memory` is a `Chunk`, a `Buffer`, or any other object with the buffer protocol. The tensor keeps
-    the memory mapped as long as it lives: closing the chunk before that is a BufferError.
-    `torch.frombuffer(chunk)` gives its view back, so the chunk can be closed; its memory stays mapped
-    as long as the tensor keeps the chunk.
+    `memory` is a `Chunk`, a `Buffer`, or any other object with the buffer protocol. The tensor
+    keeps the memory mapped as long as it lives: closing the chunk before raises BufferError. (With
+    `torch.frombuffer(chunk)`, which releases its view, the chunk can be closed; its memory still
+    stays mapped as long as the tensor has a reference to the chunk.)
 
     A tensor over read-only memory must not be changed in place: the write ends the process
-    (SIGSEGV). `pin=True` copies into page-locked memory where CUDA is available, and does nothing
-    elsewhere.
+    (SIGSEGV). `pin=True` copies into page-locked memory if CUDA is available, else it does nothing.
 
     Raises BufferError for memory that isn't contiguous, OSError (EBADF) for a closed chunk.
     """
     import torch
 
-    # The view, not the chunk, is what the tensor keeps: while it lives the chunk can't be closed.
+    # The tensor refers to the view, not the chunk: so the chunk can't be closed while the tensor
+    # lives.
     view = memoryview(memory).cast("B")
     if view.nbytes == 0:
         return torch.empty(0, dtype=torch.uint8)
@@ -60,7 +60,8 @@ def tensor(memory: Any, *, pin: bool = False) -> Any:
 
 @functools.cache
 def _quiet(torch: Any) -> None:
-    """PyTorch warns of read-only memory once per process: here, where nobody sees it."""
+    """Triggers PyTorch's warning of read-only memory, which it gives once per process, while it is
+    suppressed."""
     import warnings
 
     with warnings.catch_warnings():
@@ -69,7 +70,7 @@ def _quiet(torch: Any) -> None:
 
 
 class _Samples:
-    """Numbered samples; subclasses say how one is read."""
+    """Numbered samples. Subclasses define how a sample is read."""
 
     def __init__(self, form: Form, copy: bool, transform: Callable[[Any], Any] | None) -> None:
         if form not in _FORMS:
@@ -80,7 +81,7 @@ class _Samples:
         self.copy = copy
         self.transform = transform
         self._process: int | None = None
-        # Samples that couldn't be mapped: it isn't tried again.
+        # The numbers of samples that couldn't be mapped, so that mapping isn't tried again.
         self._copied: set[int] = set()
 
     def __len__(self) -> int:
@@ -93,7 +94,7 @@ class _Samples:
         raise NotImplementedError
 
     def _open(self) -> None:
-        """Opens what the samples lie in, for this process."""
+        """Opens, for this process, the pool or workspace that has the samples."""
         raise NotImplementedError
 
     def __getitem__(self, index: int) -> Any:
@@ -107,21 +108,23 @@ class _Samples:
         return sample if self.transform is None else self.transform(sample)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples of a batch: what PyTorch's DataLoader asks for."""
+        """Returns the samples of a batch. PyTorch's DataLoader calls this."""
         return [self[index] for index in indices]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
     def _memory(self, index: int) -> Any:
-        """The pool's own memory; where that can't be had (another node, several extents), a copy."""
+        """Returns the pool's own memory of a sample; a copy if that isn't possible (another node,
+        several extents)."""
         if index not in self._copied:
             try:
                 return self._map(index)
             except OSError as e:
                 if e.errno == errno.ENOENT:
                     raise
-                # Another node's, an empty one, one in several pieces; what else is wrong, reading says.
+                # The sample is on another node, empty, or in several pieces. Reading it reports
+                # other errors.
                 self._copied.add(index)
         return self._bytes(index)
 
@@ -138,7 +141,7 @@ class _Samples:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        # What this process has opened stays with it.
+        # Objects that this process has opened aren't passed to another one.
         state.update(_process=None)
         for name in ("_pool", "_session", "_workspace"):
             if name in state:
@@ -149,24 +152,25 @@ class _Samples:
 class Files(_Samples):
     """Files of a pool as a map-style data set: `files[i]` is the content of the i-th.
 
-    `pool` is a `Pool` or a name (empty: that of `$FOREBAY_POOL`, else `default`). Either `path` is a
-    directory, which is listed once with all below it, or `names` are paths inside the pool, which
-    are taken as they are. `pattern` selects by file name, as the shell does (`"*.jpg"`). The order is
-    that of the sorted paths, or of `names`.
+    `pool` is a `Pool` or a name (empty: that of `$FOREBAY_POOL`, else `default`). Either `path` is
+    a directory, which is listed once with its subdirectories, or `names` are paths inside the pool,
+    which are used unchecked. `pattern` selects by file name, as the shell does (`"*.jpg"`). The
+    samples are in the order of the sorted paths, or of `names`.
 
-    `form` is what a sample is. With `copy=False` it shows the pool's own memory where the file lies
-    on this node in one piece, and must not be written to (see `tensor`); elsewhere it is a copy.
+    `form` is the type of a sample. With `copy=False` a sample is the pool's own memory if the file
+    is on this node in one piece, and must not be written to (see `tensor`); otherwise it is a copy.
     `transform` is called with each sample.
 
-    `keep_open` is how many files each process keeps open (those it read last), with their memory if
-    `copy=False`; 0: none. It is for sets that don't change: a kept file isn't looked up again. In a
-    pool of several nodes opening asks the file's node, and reading an open laminated file asks
-    nobody, so that later epochs are local. Open files count against the node's limit (131,072).
+    `keep_open` is the number of files that each process keeps open (those read last), with their
+    memory if `copy=False`; 0: none. Use it for sets that don't change: a kept file isn't looked up
+    again. In a pool of several nodes, opening a file sends a request to the file's node, but
+    reading an open laminated file sends none, so later epochs are local. Open files count towards
+    the node's limit (131,072).
 
-    A file is opened when its sample is asked for: one that was removed since the listing is
+    A file is opened when its sample is used. If it was removed after the listing, that raises
     FileNotFoundError. Other errors are OSError, as of `Pool.read`.
 
-    Raises FileNotFoundError or NotADirectoryError for `path`, ValueError for options that can't be.
+    Raises FileNotFoundError or NotADirectoryError for `path`, ValueError for invalid options.
     """
 
     def __init__(
@@ -185,7 +189,8 @@ class Files(_Samples):
         if keep_open < 0:
             raise ValueError("keep_open %d: a number of files" % keep_open)
         self.keep_open = keep_open
-        # By index: an open file and its size in bytes, or mapped memory. The last used is the last.
+        # By index: an open file and its size in bytes, or mapped memory. The most recently used is
+        # the last.
         self._kept: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self.pool_name = pool.name if isinstance(pool, Pool) else pool
         self._pool: Pool | None = None
@@ -201,7 +206,7 @@ class Files(_Samples):
         return len(self.names)
 
     def _open(self) -> None:
-        # What a parent had kept open isn't this process's.
+        # Files that the parent process has kept open aren't usable here.
         self._kept = collections.OrderedDict()
         self._pool = Pool(self.pool_name)
 
@@ -219,7 +224,7 @@ class Files(_Samples):
         into = _memory_of(size, self.form)
         done = 0
         while done < size:
-            # A short read is no end: bytes may lie in several pieces.
+            # A short read doesn't mean the file's end: the bytes may be in several pieces.
             n = file.readinto(into[done:] if done else into, done)
             if n == 0:
                 break
@@ -240,7 +245,7 @@ class Files(_Samples):
         self._kept[index] = opened
         if len(self._kept) > self.keep_open:
             _, oldest = self._kept.popitem(last=False)
-            # Memory that samples show goes with the last of them.
+            # A mapping is released with the last sample that refers to it.
             if isinstance(oldest, tuple):
                 oldest[0].close()
         return opened
@@ -253,7 +258,7 @@ class Files(_Samples):
 
 
 def _memory_of(size: int, form: Form) -> Any:
-    """Memory to read a sample into; without zeroing it where NumPy or PyTorch is in use."""
+    """Returns memory to read a sample into. With NumPy or PyTorch it isn't zeroed."""
     if form == "bytes":
         return memoryview(bytearray(size))
     import numpy
@@ -262,7 +267,7 @@ def _memory_of(size: int, form: Form) -> Any:
 
 
 def _below(pool: Pool, top: str) -> Iterator[str]:
-    """The paths of all files below a directory, by one listing for each directory."""
+    """Returns the paths of all files below a directory, with one listing per directory."""
     for name, kind in pool.list(top):
         path = "%s/%s" % (top.rstrip("/"), name)
         if stat.S_ISDIR(kind):
@@ -274,11 +279,11 @@ def _below(pool: Pool, top: str) -> Iterator[str]:
 class Collections(_Samples):
     """Collections of a workspace as a map-style data set: `samples[i]` is the content of the i-th.
 
-    `place` is that of a `Session` (`"pool:NAME"`), `query` a predicate over metadata, evaluated once
-    (`'split = "train"'`; empty: all). The order is that of the names. `form`, `copy` and `transform`
-    are as for `Files`. `meta[i]` has the metadata of a sample.
+    `place` is the argument of a `Session` (`"pool:NAME"`), `query` a predicate over metadata,
+    evaluated once (`'split = "train"'`; empty: all). Samples are in the order of their names.
+    `form`, `copy` and `transform` are as for `Files`. `meta[i]` has the metadata of a sample.
 
-    Raises FileNotFoundError without the workspace, ValueError for predicates that can't be read.
+    Raises FileNotFoundError if the workspace doesn't exist, ValueError for an invalid predicate.
     """
 
     def __init__(
@@ -327,13 +332,14 @@ class Collections(_Samples):
 class Batches:
     """A batch sampler that gives each worker of a DataLoader the same samples in every epoch.
 
-    Worker `w` gets the samples `w`, `w + workers`, ..., in a new random order each epoch, so that what
-    it has kept open (`Files(keep_open=...)`) serves it again. A batch has samples of one worker only.
-    It is for `DataLoader(..., batch_sampler=Batches(...), num_workers=workers)`, which hands batches
-    to its workers in turn.
+    Worker `w` gets the samples `w`, `w + workers`, ..., in a new random order each epoch, so that
+    it can use the files that it has kept open (`Files(keep_open=...)`). A batch has samples of one
+    worker only. Use it as `DataLoader(..., batch_sampler=Batches(...), num_workers=workers)`, which
+    hands batches to its workers in turn.
 
-    `samples` is a number of samples, `batch` the largest number of them in a batch. Epochs count from
-    0 for each iteration, or are set by `set_epoch`; the order depends on `seed` and epoch only.
+    `samples` is the number of samples, `batch` the maximum number of samples in a batch. Each
+    iteration is an epoch, counted from 0, or set by `set_epoch`. The order depends only on `seed`
+    and the epoch.
 
     Raises ValueError for numbers below 1.
     """
@@ -346,11 +352,11 @@ class Batches:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next iteration is: an integer."""
+        """Sets the number of the epoch of the next iteration."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """The number of batches of an epoch."""
+        """Returns the number of batches of an epoch."""
         parts = (len(range(worker, self.samples, self.workers)) for worker in range(self.workers))
         return sum(-(-part // self.batch) for part in parts)
 
@@ -361,7 +367,8 @@ class Batches:
         for part in parts:
             if self.shuffle:
                 order.shuffle(part)
-        # In turn. The parts differ by one sample at most, so that only a last batch can be missing.
+        # Workers take turns. Their numbers of samples differ by at most one, so only a last batch
+        # can be missing.
         for first in range(0, len(parts[0]), self.batch):
             for part in parts:
                 if first < len(part):
@@ -371,8 +378,8 @@ class Batches:
 def gopen(url: str, mode: str = "rb", bufsize: int = 1 << 20, **options: Any) -> Any:
     """Opens `forebay://POOL/path` for WebDataset: a handler of its `gopen_schemes`.
 
-    `mode` is `rb` or `wb`, `bufsize` in bytes; other options are ignored. Raises ValueError for other URLs and modes, OSError as
-    `Pool.open`.
+    `mode` is `rb` or `wb`, `bufsize` is in bytes; other options are ignored. Raises ValueError for
+    other URLs and modes, OSError as `Pool.open` does.
     """
     scheme, _, rest = url.partition("://")
     name, _, path = rest.partition("/")
@@ -384,10 +391,10 @@ def gopen(url: str, mode: str = "rb", bufsize: int = 1 << 20, **options: Any) ->
 
 
 def register_webdataset(worker: int | None = None) -> None:
-    """Has WebDataset read URLs `forebay://POOL/path`.
+    """Makes WebDataset read URLs `forebay://POOL/path`.
 
-    Once per process. A worker that was started by spawn needs it, too: pass it as `worker_init_fn`
-    to the DataLoader (which calls it with the worker's number).
+    Call it once per process, also in workers started by spawn: pass it to the DataLoader as
+    `worker_init_fn`, which is called with the worker's number.
     """
     from webdataset.gopen import gopen_schemes
 

@@ -3,8 +3,8 @@
     with forebay.hdf5.open("/case/mesh.h5", "w", pool="default", controls="mutability=immutable") as f:
         f["x"] = values
 
-`open` gives an `h5py.File`. `enable` has every HDF5 library that is loaded afterwards use the driver
-for all its files; those that aren't in the pool are used as ever.
+`open` returns an `h5py.File`. `enable` makes every HDF5 library that is loaded afterwards use the
+driver for all its files. Files outside of the pool behave as without the driver.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MODES = ("r", "r+", "w", "w-", "x", "a")
 
 
 def plugin_directory() -> str:
-    """Where `libforebay_vfd.so` is: for `$HDF5_PLUGIN_PATH`."""
+    """Returns the directory of `libforebay_vfd.so`, for `$HDF5_PLUGIN_PATH`."""
     if os.path.exists(os.path.join(PLUGINS, "libforebay_vfd.so")):
         return PLUGINS
-    # A checkout: beside the command.
+    # In a checkout, the library is beside the command.
     beside = os.path.dirname(os.path.realpath(_command.program()))
     if os.path.exists(os.path.join(beside, "libforebay_vfd.so")):
         return beside
@@ -37,7 +37,7 @@ def plugin_directory() -> str:
 
 
 def _netcdf4_filters() -> list[str]:
-    """The directory that netCDF4's import puts into `$HDF5_PLUGIN_PATH`, but only if that isn't set."""
+    """Returns the directory that importing netCDF4 would put into `$HDF5_PLUGIN_PATH` if that weren't set."""
     found = importlib.util.find_spec("netCDF4")
     places = found.submodule_search_locations if found else None
     directories = [os.path.join(place, "plugins") for place in places or []]
@@ -45,7 +45,7 @@ def _netcdf4_filters() -> list[str]:
 
 
 def configuration(pool: Pool | str | None = None, controls: Controls | str | None = None) -> str:
-    """The driver's configuration string: `pool=NAME;controls=...`."""
+    """Returns the driver's configuration string: `pool=NAME;controls=...`."""
     parts = []
     if pool:
         parts.append("pool=%s" % getattr(pool, "name", pool))
@@ -55,10 +55,10 @@ def configuration(pool: Pool | str | None = None, controls: Controls | str | Non
 
 
 def enable(pool: Pool | str | None = None, controls: Controls | str | None = None) -> None:
-    """Sets the environment by which HDF5 libraries that are loaded from now on use the driver.
+    """Sets the environment so that HDF5 libraries which are loaded afterwards use the driver.
 
-    `HDF5_PLUGIN_PATH` keeps its directories. Where it isn't set, it gets the directory of netCDF4's
-    filters, too.
+    `HDF5_PLUGIN_PATH` keeps its directories. If it isn't set, it also gets the directory of
+    netCDF4's filters.
     """
     path = os.environ.get("HDF5_PLUGIN_PATH")
     known = _netcdf4_filters() if path is None else [part for part in path.split(":") if part]
@@ -72,12 +72,12 @@ def open(
     path: str | os.PathLike[str], mode: str = "r", *, pool: Pool | str | None = None,
     controls: Controls | str | None = None, libver: str | tuple[str, str] | None = None,
 ) -> Any:
-    """An `h5py.File` of a pool.
+    """Opens an `h5py.File` in a pool.
 
-    `path` is one inside the pool, a URL `forebay://POOL/path`, or one below the pool's prefix. `controls`
-    are declared of a file that is made. `libver` is that of `h5py.File`.
+    `path` is a path inside the pool, a URL `forebay://POOL/path`, or a path below the pool's
+    prefix. `controls` are declared for a new file. `libver` is that of `h5py.File`.
 
-    Raises OSError with HDF5's message, ValueError for modes and controls that can't be.
+    Raises OSError with HDF5's message, ValueError for invalid modes and controls.
     """
     import h5py
 
@@ -120,7 +120,7 @@ def _versions(h5py: Any, libver: str | tuple[str, str] | None) -> tuple[Any, Any
 
 
 def _set_driver(h5py: Any, access: Any, config: str) -> None:
-    """H5Pset_driver_by_name, which h5py doesn't have: of the library that h5py is linked to."""
+    """Calls H5Pset_driver_by_name, which h5py lacks, in the HDF5 library to which h5py is linked."""
     directory = os.fsencode(plugin_directory())
     paths = [h5py.h5pl.get(i) for i in range(h5py.h5pl.size())]
     if directory not in paths:

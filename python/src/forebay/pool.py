@@ -1,7 +1,7 @@
 """A pool and its files.
 
-Paths are those inside the pool: `/case/mesh.h5`, whatever prefix programs see it under. Nothing is
-cached: each call sees what any process has done before it.
+Paths are inside the pool: `/case/mesh.h5`, whatever the prefix is under which programs see the
+pool. Nothing is cached: each call sees the effects of earlier calls of all processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .verbs import Session
 
-# A mode of open() to flags of os.open().
+# Maps modes of open() to flags of os.open().
 _FLAGS = {
     "r": os.O_RDONLY,
     "w": os.O_CREAT | os.O_TRUNC,
@@ -66,9 +66,9 @@ class Stat:
 
 
 class PoolFile(io.RawIOBase):
-    """An open file of a pool, with a position. `Pool.open` puts a buffer around it, as `open` does."""
+    """An open file of a pool, with a position. `Pool.open` wraps it in a buffer, as `open` does."""
 
-    # Until it is open: an object whose opening failed is closed by the interpreter, too.
+    # A class attribute, as the interpreter also closes an object whose opening failed.
     _file: _native.File | None = None
     mode = ""
 
@@ -96,7 +96,7 @@ class PoolFile(io.RawIOBase):
         return self._pool
 
     def _end(self) -> None:
-        # The buffers around it are closed later, or never: their write-back has nowhere to go.
+        # The buffers around it are closed later, or never: they can't write back any more.
         if self._file is not None:
             self._file.close()
 
@@ -121,7 +121,7 @@ class PoolFile(io.RawIOBase):
         return self._file
 
     def readinto(self, buffer: BufferLike) -> int:
-        """Reads into a writable buffer, from the position on: how many bytes; 0 at the end."""
+        """Reads into a writable buffer from the position on. Returns the number of bytes; 0 at the end."""
         file = self._check()
         if not self._reads:
             raise io.UnsupportedOperation("not readable")
@@ -130,7 +130,7 @@ class PoolFile(io.RawIOBase):
         return n
 
     def readall(self) -> bytes:
-        """The bytes from the position to the end."""
+        """Returns the bytes from the position to the end."""
         file = self._check()
         if not self._reads:
             raise io.UnsupportedOperation("not readable")
@@ -139,7 +139,7 @@ class PoolFile(io.RawIOBase):
         return data
 
     def write(self, data: BufferLike) -> int:
-        """Writes all of a buffer at the position (mode `a`: at the end): how many bytes."""
+        """Writes all of a buffer at the position (mode `a`: at the end). Returns the number of bytes."""
         file = self._check()
         if not self._writes:
             raise io.UnsupportedOperation("not writable")
@@ -148,7 +148,7 @@ class PoolFile(io.RawIOBase):
         return n
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves the position, in bytes, as `io.IOBase.seek`: the new one. OSError (EINVAL) before the start."""
+        """Moves the position as `io.IOBase.seek`. Returns the new one in bytes. OSError (EINVAL) below 0."""
         file = self._check()
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: None}.get(whence, whence)
         if base is None:
@@ -161,12 +161,13 @@ class PoolFile(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
-        """The position, in bytes."""
+        """Returns the position in bytes."""
         self._check()
         return self._at
 
     def truncate(self, size: int | None = None) -> int:
-        """Cuts the file to `size` bytes (None: the position), or lengthens it by zeros: the size."""
+        """Truncates the file to `size` bytes (None: the position), or extends it with zeros.
+        Returns the size."""
         file = self._check()
         if not self._writes:
             raise io.UnsupportedOperation("not writable")
@@ -175,12 +176,12 @@ class PoolFile(io.RawIOBase):
         return size
 
     def sync(self) -> None:
-        """fsync: what it promises is in docs/explanation/semantics.md."""
+        """Calls fsync; docs/explanation/semantics.md says what it promises."""
         file = self._check()
         file.sync()
 
     def close(self) -> None:
-        """Closes it. Closing it again does nothing."""
+        """Closes the file. Closing it again does nothing."""
         if not self.closed:
             try:
                 super().close()
@@ -195,7 +196,7 @@ class PoolFile(io.RawIOBase):
 class Pool(_native.Pool):
     """A running pool: `Pool("NAME")`; without a name that of `$FOREBAY_POOL`, else `default`.
 
-    As a context manager it ends this object's use of the pool; the pool goes on.
+    As a context manager it closes this object at the end; the pool continues to run.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -221,8 +222,8 @@ class Pool(_native.Pool):
     ) -> Pool:
         """Starts a pool (`forebay up`) and attaches to it.
 
-        `media` is a text or a list of them (`"memory:4G"`), `hosts` a list, `nodes` a number of nodes on
-        this host; `options` are further ones of the command line.
+        `media` is a text or a list of texts (`"memory:4G"`), `hosts` a list, `nodes` the number of
+        nodes on this host; `options` are further options of the command line.
 
         Raises OSError with the command's message if it can't be started.
         """
@@ -240,28 +241,28 @@ class Pool(_native.Pool):
         return cls(name)
 
     def stop(self) -> None:
-        """Removes the pool and all that is in it (`forebay down`).
+        """Removes the pool and all its content (`forebay down`).
 
-        What this process has open in it is closed first: later calls of these objects are OSError
-        (EBADF); memory that arrays show stays until they go. Raises OSError if other processes use it.
+        First closes this process's objects in the pool: their later calls raise OSError (EBADF);
+        memory of arrays stays until they are freed. Raises OSError if other processes use the pool.
         """
         name = self.name
         _owned.close_pool(name)
         call("down", "--besides", str(os.getpid()), "--pool", name)
 
     def status(self) -> dict[str, Any]:
-        """What `forebay status --json` says."""
+        """Returns the output of `forebay status --json`."""
         status: dict[str, Any] = json.loads(call("status", "--json", "--pool", self.name))
         return status
 
     def session(self) -> Session:
-        """A session with its metadata and bytes in this pool."""
+        """Opens a session with its metadata and bytes in this pool."""
         from .verbs import Session
 
         return Session("pool:%s" % self.name)
 
     def filesystem(self, **options: Any) -> AbstractFileSystem:
-        """This pool for fsspec: a `forebay.spec.ForebayFileSystem`."""
+        """Returns this pool for fsspec: a `forebay.spec.ForebayFileSystem`."""
         import fsspec
 
         return fsspec.filesystem("forebay", pool=self.name, **options)
@@ -292,19 +293,19 @@ class Pool(_native.Pool):
         return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
 
     def listdir(self, path: str = "/") -> list[str]:
-        """The names in a directory, sorted."""
+        """Returns the names in a directory, sorted."""
         return sorted(name for name, _ in self.list(path))
 
     def scandir(self, path: str = "/") -> list[tuple[str, Stat]]:
-        """(name, `Stat`) of what is in a directory, sorted by name; links aren't followed."""
+        """Returns (name, `Stat`) of a directory's entries, sorted by name. Symbolic links aren't followed."""
         return [(name, Stat(*of)) for name, of in sorted(self.scan(path))]
 
     def stat(self, path: str, follow: bool = True) -> Stat:
-        """Attributes of what is at a path."""
+        """Returns the attributes of the object at a path."""
         return Stat(*super().stat(path, follow))
 
     def exists(self, path: str) -> bool:
-        """Whether something is at a path. What can't be found out is an OSError, never False."""
+        """Whether the path exists. OSError, never False, if that can't be determined."""
         try:
             super().stat(path, True)
         except (FileNotFoundError, NotADirectoryError):
@@ -312,7 +313,7 @@ class Pool(_native.Pool):
         return True
 
     def makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:
-        """Makes a directory and those above it."""
+        """Makes a directory and its missing parents."""
         parts = [part for part in path.split("/") if part]
         for i in range(1, len(parts) + 1):
             try:
@@ -322,7 +323,7 @@ class Pool(_native.Pool):
                     raise
 
     def walk(self, top: str = "/") -> Iterator[tuple[str, list[str], list[str]]]:
-        """(directory, names of directories, names of others), from the top, as `os.walk`."""
+        """Yields (directory, names of directories, names of others), from the top, as `os.walk`."""
         dirs: list[str] = []
         others: list[str] = []
         for name, kind in sorted(self.list(top)):
@@ -332,7 +333,7 @@ class Pool(_native.Pool):
             yield from self.walk("%s/%s" % (top.rstrip("/"), name))
 
     def rmtree(self, path: str) -> None:
-        """Removes a directory and all in it."""
+        """Removes a directory and its content."""
         for name, kind in self.list(path):
             inner = "%s/%s" % (path.rstrip("/"), name)
             if stat.S_ISDIR(kind):
@@ -344,25 +345,26 @@ class Pool(_native.Pool):
     def map(
         self, path: str, start: int = 0, length: int | None = None, writable: bool = False,
     ) -> _native.Chunk:
-        """A range of a file's bytes in this process's memory, without a copy: a `Chunk`.
+        """Maps a range of a file's bytes into this process's memory, without a copy. Returns a
+        `Chunk`.
 
-        `memoryview(chunk)`, `numpy.frombuffer(chunk)`. OSError (EREMOTE) if the bytes lie on another
-        node, (EINVAL) beyond the end.
+        Use it by `memoryview(chunk)` or `numpy.frombuffer(chunk)`. OSError (EREMOTE) if the bytes
+        are on another node, (EINVAL) beyond the end.
         """
         chunk = super().map(path, start, length, writable)
         self._maps.add(chunk)
         return chunk
 
     def declare(self, path: str, controls: Controls | str | None) -> None:
-        """Declares controls of a file, or of what will be made in a directory."""
+        """Declares controls for a file, or for future entries of a directory."""
         super().declare(path, text_of(controls) or "")
 
     def stage_in(self, source: str | os.PathLike[str], path: str) -> None:
-        """Copies a file or a directory's content of the host into the pool, verified."""
+        """Copies a file, or a directory's content, from the host into the pool, verified."""
         call("stage", "in", "--pool", self.name, os.fspath(source), path, timeout=None)
 
     def stage_out(self, path: str, target: str | os.PathLike[str]) -> None:
-        """Copies a file or a directory's content of the pool to the host, verified."""
+        """Copies a file, or a directory's content, from the pool to the host, verified."""
         call("stage", "out", "--pool", self.name, path, os.fspath(target), timeout=None)
 
     def __enter__(self) -> Self:
@@ -377,11 +379,11 @@ class Pool(_native.Pool):
 
 @contextlib.contextmanager
 def run(name: str | None = None, **options: Any) -> Iterator[Pool]:
-    """A pool for the length of a `with` block: `with forebay.run(nodes=4, media="memory:1G") as pool`.
+    """Runs a pool during a `with` block: `with forebay.run(nodes=4, media="memory:1G") as pool`.
 
-    Options are those of `Pool.start`. Without a name it gets one of its own. At the end the pool and
-    all that is in it are removed; what this process has open in it is closed. If the process is
-    killed, the pool goes when nobody has used it for two minutes.
+    Options are those of `Pool.start`. Without a name the pool gets a unique one. At the end this
+    process's objects in the pool are closed, and the pool and its content are removed. If the
+    process is killed, the pool is removed when nobody has used it for two minutes.
     """
     options["options"] = ["--idle", "2m", *options.get("options", ())]
     name = name or "run-%d-%s" % (os.getpid(), secrets.token_hex(4))
@@ -389,7 +391,7 @@ def run(name: str | None = None, **options: Any) -> Iterator[Pool]:
     try:
         yield pool
     finally:
-        # A forked child that leaves the block leaves the pool to its parent.
+        # In a forked child, the end of the block leaves the pool to the parent.
         if os.getpid() == owner:
             _owned.close_pool(name)
             call("down", "--besides", str(owner), "--pool", name)

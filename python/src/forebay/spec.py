@@ -1,8 +1,8 @@
 """fsspec: `forebay://POOL/PATH`, and so pandas, xarray, Zarr 3, dask, pyarrow, polars.
 
-- Listings and sizes are never cached: each call asks the pool, which takes microseconds.
-- No thread and no event loop are kept: what was opened before a fork is opened again in the child.
-- `asynchronous=True` gives the coroutines that Zarr 3 awaits. Small calls are carried out at once,
+- Listings and sizes are never cached: each call reads them from the pool, which takes microseconds.
+- It keeps no thread and no event loop. A forked child opens the pool again.
+- `asynchronous=True` adds the coroutines that Zarr 3 awaits. Small calls are carried out at once,
   long copies in a thread.
 """
 
@@ -21,7 +21,8 @@ from fsspec.utils import stringify_path
 
 from .pool import Pool
 
-# Bytes from which on a coroutine copies in a thread, so that the event loop goes on.
+# Minimum size of a copy that a coroutine makes in a thread, so that the event loop continues.
+# Bytes.
 IN_A_THREAD = 1 << 20
 
 _KINDS = {modes.S_IFDIR: "directory", modes.S_IFREG: "file", modes.S_IFLNK: "link"}
@@ -30,13 +31,13 @@ _KINDS = {modes.S_IFDIR: "directory", modes.S_IFREG: "file", modes.S_IFLNK: "lin
 class ForebayFileSystem(AbstractFileSystem):
     """The files of a pool: `ForebayFileSystem(pool="NAME")`, or a URL `forebay://NAME/path`.
 
-    Without a name, and for `forebay:///path`, it is the pool of `$FOREBAY_POOL`, else `default`.
+    Without a name, and for `forebay:///path`, the pool is that of `$FOREBAY_POOL`, else `default`.
     """
 
     protocol = "forebay"
     root_marker = "/"
     async_impl = True
-    # Instances are cheap, and one must not go from one process to its child.
+    # Instances are cheap, and a process must not pass one to its child.
     cachable = False
 
     def __init__(
@@ -73,7 +74,7 @@ class ForebayFileSystem(AbstractFileSystem):
         path = stringify_path(path)
         for start in ("forebay://", "forebay::"):
             if path.startswith(start):
-                # What comes first is the pool: _get_kwargs_from_urls.
+                # The first component is the pool: _get_kwargs_from_urls.
                 _, _, path = path[len(start):].partition("/")
                 path = "/" + path
                 break
@@ -158,7 +159,7 @@ class ForebayFileSystem(AbstractFileSystem):
         return "%s-%s-%s" % (info["ino"], info["size"], info["ctime"])
 
     def invalidate_cache(self, path: Any = None) -> None:
-        """Nothing is cached."""
+        """Does nothing, as nothing is cached."""
 
     # ---- directories ----
 
@@ -191,7 +192,7 @@ class ForebayFileSystem(AbstractFileSystem):
 
     @property
     def auto_mkdir(self) -> bool:
-        """Whether writing a file makes the directories above it (the option `auto_mkdir`)."""
+        """Whether writing a file makes its missing parent directories (the option `auto_mkdir`)."""
         return bool(self.storage_options.get("auto_mkdir", True))
 
     def _range(self, path: Any, start: Any, end: Any) -> tuple[int, int | None]:
@@ -381,7 +382,7 @@ class ForebayFileSystem(AbstractFileSystem):
         await asyncio.to_thread(self.mv, path1, path2, **options)
 
     async def open_async(self, path: Any, mode: str = "rb", **options: Any) -> _AsyncFile:
-        """A file whose `read`, `write` and `close` are coroutines."""
+        """Opens a file whose `read`, `write` and `close` are coroutines."""
         return _AsyncFile(self.open(path, mode, **options))
 
 
@@ -406,7 +407,7 @@ class _AsyncFile:
 
 
 class _Later:
-    """A file of a transaction: its bytes lie beside the target, and `commit` renames them."""
+    """A file of a transaction. Its bytes are in a file beside the target, which `commit` renames."""
 
     def __init__(self, fs: ForebayFileSystem, path: str, mode: str) -> None:
         self.fs, self.path, self.mode = fs, path, mode

@@ -1,11 +1,11 @@
 """Snakemake's files in a Forebay pool, and in the campaigns that rules ask for.
 
-A query `forebay://POOL/PATH` is a file of a pool. A relative path is a file of the workflow itself,
-which lies in a campaign or in the workflow's directory (_campaigns.py).
+A query `forebay://POOL/PATH` is a file of a pool. A relative path is a file of the workflow, stored
+in a campaign or in the workflow's directory (_campaigns.py).
 
-A directory is listed once: all that is in it gets into Snakemake's cache. Where the local prefix lies
-in the pool, a file goes to a rule and comes back as a second name (hard link) of the same file;
-elsewhere it is copied. What is stored appears under its name when it is complete.
+A directory is listed once: all its entries get into Snakemake's cache. If the local prefix is in
+the pool, a file is passed to a rule and back as a second name (hard link) of the same file;
+otherwise it is copied. A stored file gets its name when it is complete.
 """
 
 import os
@@ -74,7 +74,7 @@ class StorageProvider(StorageProviderBase):
         self.campaigns = Campaigns(text, end, self.logger)
 
     def pool(self, name: str) -> forebay.Pool:
-        """A pool, opened by this process."""
+        """Returns the pool, opened by this process."""
         key = (os.getpid(), name)
         if key not in self._pools:
             try:
@@ -114,7 +114,7 @@ class StorageProvider(StorageProviderBase):
         return StorageQueryValidationResult(query, reason is None, reason)
 
     def postprocess_query(self, query: str) -> str:
-        """One form for each file: forebay://POOL/path."""
+        """Returns the normal form of a query: forebay://POOL/path, or a relative path."""
         if query.startswith(SCHEME):
             name, _, path = query[len(SCHEME):].partition("/")
         elif not query.startswith("/"):
@@ -141,7 +141,8 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
 
     @_iofile.setter
     def _iofile(self, iofile):
-        # Snakemake sets it for the files of rules: nothing else tells which workflow this is.
+        # Snakemake sets this for files of rules. Nothing else tells to which workflow the object
+        # belongs.
         self.__dict__["_iofile"] = iofile
         rule = getattr(iofile, "rule", None)
         if rule is not None:
@@ -160,7 +161,8 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
         return self._suffix(self.path)
 
     def _local_in_pool(self) -> str | None:
-        """Where the local path lies in this pool; None if it doesn't, or this process can't see it."""
+        """Returns the local path's path inside this pool; None if it is outside, or this process
+        can't see it."""
         if self.is_of_workflow:
             return None
         mount = self.pool.mount.rstrip("/") + "/"
@@ -168,7 +170,7 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
         if not local.startswith(mount):
             return None
         inner = "/" + local[len(mount):]
-        # Another file system could be in the way of a program that doesn't see the pool.
+        # Another file system could be mounted there, for programs that don't see the pool.
         parent = os.path.dirname(local)
         try:
             seen = os.stat(parent).st_ino
@@ -190,7 +192,7 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
             cache.exists_in_storage[self.cache_key()] = False
             return
         cache.exists_in_storage[parent] = True
-        # What isn't listed isn't there.
+        # A file that isn't listed doesn't exist.
         cache.exists_in_storage[self.cache_key()] = False
         for name, of in found:
             key = self.cache_key(self._suffix("%s/%s" % (directory.rstrip("/"), name)))
@@ -206,7 +208,7 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
         return self.cache_key(self._suffix(os.path.dirname(self.path)))
 
     def cleanup(self):
-        """Nothing is kept but the local file, which Snakemake removes."""
+        """Does nothing: Snakemake removes the local file, and there is nothing else."""
 
     def exists(self) -> bool:
         return self.pool.exists(self.path)
@@ -285,7 +287,7 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
             self._put(local, inner, self.path)
 
     def _put(self, local, inner, path):
-        """A file appears under its name when it is complete."""
+        """Stores a file so that its name appears when the file is complete."""
         if inner == path:
             return
         part = "%s.forebay-part-%d" % (path, os.getpid())
@@ -298,7 +300,7 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
             self.pool.chmod(part, stat.S_IMODE(of.st_mode))
         self.pool.rename(part, path)
         if inner is not None and self.pool.exists(part):
-            # rename(2) of two names of one file does nothing.
+            # rename(2) does nothing if both names are of one file.
             self.pool.unlink(part)
 
     @retry_decorator

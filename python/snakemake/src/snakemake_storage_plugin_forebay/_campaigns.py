@@ -1,8 +1,10 @@
-"""Where a workflow's own files lie: in the campaign that their rule asks for, else in its directory.
+"""Storage of a workflow's own files: the campaign that their rule requests, else the workflow's
+directory.
 
-A rule asks by its resource `campaign`. There is one campaign for each distinct text and directory of a
-workflow; it is made when the first file is looked for, before any job. Processes of jobs find it by
-its name. It ends at its time, or, if wanted, with the workflow, which gets its files back first.
+A rule requests a campaign by its resource `campaign`. There is one campaign for each distinct text
+and directory of a workflow. It is created when the first file is looked for, before any job.
+Processes of jobs find it by its name. It ends at its time, or, if the user wants it, with the
+workflow, after its files are copied back.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from forebay.campaign import Campaign, of_rules
 from forebay.pool import Stat
 from snakemake_interface_common.exceptions import WorkflowError
 
-# Longest part of a directory's name in a campaign's name. Characters.
+# Maximum length of a directory's name in a campaign's name. Characters.
 MAX_NAME = 30
-# The path of a campaign in a dry run, if it isn't there.
+# Shown for the path of a campaign that doesn't exist in a dry run.
 NOT_MADE = "(a campaign that a run will make)"
-# When a campaign can end, as the setting says.
+# The values of the setting for the end of campaigns.
 AT_ITS_TIME, WITH_THE_WORKFLOW = "time", "workflow"
 
 
@@ -36,20 +38,20 @@ class Campaigns:
         self._text, self._end_at, self._logger = text, end, logger
         self._workflow: Any = None
         self._directory = os.path.realpath(os.getcwd())
-        # Names of campaigns and where their data are. None: nothing was asked yet.
+        # For each campaign, the path of its data. None: `_ask` hasn't run yet.
         self._paths: dict[Campaign, str] | None = None
         self._by_rule: dict[str, Campaign] = {}
         self._places: dict[str, Directory] = {}
 
     def belongs_to(self, workflow: Any) -> None:
-        """Tells whose campaigns these are."""
+        """Sets the workflow to which the campaigns belong."""
         if self._workflow is None:
             self._workflow = workflow
             if workflow.is_main_process:
                 atexit.register(self._end)
 
     def place(self, query: str) -> Directory:
-        """Where a file of the workflow lies."""
+        """Returns the directory in which a file of the workflow is stored."""
         if query not in self._places:
             rule = self._producer(query)
             self._ask()
@@ -60,7 +62,7 @@ class Campaigns:
         return self._places[query]
 
     def _producer(self, query: str) -> str | None:
-        """The rule that makes a file."""
+        """Returns the name of the rule that makes a file."""
         from snakemake.io import regex_from_filepattern
 
         for rule in self._workflow.rules if self._workflow is not None else ():
@@ -71,7 +73,7 @@ class Campaigns:
         return None
 
     def _ask(self) -> None:
-        """Makes all campaigns of the workflow that aren't there; of a dry run, finds those that are."""
+        """Creates the workflow's missing campaigns; in a dry run only finds the existing ones."""
         if self._paths is not None:
             return
         paths: dict[Campaign, str] = {}
@@ -92,7 +94,7 @@ class Campaigns:
                 raise WorkflowError("rule %s: the campaign %s wasn't granted" % (rule, campaign), e) from e
         self._by_rule = rules
         self._paths = {campaign: path for campaign, path in paths.items() if path}
-        # For commands that want more than their files there: {resources.campaign_path}.
+        # For commands that store more than their output files there: {resources.campaign_path}.
         for rule in self._workflow.rules:
             if rule.name in rules:
                 rule.resources["campaign_path"] = paths[rules[rule.name]] or NOT_MADE
@@ -110,7 +112,7 @@ class Campaigns:
         return path
 
     def name(self, campaign: Campaign) -> str:
-        """The same for each process and each run of this workflow."""
+        """Returns the campaign's name, which is the same in each process and each run of this workflow."""
         text = "%s\0%s" % (self._directory, campaign)
         slug = re.sub("[^A-Za-z0-9]+", "-", os.path.basename(self._directory)).strip("-")[:MAX_NAME]
         return "snakemake-%s-%s" % (slug or "root", hashlib.sha256(text.encode()).hexdigest()[:10])
@@ -118,7 +120,7 @@ class Campaigns:
     # ---- after the workflow ----
 
     def _end(self) -> None:
-        """Ends what is to end: the workflow's campaigns, if wanted, and all whose time has come."""
+        """Ends the workflow's campaigns, if the user wants it, and all campaigns whose time is over."""
         if not self._paths or self._workflow.dryrun:
             return
         if self._end_at == WITH_THE_WORKFLOW and self._is_done():
@@ -146,7 +148,7 @@ def parsed(text: str) -> Campaign:
 def give_back(source: str, target: str) -> None:
     """Copies the files of a campaign to the workflow's directory. Each appears when it is complete.
 
-    Fails if anything can't be read: what isn't copied must not be deleted.
+    Fails if any file can't be read: a file that isn't copied must not be deleted.
     """
     def failed(error: OSError) -> None:
         raise error
@@ -159,22 +161,22 @@ def give_back(source: str, target: str) -> None:
             shutil.copy2(os.path.join(top, name), part, follow_symlinks=False)
             if not os.path.islink(part):
                 with contextlib.suppress(OSError):
-                    # What is in the campaign can go once the copy is on the disk.
+                    # The campaign's file may be deleted once the copy is on disk.
                     with open(part, "rb") as f:
                         os.fsync(f.fileno())
             os.replace(part, os.path.join(to, name))
 
 
 def found(of: os.stat_result) -> Stat:
-    """What a pool's `stat` tells, of a file of the host."""
+    """Converts attributes of a host's file to a pool's `Stat`."""
     return Stat(ino=of.st_ino, mode=of.st_mode, nlink=of.st_nlink, uid=of.st_uid, gid=of.st_gid, size=of.st_size,
                 atime_ns=of.st_atime_ns, mtime_ns=of.st_mtime_ns, ctime_ns=of.st_ctime_ns, birthtime_ns=0)
 
 
 class Directory:
-    """What the plug-in calls of a pool, for directories of the host.
+    """Directories of the host, with those methods of a pool that the plug-in calls.
 
-    Files are found in the first directory that has them, and made in the first one.
+    Files are searched for in all directories in order, and created in the first one.
     """
 
     def __init__(self, roots: list[str]):
@@ -224,7 +226,7 @@ class Directory:
         return open(self.made(path) if "w" in mode else self.at(path), mode)
 
     def linked(self, local: Any, path: str) -> bool:
-        """Makes a second name of a local file, if it is on the same file system."""
+        """Links a local file to `path`, if both are on the same file system."""
         try:
             os.link(local, self.made(path))
         except OSError:

@@ -1,17 +1,19 @@
-"""Meshes of simulations in HDF5 files: written by N ranks, read by M, on a pool or beside it.
+"""Meshes of simulations in HDF5 files: N ranks write a file, M ranks read it, in a pool or outside.
 
     from forebay import mesh
 
     mesh.write(grid, "/case/result.h5", backend="iov")         # "mpio", "posix"
     mesh.read(grid, "/case/result.h5", backend="iov")
 
-- `Mesh`: points, cells by type, markers, data. Other classes have `to_forebay` and `from_forebay`.
-- `read`, `write`: with `comm=` (mpi4py) all ranks of it call them together.
+- `Mesh`: points, cells by type, markers, data. Other classes can implement `to_forebay` and
+  `from_forebay`.
+- `read`, `write`: with `comm=` (mpi4py) all its ranks call them together.
 - `Iov`, `Mpio`, `Posix`: back ends with their options.
-- `from_meshio`, `to_meshio`: all formats of meshio. `python -m forebay.mesh IN OUT` converts.
+- `from_meshio`, `to_meshio`: conversion to all formats of meshio. `python -m forebay.mesh IN OUT`
+  converts files.
 
-It guarantees: a file is there with all that was written, or not at all; what is wrong on one rank
-is an exception on all. The layout, and what is checked: docs/howto/meshes.md.
+Guarantees: a file exists completely or not at all; an error on one rank is an exception on all. The
+layout, and the checks: docs/howto/meshes.md.
 """
 
 from .backends import Iov, Mpio, Posix

@@ -1,7 +1,7 @@
 """Converts meshes: `python -m forebay.mesh IN OUT`.
 
-A path that begins with `forebay://` or ends with `.h5` is a mesh's file of this package, on a pool
-or beside it; all others are read and written by meshio, by their endings.
+A path that begins with `forebay://` or ends with `.h5` is a mesh file of this package, in a pool or
+outside. meshio reads and writes all others, by their endings.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Back ends: how the bytes of a mesh's file are read and written.
+"""Back ends: how the bytes of mesh files are read and written.
 
-Each has `open`, `create`, `seal`, `discard` and `put`; what is opened reads and writes at
-positions. All else (layout, numbering, order) is the same for all of them.
+A back end has `open`, `create`, `seal`, `discard` and `put`. An open file reads and writes at any
+position. Layout, numbering and order are the same for all back ends.
 
-- `Iov`: files of a pool, by the package's own calls: no HDF5 driver, no MPI-IO, no lock.
-- `Mpio`: MPI-IO by mpi4py. On a pool: under `forebay exec`, with paths below `/fb`.
+- `Iov`: files of a pool, by this package's calls, without HDF5 driver, MPI-IO or locks.
+- `Mpio`: MPI-IO by mpi4py. For a pool, run under `forebay exec` with paths below `/fb`.
 - `Posix`: plain files.
 """
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from .. import _native
     from ..pool import Pool
 
-# Longest piece of one call. Bytes; counts of MPI have 31 bits.
+# Maximum length of one call. Bytes; MPI's counts have 31 bits.
 MAX_CALL_BYTES = 1 << 30
 
 
 class OpenFile(Protocol):
-    """An open file: reads and writes at positions. All of a buffer, or an exception. Bytes."""
+    """An open file. Reads and writes a whole buffer at a position in bytes, or raises an exception."""
 
     def write(self, buffer: Any, at: int) -> None: ...
 
     def read(self, buffer: Any, at: int) -> int:
-        """How many bytes were read: fewer than the buffer has only at the end."""
+        """Returns the number of bytes read: fewer than the buffer has only at the end."""
 
     def size(self) -> int: ...
 
@@ -42,7 +42,7 @@ class OpenFile(Protocol):
 
 
 class Backend(Protocol):
-    """How files are opened, made, completed and removed."""
+    """Opens, creates, completes and removes files."""
 
     @property
     def name(self) -> str: ...
@@ -52,7 +52,7 @@ class Backend(Protocol):
     def create(self, path: str) -> OpenFile: ...
 
     def seal(self, file: OpenFile, path: str, final: str) -> None:
-        """The file is complete: it never changes again, and gets its name."""
+        """Completes a file: it never changes again, and gets its name."""
 
     def discard(self, file: OpenFile, path: str) -> None: ...
 
@@ -61,7 +61,7 @@ class Backend(Protocol):
 
 
 def of(backend: str | Backend, comm: Any) -> Backend:
-    """The back end of this name, or the one given."""
+    """Returns the back end of this name, or `backend` itself if it is an object."""
     if isinstance(backend, str):
         if backend not in _NAMED:
             raise MeshError("back end %r isn't known; known are %s" % (backend, ", ".join(_NAMED)))
@@ -73,7 +73,7 @@ def of(backend: str | Backend, comm: Any) -> Backend:
 
 
 class _File:
-    """An `OpenFile` out of calls that may read or write less."""
+    """An `OpenFile` made of calls that may read or write fewer bytes than asked."""
 
     _write: Callable[[memoryview, int], int]
     _read: Callable[[memoryview, int], int]
@@ -97,8 +97,8 @@ class Iov:
     """Files of a pool.
 
     `pool` is a `forebay.Pool` or a name; without it, that of `$FOREBAY_POOL`, else `default`. Paths
-    are those inside the pool, below its prefix, or `forebay://POOL/path`. `controls` are declared
-    of a file when it is complete; without them it is immutable.
+    are paths inside the pool, paths below its prefix, or `forebay://POOL/path`. `controls` are
+    declared for a file when it is complete; by default it becomes immutable.
     """
 
     name = "iov"
@@ -158,7 +158,7 @@ class _IovFile(_File):
         self.size, self.truncate, self.close = file.size, file.truncate, file.close
 
     def map(self, at: int, length: int) -> _native.Chunk | None:
-        """The pool's memory of these bytes; None if they lie on another node, or are striped."""
+        """Maps these bytes of the pool; None if they are on another node, or striped."""
         try:
             return self._pool.map(self._path, at, length)
         except OSError as e:
@@ -216,7 +216,7 @@ class _PosixFile(_File):
 
 
 class Mpio(Posix):
-    """MPI-IO. `info` are hints: a dictionary."""
+    """Files by MPI-IO. `info` is a dictionary of hints."""
 
     name = "mpio"
 

@@ -1,9 +1,9 @@
-"""From and to meshio's meshes: so from and to Gmsh, VTK, CGNS, SU2, Abaqus, Exodus, ... (all it
-knows).
+"""Converts meshes from and to meshio's, and so from and to its formats: Gmsh, VTK, CGNS, SU2,
+Abaqus, Exodus, ...
 
-Markers are what these formats call physical groups, tags or references; cells of one type in
-several blocks become one block. Data that a type of cells lacks are NaN in meshio's mesh, 0 for
-whole numbers.
+Markers are called physical groups, tags or references in these formats. Several blocks of cells of
+one type become one block. If a type of cells lacks data, meshio's mesh has NaN there, or 0 for
+integers.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import numpy
 
 from .model import Array, Mesh, MeshError
 
-# Cell data by which formats mark boundaries; the first that is there counts.
+# Names of cell data by which formats mark boundaries; the first that exists is used.
 MARKERS = ("gmsh:physical", "su2:tag", "medit:ref", "mesh:marker", "cell_tags")
 
 
@@ -25,7 +25,7 @@ def _meshio() -> Any:
 
 
 def from_meshio(other: Any) -> Mesh:
-    """A `Mesh` of a `meshio.Mesh`, or of a file that meshio reads."""
+    """Returns a `Mesh` made from a `meshio.Mesh`, or from a file that meshio reads."""
     if not hasattr(other, "cells_dict"):
         other = _meshio().read(other)
     done = Mesh(points=numpy.asarray(other.points, dtype=float), point_data=dict(other.point_data))
@@ -55,7 +55,7 @@ def _joined(parts: list[Any]) -> Array:
 
 
 def _sets(other: Any, blocks: dict[str, list[int]], done: Mesh) -> None:
-    """Named sets: markers where there are no others and none overlap, else data of 0 and 1."""
+    """Converts named sets: to markers if there are no others and no sets overlap, else to data of 0 and 1."""
     sets = {name: parts for name, parts in (other.cell_sets or {}).items() if not name.startswith("gmsh:")}
     number = max(done.marker_names.values(), default=0)
     markers = not done.markers
@@ -83,7 +83,7 @@ def _sets(other: Any, blocks: dict[str, list[int]], done: Mesh) -> None:
                 rows[where] = number
 
 
-# Dimensions of cell types, which meshio wants beside a marker's number.
+# Returns the dimension of a cell type, which meshio needs with a marker's number.
 def _dimension(kind: str) -> int:
     if kind == "vertex":
         return 0
@@ -93,7 +93,7 @@ def _dimension(kind: str) -> int:
 
 
 def to_meshio(mesh: Any) -> Any:
-    """A `meshio.Mesh` of a mesh, or of a part, with its ghosts."""
+    """Returns a `meshio.Mesh` of a mesh, or of a rank's part with its ghosts."""
     meshio = _meshio()
     mesh = mesh.to_forebay()
     if mesh.points is None:

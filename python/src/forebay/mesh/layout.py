@@ -1,5 +1,4 @@
-"""The file: which HDF5 datasets a mesh is, where their bytes lie, and what a file must have to be
-one.
+"""The file format: the HDF5 datasets of a mesh, where their bytes are, and what makes a file valid.
 
     /                      attribute forebay_mesh: the layout's version
     /points                float64 (points, 2 or 3)
@@ -10,9 +9,9 @@ one.
     /markers               an attribute for each named marker: its number
     /partitions/points, /partitions/TYPE   int64: the rows of each rank that wrote the file
 
-HDF5 makes the metadata, on one rank. It reserves contiguous room for all datasets at once and fills
-none of it; then each rank writes its rows at the offset of their dataset. Names of data are
-percent-encoded where HDF5 or XDMF need that: `/`, `:`, `%`, `.` at the beginning.
+One rank makes the metadata with HDF5. HDF5 reserves contiguous room for all datasets and fills none
+of it; then each rank writes its rows at their offset in the dataset. Data names are percent-encoded
+where HDF5 or XDMF need it: `/`, `:`, `%`, and `.` at the beginning.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ T = TypeVar("T")
 
 VERSION = 1
 VERSION_NAME = "forebay_mesh"
-# Datasets of this size and more begin at a multiple of `ALIGNED`. Bytes.
+# Datasets of at least this size begin at a multiple of `ALIGNED`. Bytes.
 ALIGNED_FROM, ALIGNED = 1 << 16, 1 << 12
-# HDF5's metadata lie together in blocks of this size. Bytes.
+# HDF5 allocates metadata in blocks of this size. Bytes.
 METADATA_BLOCK = 1 << 16
 
 
@@ -57,14 +56,14 @@ class Dataset:
         return numpy.dtype(self.dtype).itemsize * int(numpy.prod(self.shape[1:], dtype=numpy.int64))
 
     def position(self, row: int) -> int:
-        """Where a row of a contiguous dataset begins in the file. Bytes."""
+        """Returns where a row of a contiguous dataset begins in the file. Bytes."""
         assert self.offset is not None, self.path
         return self.offset + row * self.row_bytes
 
 
 @dataclasses.dataclass
 class Contents:
-    """What a mesh's file has."""
+    """The datasets and markers of a mesh file."""
 
     points: Dataset
     cells: dict[str, Dataset] = dataclasses.field(default_factory=dict)  # by type
@@ -84,7 +83,7 @@ class Contents:
 
 
 def quoted(name: str) -> str:
-    """A name of data as a link's name in HDF5."""
+    """Returns the name of an HDF5 link for a data name."""
     name = name.replace("%", "%25").replace("/", "%2F").replace(":", "%3A")
     return "%2E" + name[1:] if name.startswith(".") else name
 
@@ -102,7 +101,7 @@ def _h5py() -> Any:
 
 
 class _Seen(io.RawIOBase):
-    """A back end's open file for HDF5's driver for Python objects. Keeps the first error."""
+    """Adapts a back end's open file to HDF5's driver for Python objects. Keeps the first error."""
 
     def __init__(self, file: OpenFile) -> None:
         self._file, self._at = file, 0
@@ -150,7 +149,7 @@ class _Seen(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(file: OpenFile, path: str, mode: str = "r") -> Iterator[Any]:
-    """The `h5py.File` in an open file. A file that HDF5 can't read is a MeshError."""
+    """Opens the `h5py.File` in an open file. Raises MeshError if HDF5 can't read the file."""
     h5py, seen = _h5py(), _Seen(file)
     options: dict[str, int] = {} if mode == "r" else {
         "alignment_threshold": ALIGNED_FROM, "alignment_interval": ALIGNED, "meta_block_size": METADATA_BLOCK}
@@ -179,7 +178,7 @@ def create(file: OpenFile, path: str, contents: Contents) -> None:
         early.set_layout(h5py.h5d.CONTIGUOUS)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         early.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        # The same mesh makes the same bytes.
+        # So that equal meshes give equal bytes.
         early.set_obj_track_times(False)
         for name in ("cells", "point_data", "partitions"):
             h5.create_group(name)
@@ -196,7 +195,7 @@ def create(file: OpenFile, path: str, contents: Contents) -> None:
 
 
 def describe(file: OpenFile, path: str) -> Contents:
-    """The `Contents` of a file. MeshError for what isn't a mesh, names what is missing or wrong."""
+    """Returns the `Contents` of a file. Raises MeshError that names what is missing or wrong."""
     with opened(file, path) as h5:
         version = h5.attrs.get(VERSION_NAME)
         if version is None:
@@ -267,7 +266,8 @@ class _Description:
         return done
 
     def _parts(self, done: Contents) -> dict[str, list[int]]:
-        """The table of partitions; {} if it is missing or doesn't fit: rows are dealt evenly."""
+        """Reads the partition tables; {} if one is missing or doesn't fit: rows are then
+        distributed evenly."""
         wanted = {"points": done.points.rows, **{kind: nodes.rows for kind, nodes in done.cells.items()}}
         parts: dict[str, list[int]] = {}
         for name, rows in wanted.items():

@@ -1,8 +1,8 @@
-"""What a mesh is, and what is checked of it before anything is written.
+"""The class `Mesh`, and the checks before anything is written.
 
-Guarantees: a mesh that `check` accepts has arrays of the lengths that belong together, cell types
-and element types that the layout knows, and names that HDF5 can have. Arrays are copied only if
-they aren't contiguous or have another byte order.
+Guarantees: a mesh that `check` accepts has arrays of matching lengths, cell types and element types
+of the layout, and names that HDF5 supports. Arrays are copied only if they aren't contiguous or
+have another byte order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-# Cell types by their names in meshio, and the nodes of each. Their order is that of VTK.
+# Cell types by their names in meshio, with their numbers of nodes. The order of nodes is VTK's.
 CELL_TYPES = {
     "vertex": 1, "line": 2, "line3": 3,
     "triangle": 3, "triangle6": 6, "quad": 4, "quad8": 8, "quad9": 9,
@@ -24,30 +24,30 @@ CELL_TYPES = {
 }  # fmt: skip
 NODE = numpy.dtype("<i8")
 MARKER = numpy.dtype("<i4")
-# Longest name of data and of a marker. Bytes.
+# Maximum length of the names of data and markers. Bytes.
 MAX_NAME_BYTES = 255
 
 
 class MeshError(ValueError):
-    """A mesh, or a file, that isn't as it has to be: what, where, and what to do."""
+    """An invalid mesh or file. The text says what is wrong, where, and what to do."""
 
 
 @dataclasses.dataclass
 class Mesh:
     """A mesh, or one rank's part of one.
 
-    `points` has a row of 2 or 3 coordinates for each point, `cells` the rows of points' indices for
-    each type of cell (`CELL_TYPES`), `point_data` and `cell_data` arrays with a row for each point
-    or cell: `cell_data["p"]["tetra"]`. `markers` has a number for each cell of a type, 0 for none;
-    by it boundary faces belong to a boundary. `marker_names` names these numbers.
+    `points` has a row of 2 or 3 coordinates for each point. `cells` has, for each type of cell
+    (`CELL_TYPES`), rows of points' indices. `point_data` and `cell_data` have arrays with a row for
+    each point or cell: `cell_data["p"]["tetra"]`. `markers` has a number for each cell of a type, 0
+    for none; it tells to which boundary a face belongs. `marker_names` names these numbers.
 
-    Of a part: `point_ids` are the points' numbers in the whole mesh, the same on all ranks that
-    have the point. The first `owned` points are this rank's own, the others (ghosts) another
-    rank's; None: a point belongs to the lowest rank that has it. Without `point_ids` no point is on
-    two ranks.
+    In a rank's part, `point_ids` are the points' numbers in the whole mesh, the same on all ranks
+    that have the point. The first `owned` points are this rank's own; the others (ghosts) belong to
+    another rank. With None, a point belongs to the lowest rank that has it. Without `point_ids` no
+    point is on two ranks.
 
-    `read` fills in `point_ids`, `owned`, and in `first_cells` the number in the whole mesh that the
-    first cell of each type has.
+    `read` fills in `point_ids`, `owned`, and `first_cells`: for each type, the number that its
+    first cell has in the whole mesh.
     """
 
     points: Any = None
@@ -61,17 +61,17 @@ class Mesh:
     first_cells: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def to_forebay(self) -> Mesh:
-        """What `write` takes: this mesh. Other classes make a `Mesh` here."""
+        """Returns the mesh for `write`. Other classes return a `Mesh` made from their data."""
         return self
 
     def from_forebay(self, read: Mesh) -> None:
-        """What `read` calls with what was read. Other classes take over a `Mesh` here."""
+        """Takes over the mesh that `read` has read. Other classes take over its data."""
         for field in dataclasses.fields(Mesh):
             setattr(self, field.name, getattr(read, field.name))
 
 
 def check(mesh: Mesh) -> Mesh:
-    """A `Mesh` with arrays as they are written, out of one that a program has made. MeshError."""
+    """Returns a `Mesh` with arrays as they are written. Raises MeshError for an invalid mesh."""
     points = _array(mesh.points if mesh.points is not None else numpy.empty((0, 3)), "points")
     if points.ndim != 2 or points.shape[1] not in (2, 3):
         raise MeshError("points: the shape is %s; rows of 2 or 3 coordinates are needed" % (points.shape,))

@@ -1,9 +1,9 @@
-"""Numbers of points in the file: which rank writes which point, and what its cells call it there.
+"""Numbers of points in the file: which rank writes which point, and its row, to which cells refer.
 
 A rank's own points get consecutive rows. If the program's `point_ids` are these rows already (as
-after `read`), nothing is sent. Otherwise the ranks meet: the rendezvous rank of an id, `id mod
-size`, collects which ranks have it, chooses the owner (the lowest), and answers in which row the
-point is.
+after `read`), nothing is sent. Otherwise each id has a rendezvous rank, `id mod size`. That rank
+collects which ranks have the point, chooses the lowest as its owner, and answers with the point's
+row.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .ranks import Ranks
 
 
 class Numbers:
-    """A rank's points in the file: `counts` has how many each rank owns; `table` the rows of all
-    its points.
+    """The rows of a rank's points in the file. `counts` has the number of points that each rank
+    owns, `table` the rows of all points of this rank.
 
     Without `chosen` the owned points are the first ones: then only ghosts need the table.
     """
@@ -28,13 +28,14 @@ class Numbers:
         self._table, self._chosen = table, chosen
 
     def own(self, rows: Array) -> Array:
-        """The rows of the points that this rank writes."""
+        """Returns those of `rows` that are points which this rank writes."""
         return rows[: self.owned] if self._chosen is None else numpy.ascontiguousarray(rows[self._chosen])
 
     def of_file(self, nodes: Array, top: int, room: Array) -> Array:
-        """Indices of this rank's points, of which `top` is the highest, as numbers in the file.
+        """Converts indices of this rank's points, of which `top` is the highest, to numbers in the
+        file.
 
-        The result is in `room`, or `nodes` itself.
+        The result is in `room`, or is `nodes` itself.
         """
         if self._chosen is not None:
             assert self._table is not None
@@ -51,7 +52,7 @@ class Numbers:
 
 
 def numbered(ranks: Ranks, part: Mesh, summaries: list[dict[str, Any]]) -> Numbers:
-    """The numbers of a part's points. All ranks call it, with the summaries of all parts."""
+    """Returns the numbers of a part's points. All ranks call it, with the summaries of all parts."""
     ids, rank = part.point_ids, ranks.rank
     counts = [one["points"] for one in summaries]
     if not any(one["has_ids"] and one["points"] for one in summaries) or (
@@ -89,7 +90,7 @@ def _by_rendezvous(ranks: Ranks, ids: Array, owned: int | None) -> Numbers:
     rows = numpy.full(len(ids), -1, dtype=NODE)
     rows[: len(candidates)][chosen] = numpy.arange(first, first + mine)
     meeting.learn(ranks.exchange([rows[at] for at in places]))
-    # Rows of ghosts.
+    # Asks for the rows of ghosts.
     ghosts = numpy.flatnonzero(rows < 0)
     to = ids[ghosts] % ranks.size
     asked = [ghosts[to == rank] for rank in range(ranks.size)]
@@ -115,7 +116,7 @@ def _all_owned(ids: Array, rows: Array) -> None:
 
 
 class _Rendezvous:
-    """The ids that meet on this rank: which ranks have them, and their rows in the file."""
+    """The ids whose rendezvous rank this is: which ranks have them, and their rows in the file."""
 
     def __init__(self, came: list[tuple[Array, bool]]) -> None:
         self._ids = numpy.concatenate([ids for ids, _ in came])
@@ -124,7 +125,7 @@ class _Rendezvous:
         self._cuts = numpy.cumsum([len(ids) for ids, _ in came])[:-1]
 
     def choose(self) -> None:
-        # Stable: of one id, the lowest rank comes first.
+        # A stable sort: for each id, the lowest rank comes first.
         order = numpy.argsort(self._ids, kind="stable")
         same = numpy.zeros(len(order), dtype=bool)
         same[1:] = self._ids[order][1:] == self._ids[order][:-1]
@@ -144,7 +145,7 @@ class _Rendezvous:
         self._rows = numpy.concatenate(came)[self._order]
 
     def rows(self, ids: Array) -> Array:
-        """The rows of points in the file; -1 where no rank owns one."""
+        """Returns the rows of points in the file; -1 for a point that no rank owns."""
         if not len(self._sorted):
             return numpy.full(len(ids), -1, dtype=NODE)
         at = numpy.minimum(numpy.searchsorted(self._sorted, ids), len(self._sorted) - 1)

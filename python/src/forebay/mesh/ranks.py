@@ -1,4 +1,4 @@
-"""What the ranks of a job do together: each step succeeds on all of them or raises on all of them.
+"""Collective steps of the ranks of a job: each succeeds on all ranks or raises on all of them.
 
 `Ranks(None)` is a single process without MPI. All ranks must call the same steps in the same order.
 """
@@ -12,12 +12,12 @@ from typing import Any, TypeVar, cast
 from .model import MeshError
 
 T = TypeVar("T")
-# An exception as ranks send it: the name of its class, errno, text, path.
+# An exception in the form that ranks send: the name of its class, errno, text, path.
 Told = tuple[str, int | None, str, Any]
 
 
 class Ranks:
-    """The ranks of a communicator of mpi4py, or one without."""
+    """The ranks of a communicator of mpi4py, or a single process."""
 
     def __init__(self, comm: Any) -> None:
         if comm is not None and not all(hasattr(comm, name) for name in ("Get_rank", "allgather", "alltoall", "bcast")):
@@ -27,7 +27,7 @@ class Ranks:
         self.size: int = comm.Get_size() if comm is not None else 1
 
     def all(self, call: Callable[[], T]) -> list[T]:
-        """Runs a call on each rank: the results of all. One rank's exception is raised on all."""
+        """Runs a call on each rank. Returns the results of all; an exception on one rank is raised on all."""
         if self.comm is None:
             return [call()]
         mine: T | None = None
@@ -43,19 +43,19 @@ class Ranks:
         return [result for result, _ in found]
 
     def first(self, call: Callable[[], T]) -> T:
-        """Runs a call on the first rank: its result, or its exception, on all."""
+        """Runs a call on the first rank. Its result is returned, or its exception raised, on all."""
         if self.comm is None:
             return call()
         result: Any = self.all(lambda: call() if self.rank == 0 else None)[0]
         return cast(T, result)
 
     def exchange(self, parts: list[T]) -> list[T]:
-        """Sends part `i` to rank `i`: what each rank has sent to this one."""
+        """Sends part `i` to rank `i`. Returns the parts that the ranks have sent to this one."""
         return parts if self.comm is None else self.comm.alltoall(parts)
 
 
 def _told(error: Exception) -> Told:
-    """An exception as what can be sent."""
+    """Converts an exception to a form that can be sent."""
     if isinstance(error, OSError) and error.errno:
         return type(error).__name__, error.errno, error.strerror or "", error.filename
     return type(error).__name__, None, str(error), None

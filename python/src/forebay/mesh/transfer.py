@@ -1,9 +1,9 @@
-"""Writing and reading: which rank moves which rows, and how points are numbered.
+"""Writing and reading of meshes: which rank transfers which rows, and how points are numbered.
 
-Guarantees: ranks write exclusive ranges and hold no lock; the file gets its name when all of it is
-there, after which nobody changes it. What fails on one rank is an exception on all of them, and
-leaves no file. Reading needs no communication but that of the file's description: each rank reads
-the rows of its cells and its own points, and those of others that its cells have (ghosts).
+Guarantees: ranks write exclusive ranges and hold no lock. The file gets its name when it is
+complete, and never changes afterwards. A failure on one rank is an exception on all of them, and
+leaves no file. Reading communicates only the file's description: each rank reads the rows of its
+cells, its own points, and the other points of its cells (ghosts).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ T = TypeVar("T")
 Path = str | os.PathLike[str]
 Summary = dict[str, Any]
 
-# Rows of cells are renumbered and written in pieces: long enough for fast copies, short enough for a
-# cache. Bytes.
+# Rows of cells are renumbered and written in pieces: large enough for fast copies, small enough for
+# a cache. Bytes.
 PIECE = 1 << 21
-# Rows of ghosts that are less than this apart are read in one piece. Bytes.
+# Rows of ghosts with gaps up to this size between them are one read. Bytes.
 GAP = 1 << 14
-# Longest such piece. Bytes.
+# Maximum length of such a read. Bytes.
 MAX_PIECE_BYTES = 1 << 24
 
 
@@ -40,11 +40,11 @@ def write(mesh: Any, path: Path, backend: Any = "iov", *, comm: Any = None,
     """Writes a mesh to a file, and an XDMF file beside it.
 
     `mesh` is a `Mesh`, or has `to_forebay()`. `backend` is "iov", "mpio", "posix", or an object of
-    these. With `comm`, a communicator of mpi4py, all its ranks call it, each with its part;
-    without, one process writes the whole mesh.
+    such a class. With `comm`, a communicator of mpi4py, all its ranks call this, each with its
+    part; without it, one process writes the whole mesh.
 
-    Raises MeshError for a mesh that can't be (names the array), OSError for a file that can't be
-    written; on all ranks. Then there is no file, and a former one is as it was.
+    Raises, on all ranks, MeshError for an invalid mesh (it names the array), or OSError for a file
+    that can't be written. Then there is no new file, and an existing one is unchanged.
     """
     ranks = Ranks(comm)
     back, part, summaries = _prepared(ranks, mesh, path, backend)
@@ -64,16 +64,17 @@ def write(mesh: Any, path: Path, backend: Any = "iov", *, comm: Any = None,
 
 def read(mesh: Any, path: Path, backend: Any = "iov", *, comm: Any = None,
          split: Literal["stored", "even"] = "stored", copy: bool = True) -> Any:
-    """Reads a file into a mesh: into a `Mesh`, or by `mesh.from_forebay(Mesh)`. Returns it.
+    """Reads a file into a `Mesh`, or calls `mesh.from_forebay(Mesh)`. Returns `mesh`.
 
-    With `comm` each rank gets a part. `split="stored"`: the parts that ranks have written, several
-    of them if fewer ranks read; evenly if more ranks read, or with `split="even"`.
+    With `comm` each rank gets a part. `split="stored"`: a part that a rank has written, or several
+    of them if fewer ranks read. With `split="even"`, or if more ranks read than wrote, rows are
+    distributed evenly.
 
     With `copy=False` and the back end iov, arrays whose rows are those of the file are the pool's
-    own memory, read-only, if it lies on this node: nothing is read until they are used.
+    own memory, read-only, if it is on this node: nothing is read until they are used.
 
-    Raises MeshError for a file that isn't a mesh or is damaged (names the dataset), OSError for one
-    that can't be read; on all ranks.
+    Raises, on all ranks, MeshError for a file that isn't a mesh or is damaged (it names the
+    dataset), or OSError for a file that can't be read.
     """
     ranks = Ranks(comm)
 
@@ -100,7 +101,7 @@ def read(mesh: Any, path: Path, backend: Any = "iov", *, comm: Any = None,
 def _same(
     ranks: Ranks, prepared: Callable[[], Backend], path: Path, more: Callable[[Backend], T],
 ) -> tuple[Backend, list[T]]:
-    """The back end, if all ranks name the same one and the same path; and each rank's `more`."""
+    """Checks that all ranks name the same back end and path. Returns the back end, and each rank's `more`."""
     kept: list[Backend] = []
 
     def mine() -> tuple[str, str, T]:
@@ -133,7 +134,7 @@ def _prepared(ranks: Ranks, mesh: Any, path: Path, backend: Any) -> tuple[Backen
 
 
 def _summary(part: Mesh) -> Summary:
-    """The shapes and types of a part's arrays: what the ranks compare."""
+    """Returns the shapes and types of a part's arrays, which the ranks compare."""
     return {
         "dims": part.points.shape[1], "points": len(part.points), "has_ids": part.point_ids is not None, "owned": part.owned,
         "cells": {k: len(r) for k, r in part.cells.items()},
@@ -145,7 +146,7 @@ def _summary(part: Mesh) -> Summary:
 
 
 def _merged(ranks: Ranks, all_of: list[Summary], numbers: Numbers) -> tuple[Contents, dict[str, int]]:
-    """The whole file's contents and this rank's first rows. Errors are the same on all ranks."""
+    """Returns the whole file's contents and this rank's first rows. Errors are the same on all ranks."""
     for rank, one in enumerate(all_of):
         if one["dims"] != all_of[0]["dims"] and one["points"] and all_of[0]["points"]:
             raise MeshError("points: rank 0 has %d coordinates, rank %d has %d" % (all_of[0]["dims"], rank, one["dims"]))
@@ -167,7 +168,7 @@ def _merged(ranks: Ranks, all_of: list[Summary], numbers: Numbers) -> tuple[Cont
         counts = parts[kind] = [one["cells"].get(kind, 0) for one in all_of]
         contents.cells[kind] = layout.Dataset("/cells/%s/nodes" % kind, NODE.str, (sum(counts), CELL_TYPES[kind]))
         if any(kind in one["markers"] for one in all_of):
-            # A rank without markers writes 0, none.
+            # A rank without markers writes 0 (none).
             contents.markers[kind] = layout.Dataset("/cells/%s/marker" % kind, MARKER.str, (sum(counts),))
     agreed = _agreed(all_of, "cell_data", lambda one, of: one["cells"].get(of[1], 0), "cell data")
     for (name, kind), (dtype, tail) in agreed.items():
@@ -179,7 +180,7 @@ def _merged(ranks: Ranks, all_of: list[Summary], numbers: Numbers) -> tuple[Cont
 def _agreed(
     all_of: list[Summary], field: str, rows: Callable[[Summary, Any], int], what: str,
 ) -> dict[Any, tuple[str, tuple[int, ...]]]:
-    """Type and shape of each array: the same on all ranks that have rows for it."""
+    """Returns type and shape of each array, and checks that all ranks which have rows for it agree."""
     agreed: dict[Any, tuple[int, tuple[str, tuple[int, ...]], int]] = {}
     for rank, one in enumerate(all_of):
         for of, form in one[field].items():
@@ -197,7 +198,8 @@ def _agreed(
 
 
 def _created(ranks: Ranks, back: Backend, path: Path, contents: Contents) -> tuple[list[OpenFile], str]:
-    """Makes the file under another name: open on the first rank, [] elsewhere; and that name."""
+    """Creates the file under a temporary name. Returns it, open, on the first rank, [] elsewhere;
+    and the name."""
     kept: list[OpenFile] = []
 
     def make() -> tuple[str, list[int | None]]:
@@ -251,7 +253,7 @@ def _put_xdmf(back: Backend, contents: Contents, path: Path) -> None:
 class _Rows:
     """Rows of datasets in an open file.
 
-    With `copy=False` rows that are read are the pool's memory, where the back end can map it.
+    With `copy=False` rows that are read are the pool's memory if the back end can map it.
     """
 
     def __init__(self, file: OpenFile, copy: bool = True) -> None:
@@ -265,7 +267,7 @@ class _Rows:
     def write_nodes(
         self, dataset: Dataset, first: int, nodes: Array, kind: str, points: int, numbers: Numbers,
     ) -> None:
-        """Checks and renumbers indices, in pieces, and writes them."""
+        """Checks and renumbers indices in pieces, and writes them."""
         step = max(PIECE // dataset.row_bytes, 1)
         room = numpy.empty((min(step, len(nodes)), nodes.shape[1]), dtype=NODE)
         for at in range(0, len(nodes), step):
@@ -292,7 +294,7 @@ class _Rows:
             raise MeshError("%s: the file is cut: %d bytes of %d could be read" % (dataset.path, done, rows.nbytes))
 
     def _mapped(self, dataset: Dataset, first: int, count: int) -> Array | None:
-        """The rows in the pool's memory; None if they can't be there."""
+        """Returns the rows as the pool's memory; None if that isn't possible."""
         if self._map is None or dataset.offset is None or not count * dataset.row_bytes:
             return None
         memory = self._map(dataset.position(first), count * dataset.row_bytes)
@@ -304,10 +306,11 @@ class _Rows:
     def read_nodes(
         self, dataset: Dataset, start: int, count: int, first: int, owned: int, points: int,
     ) -> tuple[Array, list[int]]:
-        """Reads indices as those of this rank's points, `owned` from number `first`.
+        """Reads indices and converts them to those of this rank's points, of which `owned` begin at
+        number `first`.
 
-        Returns them, and where pieces of them begin that have others: these are numbers in the
-        file, less `first`.
+        Returns the indices, and where pieces begin that contain other points: their indices are
+        numbers in the file, less `first`.
         """
         step = max(PIECE // dataset.row_bytes, 1)
         came = None
@@ -329,7 +332,7 @@ class _Rows:
         return nodes, far
 
     def read_some(self, dataset: Dataset, into: Array, which: Array) -> None:
-        """Reads the rows `which`, ascending, in as few pieces as their gaps allow."""
+        """Reads the rows `which`, which ascend. Rows with small gaps between them are one read."""
         near, longest = max(GAP // dataset.row_bytes, 1), max(MAX_PIECE_BYTES // dataset.row_bytes, 1)
         begin = 0
         ends = numpy.append(numpy.flatnonzero(numpy.diff(which) > near) + 1, len(which))
@@ -343,7 +346,7 @@ class _Rows:
 
 
 def _top(nodes: Array) -> int:
-    """The highest index; a huge number if one is below zero."""
+    """Returns the highest index; a huge number if an index is negative."""
     if nodes.dtype == NODE and nodes.flags.c_contiguous:
         return int(nodes.view(numpy.uint64).max())
     return int(nodes.max()) if nodes.min() >= 0 else 2**64
@@ -367,7 +370,7 @@ def _described(back: Backend, path: Path) -> Contents:
 
 
 def _range(total: int, parts: list[int] | None, rank: int, size: int, split: str) -> tuple[int, int]:
-    """The rows of a rank: (first, end)."""
+    """Returns the rows of a rank: (first, end)."""
     if split == "stored" and parts and size <= len(parts):
         bounds = numpy.concatenate(([0], numpy.cumsum(parts, dtype=numpy.int64)))
         return int(bounds[rank * len(parts) // size]), int(bounds[(rank + 1) * len(parts) // size])
@@ -427,6 +430,6 @@ def _rows_of_part(rows: _Rows, ranks: Ranks, path: str, contents: Contents, spli
 
 
 def _outside(nodes: Array, owned: int) -> Array:
-    """Where indices aren't those of owned points."""
-    # Seen as unsigned, numbers below zero are large.
+    """Returns where indices aren't those of owned points."""
+    # Viewed as unsigned, negative numbers are large.
     return nodes.view(numpy.uint64) >= owned

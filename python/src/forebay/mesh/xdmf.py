@@ -14,7 +14,7 @@ import numpy
 from .layout import Contents, Dataset
 from .model import CELL_TYPES
 
-# The names of XDMF for the cell types.
+# XDMF's names of the cell types.
 TOPOLOGIES = {
     "vertex": "Polyvertex", "line": "Polyline", "line3": "Edge_3",
     "triangle": "Triangle", "triangle6": "Triangle_6",
@@ -28,13 +28,13 @@ _KINDS = {"f": "Float", "i": "Int", "u": "UInt"}
 
 
 def path_of(path: str | os.PathLike[str]) -> str:
-    """Where the XDMF file of a mesh's file is: `a.h5` has `a.xdmf`."""
+    """Returns the path of the XDMF file of a mesh file: `a.xdmf` for `a.h5`."""
     base, end = posixpath.splitext(os.fspath(path))
     return (base if end in (".h5", ".hdf5") else os.fspath(path)) + ".xdmf"
 
 
 def text(contents: Contents, path: str | os.PathLike[str]) -> str:
-    """The XDMF file of a mesh. `path` is the mesh's; it is named without its directory."""
+    """Returns the text of the XDMF file. `path` is the mesh file's; the text has only its last component."""
     name = posixpath.basename(os.fspath(path))
     grids = [_grid(contents, kind, name) for kind, nodes in contents.cells.items() if nodes.rows]
     if len(grids) == 1:
@@ -64,7 +64,7 @@ def _grid(contents: Contents, kind: str, name: str) -> str:
 
 def _attribute(data: str, center: str, dataset: Dataset, name: str) -> str:
     shape = dataset.shape[1:]
-    # VTK makes nine components of a `Tensor6`, and one row of all rows of a `Matrix`.
+    # VTK would make nine components of a `Tensor6`, and one row of all rows of a `Matrix`.
     kind = "Scalar" if not shape or shape[0] == 1 else "Vector"
     return '<Attribute Name=%s AttributeType="%s" Center="%s">%s</Attribute>\n' % (
         quoteattr(data), kind, center, _item(dataset, name))
