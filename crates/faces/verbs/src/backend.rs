@@ -88,7 +88,7 @@ pub trait Backend: Send + Sync {
     /// interrupted after removing it.
     ///
     /// # Errors
-    /// Those of the back end.
+    /// The errors of the back end.
     fn delete(&self, address: &Address) -> Result<()>;
 }
 
@@ -98,13 +98,13 @@ pub trait Object: Send + Sync {
     /// end. Bytes that were never written are zero.
     ///
     /// # Errors
-    /// Those of the back end.
+    /// The errors of the back end.
     fn read(&self, to: &mut [u8], at: u64) -> Result<usize>;
 
     /// Writes all of `from` at byte `at`.
     ///
     /// # Errors
-    /// ENOSPC, EFBIG, those of the back end: a first part may have been written then.
+    /// ENOSPC, EFBIG, the errors of the back end: a first part may have been written then.
     fn write(&self, from: &[u8], at: u64) -> Result<()>;
 
     /// Appends all of `from` in one piece, and returns its offset in bytes.
@@ -122,19 +122,20 @@ pub trait Object: Send + Sync {
     /// Returns the size in bytes.
     ///
     /// # Errors
-    /// Those of the back end.
+    /// The errors of the back end.
     fn size(&self) -> Result<u64>;
 
     /// Makes written bytes durable, as fsync(2) does.
     ///
     /// # Errors
-    /// Those of the back end.
+    /// The errors of the back end.
     fn sync(&self) -> Result<()>;
 
     /// Maps a range of bytes into memory.
     ///
     /// # Errors
-    /// ENOTSUP if the bytes aren't in memory that can be mapped; those of [`crate::Chunk::map`].
+    /// ENOTSUP if the bytes aren't in memory that can be mapped; the errors of
+    /// [`crate::Chunk::map`].
     fn map(&self, _at: u64, _len: usize, _access: Access) -> Result<Mapped> {
         Err(Error::unsupported(
             "only collections of a pool can be mapped: this one's back end has no memory for that",

@@ -72,8 +72,7 @@ enum Work {
     Delete(Workspace, OwnKey),
 }
 
-/// Operations with the same group can be carried out together: it is their kind and their
-/// workspace.
+/// The kind and the workspace of an operation. Operations of one group can be carried out together.
 type Group = (&'static str, Uuid);
 
 impl Work {
@@ -267,8 +266,8 @@ impl Batch {
     /// Starts the batch. If this fails, no operation has been carried out.
     ///
     /// # Errors
-    /// EPERM in a forked child; EAGAIN if too many operations are in progress; those of starting a
-    /// thread, or of creating the undo log of a `rollback` batch.
+    /// EPERM in a forked child; EAGAIN if too many operations are in progress; the errors of
+    /// starting a thread, or of creating the undo log of a `rollback` batch.
     pub fn start(self) -> Result<Running> {
         self.session.check()?;
         Running::start(self)

@@ -171,7 +171,7 @@ pub trait Store: Send + Sync {
     /// Takes over the undo logs of batches whose processes have died, and returns them.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     fn left_behind(&self) -> Result<Vec<Box<dyn UndoLog>>>;
 
     /// Whether the store's records outlive this process.

@@ -223,7 +223,7 @@ impl Collection {
     /// Returns the collections that match the predicate, sorted by name.
     ///
     /// # Errors
-    /// Those of the metadata store.
+    /// The errors of the metadata store.
     pub fn search(workspace: &Workspace, predicate: &Predicate) -> Result<Vec<Record>> {
         workspace.session.check()?;
         let store = workspace.session.store();
@@ -456,7 +456,7 @@ impl Collection {
     /// Closes the collection, after waiting for all verbs that are in progress in other threads.
     ///
     /// # Errors
-    /// EBADF if the collection isn't open; those of writing its bytes back.
+    /// EBADF if the collection isn't open; the errors of writing its bytes back.
     pub fn close(&self) -> Result<()> {
         self.with(|_| Ok(()))?;
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);

@@ -57,7 +57,7 @@ impl Attached {
     /// Opens the pool of this name; an empty name selects $FOREBAY_POOL, as on the command line.
     ///
     /// # Errors
-    /// ENOENT if this node has no such pool; those of opening it.
+    /// ENOENT if this node has no such pool; the errors of opening it.
     pub fn open(name: &str) -> Result<Attached> {
         let from_environment = || std::env::var("FOREBAY_POOL").ok().filter(|n| !n.is_empty());
         let name = match name {
@@ -191,7 +191,7 @@ impl PoolFile {
     /// Closes the file.
     ///
     /// # Errors
-    /// Those of writing back buffered bytes.
+    /// The errors of writing back buffered bytes.
     pub fn close(mut self) -> std::result::Result<(), Errno> {
         self.finish()
     }

@@ -13,7 +13,7 @@ impl Session {
     /// Undoes or completes the unfinished batches of dead processes.
     ///
     /// # Errors
-    /// ENODEV if a back end that such a batch used isn't attached; those of undoing.
+    /// ENODEV if a back end that such a batch used isn't attached; the errors of undoing.
     pub(crate) fn settle(&self) -> Result<()> {
         for log in self.store().left_behind()? {
             let settled = settle(self, &*log);
@@ -26,7 +26,7 @@ impl Session {
 /// Undoes an unfinished batch of a dead process, or completes it if it was committed.
 ///
 /// # Errors
-/// Those of the operations. The log then stays for the next process.
+/// The errors of the operations. The log then stays for the next process.
 fn settle(session: &Session, log: &dyn UndoLog) -> Result<()> {
     match log.entries()? {
         (entries, true) => carry_out(session, log, entries),
@@ -73,7 +73,7 @@ fn undo_one(session: &Session, entry: Undo) -> Result<()> {
 /// Commits the log, then carries out the deletions that were postponed until the commit.
 ///
 /// # Errors
-/// Those of the commit: the caller must then undo the batch. Or those of the deletions.
+/// The errors of the commit: the caller must then undo the batch. Or the errors of the deletions.
 pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
     let committed = log.commit();
     // The commit may have been recorded although it failed: another process would then complete it.

@@ -161,7 +161,7 @@ impl Drop for WorkerPool {
             std::mem::take(&mut queue.threads)
         };
         self.shared.news.notify_all();
-        // A worker thread may drop the last handle of the session. It can't wait for its own end.
+        // The last handle of the session may be dropped by a worker, which can't wait for itself.
         let me = std::thread::current().id();
         for thread in threads {
             if thread.thread().id() != me {

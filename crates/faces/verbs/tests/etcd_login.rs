@@ -261,7 +261,7 @@ fn a_login_survives_a_restart_of_etcd() {
     store
         .create(Scope::Root, &new("v", &[]), &mut |_| Ok(()))
         .unwrap();
-    // Changes of roles meanwhile don't matter, as long as the roles permit the request.
+    // A user's further role doesn't disturb the session, as long as the roles permit the request.
     these.as_root("/v3/auth/role/add", &serde_json::json!({"name": "more"}));
     these.as_root(
         "/v3/auth/user/grant",
@@ -271,7 +271,7 @@ fn a_login_survives_a_restart_of_etcd() {
         .create(Scope::Root, &new("u", &[]), &mut |_| Ok(()))
         .unwrap();
     assert_eq!(names(store, Scope::Root, ""), ["u", "v", "w"]);
-    // A changed password matters.
+    // With a changed password, etcd refuses the session.
     let changed = serde_json::json!({"name": "me", "password": "another"});
     these.as_root("/v3/auth/user/changepw", &changed);
     let error = store

@@ -381,7 +381,8 @@ unsafe extern "C" fn query(file: *const File, flags: *mut c_ulong) -> c_int {
     SUCCEED
 }
 
-/// Returns the communicator, rank, size or info object of a file that ranks have open together.
+/// Answers HDF5's requests about a file that ranks have open together: for the communicator, rank,
+/// size or info object, and whether reads need a sync before (no).
 unsafe extern "C" fn ctl(
     file: *mut File,
     operation: u64,

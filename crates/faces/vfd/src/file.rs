@@ -85,8 +85,8 @@ fn locate(name: &str, config: &Config) -> Result<Option<(Attached, String)>, Fai
 /// Opens a file.
 ///
 /// # Errors
-/// An errno and a sentence: those of opening; EINVAL for an invalid name; ENOTSUP, EBUSY if the
-/// controls can't be declared for the file.
+/// An errno and a sentence: the errors of opening; EINVAL for an invalid name; ENOTSUP, EBUSY if
+/// the controls can't be declared for the file.
 pub fn open(name: &str, mode: Mode, config: &Config) -> Result<Open, Failure> {
     let Some((fs, path)) = locate(name, config)? else {
         return open_on_host(name, mode);
@@ -159,7 +159,7 @@ impl Open {
     /// Returns the file's current size in bytes.
     ///
     /// # Errors
-    /// Those of reading the file's attributes.
+    /// The errors of reading the file's attributes.
     pub fn size(&self) -> Result<u64, Failure> {
         match self {
             Open::Pool(file, _) => file.with(|f| f.stat().map(|s| s.size)).map_err(in_pool),
@@ -170,7 +170,7 @@ impl Open {
     /// Reads at offset `at`. Bytes beyond the end of the file read as zero.
     ///
     /// # Errors
-    /// Those of reading.
+    /// The errors of reading.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
         let mut done = 0;
         while done < to.len() {
@@ -194,7 +194,7 @@ impl Open {
     /// Writes all of `bytes` at offset `at`.
     ///
     /// # Errors
-    /// Those of writing.
+    /// The errors of writing.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
         let mut done = 0;
         while done < bytes.len() {
@@ -217,7 +217,7 @@ impl Open {
     /// Sets the size in bytes.
     ///
     /// # Errors
-    /// Those of ftruncate.
+    /// The errors of ftruncate.
     pub fn set_size(&self, size: u64) -> Result<(), Failure> {
         match self {
             Open::Pool(file, _) => file.with(|f| f.set_len(size)).map_err(in_pool),

@@ -46,7 +46,7 @@ impl Directory {
     /// Returns a back end for this directory, which must exist.
     ///
     /// # Errors
-    /// EINVAL if `dir` is empty; those of opening the directory.
+    /// EINVAL if `dir` is empty; the errors of opening the directory.
     pub fn open(dir: &str) -> Result<Directory> {
         if dir.is_empty() {
             return Err(Error::invalid(

@@ -105,7 +105,8 @@ impl Loaded {
     /// Loads the shared object at `path` and initialises an instance with this configuration.
     ///
     /// # Errors
-    /// ENOENT; EINVAL if `path` can't be loaded or is no back end of this version; those of `init`.
+    /// ENOENT; EINVAL if `path` can't be loaded or is no back end of this version; the errors of
+    /// `init`.
     pub fn open(path: &str, config: &str) -> Result<Loaded> {
         let ops = table(path)?;
         // SAFETY: the header demands a text that stays valid.

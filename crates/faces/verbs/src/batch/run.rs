@@ -158,7 +158,8 @@ impl Running {
     /// if the operation or batch has ended already.
     ///
     /// # Errors
-    /// EINVAL if no operation has this number; EPERM in a forked child; those of starting a thread.
+    /// EINVAL if no operation has this number; EPERM in a forked child; the errors of starting a
+    /// thread.
     pub fn when(&self, what: Option<Op>, call: impl FnOnce() + Send + 'static) -> Result<bool> {
         self.0.session.check()?;
         // Threads are started here, where a failure can be returned.

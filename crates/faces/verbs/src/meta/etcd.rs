@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 /// one, including nested ones. Further entries are written before the record that makes them true,
 /// or removed after the change that makes them false.
 const MAX_ENTRIES_WITH_RECORD: usize = 50;
-/// Maximum number of operations of a transaction that only writes or removes index entries.
+/// Maximum number of further index entries that one transaction writes or removes.
 const MAX_OPERATIONS_PER_TRANSACTION: usize = 100;
 /// How long an update is retried while others change the same record.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(10);

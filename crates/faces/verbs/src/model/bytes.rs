@@ -82,7 +82,7 @@ impl Collection {
     /// `to.len()` only at the collection's end.
     ///
     /// # Errors
-    /// EBADF if the collection isn't open; those of the back end.
+    /// EBADF if the collection isn't open; the errors of the back end.
     pub fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
         let read = || self.with(|open| open.object.read(to, at));
         counted(Operation::Get, read, |&n| n)
@@ -92,7 +92,7 @@ impl Collection {
     /// zeros between.
     ///
     /// # Errors
-    /// EBADF if the collection isn't open; ENOSPC; those of the back end. A first part may be
+    /// EBADF if the collection isn't open; ENOSPC; the errors of the back end. A first part may be
     /// written then.
     pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
         let write = || self.with(|open| open.object.write(from, at));
@@ -154,7 +154,7 @@ impl Collection {
     /// Makes written bytes durable, as fsync(2) does, if the back end supports it.
     ///
     /// # Errors
-    /// EBADF if the collection isn't open; those of the back end.
+    /// EBADF if the collection isn't open; the errors of the back end.
     pub fn sync(&self) -> Result<()> {
         self.with(|open| open.object.sync())
     }

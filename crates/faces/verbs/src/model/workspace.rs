@@ -56,7 +56,7 @@ impl Workspace {
     /// Returns the workspaces that match the predicate, sorted by name.
     ///
     /// # Errors
-    /// Those of the metadata store.
+    /// The errors of the metadata store.
     pub fn search(session: &Session, predicate: &Predicate) -> Result<Vec<Record>> {
         session.check()?;
         session.store().search(Scope::Root, predicate, usize::MAX)

@@ -26,9 +26,9 @@ const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(3);
 const PAGE: usize = 1000;
 /// Maximum number of records of a scope that is loaded at once.
 const SMALL: u64 = 100;
-/// Cost of catching up, in the time of loading so many records.
+/// Cost of catching up: the number of records that could be loaded in that time.
 const CATCH_UP: u64 = 200;
-/// Cost of finding one record in etcd, in the time of loading so many records.
+/// Cost of finding one record in etcd: the number of records that could be loaded in that time.
 const FIND: u64 = 10;
 
 /// A session's use of a local copy.
@@ -100,7 +100,7 @@ impl Etcd {
     /// etcd.
     ///
     /// # Errors
-    /// ENOENT if the workspace doesn't exist, those of etcd.
+    /// ENOENT if the workspace doesn't exist, the errors of etcd.
     pub(super) fn by_copy<T>(
         &self,
         scope: Scope,

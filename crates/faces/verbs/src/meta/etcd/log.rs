@@ -32,7 +32,7 @@ const KEYS: usize = 10_000;
 pub(super) struct Log {
     shared: Arc<Shared>,
     uuid: Uuid,
-    /// This process's id as owner.
+    /// Identifies this process as the log's owner, in the key `owner`.
     token: Uuid,
     state: Mutex<State>,
     generation: Generation,

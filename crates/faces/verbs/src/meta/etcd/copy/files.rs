@@ -70,7 +70,7 @@ impl Drop for Locked<'_> {
 /// Opens the local copy of the store with identity `store` in `dir`.
 ///
 /// # Errors
-/// EACCES if the directory is another user's; those of the system.
+/// EACCES if the directory is another user's; the errors of the system.
 pub(in super::super) fn open(dir: &Path, store: &str) -> Result<Arc<Copy>> {
     let dir = dir.join(store);
     let mut open = lock_in_time(&OPEN, "opening a local copy")?;
