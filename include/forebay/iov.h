@@ -78,7 +78,7 @@ struct iov_record {
     struct iov_uuid uuid;
 };
 
-/* What a failure in a batch does (docs/howto/verbs.md). */
+/* The effect of a failure in a batch (docs/howto/verbs.md). */
 enum iov_failure {
     IOV_STOP = 0,    /* requests that haven't begun are skipped */
     IOV_CONTINUE = 1, /* all requests run that don't need a failed one */

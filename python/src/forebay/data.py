@@ -28,7 +28,7 @@ from .verbs import Session, Workspace
 __all__ = ["Batches", "Collections", "Files", "Form", "gopen", "register_webdataset", "tensor"]
 
 Form = Literal["bytes", "numpy", "tensor"]
-"""What a sample is: `bytes`, a NumPy array of `uint8`, or a PyTorch tensor of `uint8`."""
+"""The form of a sample: `bytes`, a NumPy array of `uint8`, or a PyTorch tensor of `uint8`."""
 
 _FORMS = ("bytes", "numpy", "tensor")
 

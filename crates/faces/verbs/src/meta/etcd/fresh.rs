@@ -42,7 +42,7 @@ pub(super) struct Cache {
     off: AtomicBool,
 }
 
-/// What a session knows of a scope.
+/// The state of a scope, as far as a session knows it.
 #[derive(Clone, Copy, Default)]
 struct Known {
     /// Revision of the scope's last change, and when the request that returned it was sent.
