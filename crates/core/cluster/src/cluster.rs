@@ -1,11 +1,11 @@
 //! [`Cluster`]: the pool as one store, seen from this node.
 //!
-//! A view of the node's store and of the way to the other nodes, made for each call and copied
-//! freely. Operations that concern this node alone are the store's, reached by [`Deref`]; the other
-//! modules of this crate add the operations that may concern other nodes.
+//! A `Cluster` is a cheap view of the node's store and of its connections to other nodes, made for
+//! each call and copied freely. Operations of this node alone are methods of [`Store`], reached by
+//! [`Deref`]; the other modules of this crate add the operations that may concern other nodes.
 //!
-//! The homes of entries and objects: that of an entry follows from its directory and name, that of
-//! an object from the slot in its id. Neither needs a request.
+//! The home of an entry follows from its directory's id and its name; the home of an object follows
+//! from the slot in its id. Finding either takes no request.
 
 use crate::peers::Peers;
 use crate::placement_cache::PlacementCache;
@@ -24,7 +24,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Nodes that are reached this way.
+    /// Returns the state of a process that reaches the other nodes through `peers`.
     pub fn new(peers: Arc<dyn Peers>) -> Arc<Nodes> {
         Arc::new(Nodes {
             peers,
@@ -32,7 +32,8 @@ impl Nodes {
         })
     }
 
-    /// In a forked child, before anything else.
+    /// Renews the connections to other nodes in a forked child, which calls this before anything
+    /// else.
     pub fn after_fork_in_child(&self) {
         self.peers.after_fork_in_child();
     }
@@ -48,11 +49,12 @@ pub struct Cluster<'a> {
     salvage: &'a SalvageCell,
 }
 
-/// For views without a salvage.
+/// The empty salvage of views to which [`Cluster::with_salvage`] has given none.
 static NO_SALVAGE: SalvageCell = SalvageCell::new();
 
 impl<'a> Cluster<'a> {
-    /// The pool of which `store` is this node's share: with the other `nodes`, or alone.
+    /// Returns a view of the pool of which `store` is this node's share. `nodes` is None in a pool
+    /// of one node.
     pub fn new(store: &'a Store, nodes: Option<&'a Nodes>) -> Cluster<'a> {
         Cluster {
             store,
@@ -62,7 +64,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The same view, which shows what living nodes know while others are dead: see
+    /// Returns the same view, which shows what living nodes know while others are dead: see
     /// [`Salvage`](crate::Salvage).
     pub fn with_salvage(self, salvage: &'a SalvageCell) -> Cluster<'a> {
         Cluster { salvage, ..self }
@@ -72,9 +74,9 @@ impl<'a> Cluster<'a> {
         self.salvage
     }
 
-    /// The same view for an operation that returns EAGAIN instead of waiting until another
-    /// operation on a name ends. A request that is carried out for another node doesn't wait for
-    /// third nodes: the requesting node waits and asks again. So it can't happen that all threads
+    /// Returns the same view for an operation that must not wait until another operation on a name
+    /// ends: it returns EAGAIN instead. A node carries out its peers' requests with such a view;
+    /// the requesting node waits and sends the request again. So it can't happen that all threads
     /// of two nodes wait for each other.
     pub(crate) fn nonblocking(self) -> Cluster<'a> {
         Cluster {
@@ -88,7 +90,7 @@ impl<'a> Cluster<'a> {
         self.may_wait
     }
 
-    /// This node's share, for as long as the view lasts.
+    /// Returns this node's store. The reference may outlive this view.
     pub(crate) fn store(&self) -> &'a Store {
         self.store
     }
@@ -99,7 +101,7 @@ impl<'a> Cluster<'a> {
         self.nodes.map_or(&NONE, |nodes| &nodes.placed)
     }
 
-    /// The way to the other nodes, if there are any.
+    /// Returns the connections to the other nodes; None in a pool of one node.
     pub(crate) fn peers(&self) -> Option<&'a dyn Peers> {
         self.nodes.map(|nodes| &*nodes.peers)
     }
@@ -121,8 +123,8 @@ impl<'a> Cluster<'a> {
         (node != peers.this_node()).then_some(node)
     }
 
-    /// The number of the node on which the data of `id` lie; None if that is several, or in a pool
-    /// of one node.
+    /// Returns the number of the node on which the data of `id` lie. None for a striped object,
+    /// whose data lie on several nodes, and in a pool of one node.
     pub fn home_of(&self, id: ObjectId) -> Option<u32> {
         let peers = self.peers()?;
         if matches!(id.distribution(), Distribution::Striped(_)) {
@@ -133,7 +135,7 @@ impl<'a> Cluster<'a> {
 
     /// The home of the entry `name` of `parent`, if it isn't this node.
     pub(crate) fn remote_home_of_entry(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
-        // Without other nodes, no hash.
+        // A pool of one node need not compute the hash.
         self.peers()?;
         if Index::is_in_view(parent, name) {
             return None;
@@ -144,19 +146,20 @@ impl<'a> Cluster<'a> {
     /// The home of the object `id`, if it isn't this node.
     pub(crate) fn remote_home(&self, id: ObjectId) -> Option<NodeId> {
         if id.is_part() || id.is_view() {
-            // Each node has its own.
+            // Each node has its own parts and views.
             return None;
         }
         self.remote(id.slot())
     }
 
-    /// Whether directories change on this node, for all.
+    /// Whether this node is the one that [`Cluster::names_node`] returns.
     pub(crate) fn changes_names(&self) -> bool {
         self.peers()
             .is_some_and(|peers| peers.nodes().first() == Some(&peers.this_node()))
     }
 
-    /// The node on which directories change, one at a time.
+    /// Returns the node of names, which carries out all changes of the names of directories and
+    /// symbolic links, one at a time. None in a pool of one node.
     pub(crate) fn names_node(&self) -> Option<NodeId> {
         self.peers()?.nodes().first().copied()
     }

@@ -4,12 +4,14 @@
 //! an *intent* what is left to do on other nodes. If the process dies, the keeper completes the
 //! intent ([`Cluster::settle_notes`]). Each step can be carried out twice.
 //!
-//! - An object keeps a *link record* for each name whose entry lies on another node, so that
-//!   removing a name twice removes one. The record is `Unconfirmed` until the entry is known to
-//!   exist, and `Coming` while a rename brings the name; then it doesn't count yet.
+//! - An object keeps a *link record* for each name whose entry lies on another node, so that a
+//!   removal that is carried out twice removes only one name. The record is `Unconfirmed` until the
+//!   entry is known to exist, and `Coming` while a rename brings the name; then it doesn't count
+//!   yet.
 //! - An entry keeps an intent while an operation on it isn't finished: its object has yet to lose
-//!   the name (`Drop`), or it is being renamed (`Move`). Lookups of a moving entry wait for the
-//!   end, so that nobody sees both names. Changes find the entry busy.
+//!   the name (`Drop`), or it is being renamed (`Move`). Lookups of an entry that is being renamed
+//!   wait until the rename ends, so that no process sees both names. An operation that would change
+//!   such an entry gets EAGAIN and is tried again.
 //!
 //! A rename of `from` on node A to `to` on node B, of an object on node C:
 //!
@@ -17,8 +19,9 @@
 //! 2. B sets `to`. This is the moment of the rename. The replaced object loses its name.
 //! 3. A removes `from`. C replaces the old name by the new one. A removes the intent.
 //!
-//! A death before step 2 undoes the rename, a later death completes it. `exchange.rs` has the steps
-//! of an exchange. A view that serves another node doesn't wait ([`Cluster::nonblocking`]).
+//! If the renaming process dies before step 2, the rename is undone; if it dies later, the rename
+//! is completed. `exchange.rs` has the steps of an exchange. A view that serves another node
+//! doesn't wait ([`Cluster::nonblocking`]).
 
 mod batch_create;
 mod batch_unlink;
@@ -55,7 +58,7 @@ fn is_dir(entry: Entry) -> bool {
     entry.kind == libc::S_IFDIR
 }
 
-/// Whether it is unknown if the request was carried out.
+/// Whether this error leaves it unknown if the request was carried out.
 fn is_unclear(e: Errno) -> bool {
     matches!(
         e,
@@ -95,7 +98,7 @@ impl<'a> CrossNode<'a> {
     // ---- entries: at the entry's home ----
 
     /// Makes an entry for an object that lies on another node. Returns the existing entry, if there
-    /// is one. One that is `held` can't be looked up until [`CrossNode::release_entry`].
+    /// is one. A `held` entry can't be looked up until [`CrossNode::release_entry`].
     pub(crate) fn insert(
         &self,
         name: Named<'_>,
@@ -128,7 +131,8 @@ impl<'a> CrossNode<'a> {
         Ok(there)
     }
 
-    /// Removes an entry whose object lies on another node. False if it isn't `entry` any more.
+    /// Removes an entry whose object lies on another node. Returns false if `name` doesn't have
+    /// `entry` any more.
     pub(crate) fn unlink_remote(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
         let at = self.entry_ref(name);
         let t = now();
@@ -166,8 +170,9 @@ impl<'a> CrossNode<'a> {
         self.add_dir_links(name.0, -1)
     }
 
-    /// Tells the object of an entry that is being removed or was replaced, and ends the note. If
-    /// its home can't be reached, or has no room, it is told later.
+    /// Removes the name from the object of an entry that is being removed or was replaced, and ends
+    /// the intent. If the object's home can't be reached, or has no room, the keeper does both
+    /// later.
     fn finish_drop(&self, name: Named<'_>, entry: Entry) -> Result<()> {
         match self.lose_name(entry.id, name, None, false) {
             Ok(()) | Err(Errno::NOENT) => self.intents().end_drop(name, entry, true),
@@ -181,8 +186,8 @@ impl<'a> CrossNode<'a> {
 
     // ---- whole operations ----
 
-    /// A slot of this node for a new object; for a directory that keeps its entries, a slot whose
-    /// neighbours are this node's, too.
+    /// Returns a slot of this node for a new object. `keeps`: the object is a directory that keeps
+    /// its entries, so a slot is preferred whose whole group belongs to this node.
     fn slot_for(&self, hash: u64, keeps: bool) -> Result<Option<Slot>> {
         let nodes = self.other_nodes()?;
         let mut slot = nodes.slot_here(hash);
@@ -196,7 +201,8 @@ impl<'a> CrossNode<'a> {
         Ok(slot)
     }
 
-    /// Makes a file on this node whose entry lies on `home`, or a directory that keeps its entries.
+    /// Creates a file on this node, or a directory that keeps its entries; the entry lies on
+    /// `home`. Returns the new id or the entry that exists already; None if this node has no slot.
     pub(crate) fn create_apart(
         &self,
         home: NodeId,
@@ -302,7 +308,7 @@ impl<'a> CrossNode<'a> {
                 }
                 match self.release_entry(name, entry, counted.is_ok()) {
                     Ok(()) => counted,
-                    // The object's home finds out by asking.
+                    // The entry's home learns the outcome later, with a request to this node.
                     Err(e) if is_unclear(e) => counted,
                     Err(e) => Err(e),
                 }
@@ -318,8 +324,8 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Changes the number of directories in `dir`, if that still exists: the directory made in it
-    /// may have been removed already, and `dir`, too.
+    /// Adds `difference` to the number of directories in `dir`. Does nothing if `dir` doesn't exist
+    /// any more: the directory made in it may have been removed already, and then `dir`.
     pub(crate) fn add_dir_links(&self, dir: ObjectId, difference: i64) -> Result<()> {
         let changed = match self.remote_home(dir) {
             Some(home) => self.ask(home, request::DIR_LINKS, &(dir, difference)),

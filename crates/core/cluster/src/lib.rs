@@ -1,16 +1,16 @@
 //! The pool as one store: each operation is carried out on this node's store or on the nodes that
 //! it concerns.
 //!
-//! [`Cluster`] has the functions that faces know (`read`, `lookup`, `rename`). Each finds out where
-//! its object or entry lies. The local half (`read_here`, `lookup_here`) does what lies here;
-//! another node is asked for what lies there; the results of several nodes are put together.
-//! Modules of other crates never ask another node.
+//! [`Cluster`] has the functions that the faces call (`read`, `lookup`, `rename`). Each finds the
+//! homes of its objects and entries. For those of this node it calls its local half (`read_here`,
+//! `lookup_here`); to the homes of others it sends requests; and it combines the results of several
+//! nodes. Modules of other crates never send a request to another node.
 //!
-//! Layers, from the bottom: `backoff`, `placement_cache` and [`peers`] (the way to other nodes and
-//! the table of requests); `cluster` (the view); `ask` (requests and replies); `salvage` (names
-//! while nodes are dead); the operations, each in a module by its theme, among them `cross_node`
-//! (names over several nodes) and `stripes` (files over several nodes); [`serve`] (answers to other
-//! nodes). A module imports only modules below it.
+//! Layers, from the bottom: `backoff`, `placement_cache` and [`peers`] (how requests are sent, and
+//! their table); `cluster` (the view); `ask` (requests and replies); `salvage` (names while nodes
+//! are dead); the operations, each in a module by its theme, among them `cross_node` (names over
+//! several nodes) and `stripes` (files over several nodes); [`serve`] (answers to other nodes). A
+//! module imports only modules below it.
 
 mod ask;
 mod attribute_view;

@@ -21,14 +21,15 @@ use forebay_store::{NAME_MAX, NewObject, NodeId, ObjectId, Slot, now};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 
-/// Maximum number of files in one transaction, and of bytes of their attributes.
+/// Maximum number of files in one transaction.
 pub(super) const MAX_BATCH_FILES: usize = 64;
+/// Maximum sum of the files' names and attributes in one transaction. Bytes.
 const MAX_BATCH_ATTRIBUTE_BYTES: usize = 256 << 10;
 
 /// A file to be made by [`Cluster::create_files`].
 #[derive(Clone, Copy, Debug)]
 pub struct NewFile<'a> {
-    /// The file's number, from [`Cluster::draw_files`].
+    /// The file's id, from [`Cluster::draw_files`].
     pub id: ObjectId,
     /// Its name.
     pub name: &'a [u8],
@@ -44,7 +45,7 @@ impl NewFile<'_> {
         self.name.len() + attributes.map(|(n, v)| n.len() + v.len()).sum::<usize>()
     }
 
-    /// Pages that its records may need beyond what any transaction has.
+    /// Number of record pages that the file may need beyond those that every transaction reserves.
     fn pages(&self) -> usize {
         2 + 3 * self.attributes.len()
     }
@@ -57,15 +58,15 @@ impl NewFile<'_> {
     }
 }
 
-/// A request to one node about several files: which files, and the encoded arguments.
+/// A request to one node about several files: their indices, and the encoded arguments.
 pub(super) struct NodeRequest {
     pub home: NodeId,
     pub files: Vec<usize>,
     head: Vec<u8>,
 }
 
-/// Encodes the requests to each of these nodes about its files, in as many requests as necessary:
-/// `head` makes one.
+/// Encodes requests to the nodes in `by_home` about their files, as many to each node as necessary.
+/// `head` encodes the arguments of one request.
 pub(super) fn node_requests(
     by_home: BTreeMap<NodeId, Vec<usize>>,
     head: impl Fn(&[usize]) -> Vec<u8>,
@@ -83,10 +84,10 @@ pub(super) fn node_requests(
     asked
 }
 
-/// A reply about several files: of each a result, or an errno.
+/// A reply about several files: for each file a result or an errno.
 type Each<T> = List<std::result::Result<T, u32>>;
 
-/// The replies for each file.
+/// Splits the reply to `asked` into one result for each of its files.
 pub(super) fn of_each<T>(answer: Result<Each<T>>, asked: &NodeRequest) -> Vec<Result<T>> {
     let answer_of_one = answer.and_then(|List(answer_of_one)| {
         if answer_of_one.len() == asked.files.len() {
@@ -105,11 +106,11 @@ pub(super) fn of_each<T>(answer: Result<Each<T>>, asked: &NodeRequest) -> Vec<Re
 }
 
 impl<'a> Cluster<'a> {
-    /// Draws numbers for new files with these names in `parent`, for [`Cluster::create_files`].
-    /// Nothing is created yet.
+    /// Draws ids for new files with these names in `parent`, for [`Cluster::create_files`]. Nothing
+    /// is created yet.
     ///
     /// # Errors
-    /// ENOSPC if there are no more, or this node keeps nothing.
+    /// ENOSPC if no ids are left, or this node has no slots.
     pub fn draw_files(&self, parent: ObjectId, names: &[&[u8]]) -> Result<Vec<ObjectId>> {
         let mut near = None;
         let mut slots = Vec::with_capacity(names.len());
@@ -117,7 +118,7 @@ impl<'a> Cluster<'a> {
             let slot = Slot::of_entry(parent, name);
             slots.push(match self.peers() {
                 Some(others) if self.remote_home_of_entry(parent, name).is_some() => {
-                    // Files of one transaction lie beside each other.
+                    // Files that one transaction is to create get the same slot.
                     if i % MAX_BATCH_FILES == 0 || near.is_none() {
                         near = others.slot_here(u64::from(slot.0));
                     }
@@ -143,10 +144,11 @@ impl<'a> Cluster<'a> {
         Ok(ids)
     }
 
-    /// Makes these files in `parent`, each separately. Returns for each whether it was made.
+    /// Creates these files in `parent`. Each succeeds or fails by itself; returns the result of
+    /// each.
     ///
     /// # Errors
-    /// Of each: EEXIST; ESTALE if names changed since `epoch`; ENOSPC; ENAMETOOLONG.
+    /// For each file: EEXIST; ESTALE if names changed since `epoch`; ENOSPC; ENAMETOOLONG.
     pub fn create_files(
         &self,
         parent: ObjectId,
@@ -179,8 +181,8 @@ impl<'a> Cluster<'a> {
         }
         for (i, file) in files.iter().enumerate() {
             if results[i] == Err(Errno::AGAIN) {
-                // Another operation has a note on that name: it is completed or waited for, then
-                // the file is created.
+                // Another operation has an intent on that name: complete that operation or wait for
+                // it, then create the file.
                 results[i] = self.cross_node().retry_noted((parent, file.name), || {
                     let shard = self.shard_of(file.id);
                     self.cross_node()
@@ -199,8 +201,8 @@ impl<'a> Cluster<'a> {
 }
 
 impl<'a> CrossNode<'a> {
-    /// Makes some of the files, all of one shard, in one transaction; with their entries, if those
-    /// lie here.
+    /// Creates some of the files, all of one shard, in one transaction, together with those of
+    /// their entries that lie here.
     fn create_part(
         &self,
         parent: ObjectId,
@@ -220,7 +222,8 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    /// In a transaction: one file.
+    /// Creates one file inside a transaction. An inner error concerns this file alone; an outer one
+    /// ends the transaction.
     fn put_file(
         &self,
         w: &mut Write<'_>,
@@ -269,7 +272,7 @@ impl<'a> CrossNode<'a> {
         Ok(Ok(()))
     }
 
-    /// Makes the entries that lie on other nodes, of those files whose objects were made.
+    /// Creates, on other nodes, the entries of those files whose objects were created.
     fn insert_on_peers(
         &self,
         parent: ObjectId,
@@ -343,7 +346,7 @@ impl<'a> CrossNode<'a> {
                 if together.is_ok() {
                     continue;
                 }
-                // Entries made separately need less room.
+                // Each name confirmed in a transaction alone needs less room.
                 for &i in part {
                     results[i] = self
                         .links()
@@ -353,7 +356,7 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Sends requests to nodes at once. Returns their replies, in the same order.
+    /// Sends these requests at the same time. Returns their replies in the same order.
     pub(super) fn ask_together<A, R: Wire>(
         &self,
         request: Signature<A, R>,
@@ -379,8 +382,8 @@ impl<'a> CrossNode<'a> {
         answers.into_iter().map(read).collect()
     }
 
-    /// Makes entries of `parent` for files that lie on other nodes, each separately. Returns the
-    /// existing entry where there is one.
+    /// Creates entries of `parent` for files that lie on other nodes. Each succeeds or fails by
+    /// itself; where an entry exists already, returns it.
     pub(crate) fn insert_all(
         &self,
         parent: ObjectId,
@@ -435,7 +438,7 @@ impl<'a> CrossNode<'a> {
     }
 }
 
-/// The files of one transaction each.
+/// Splits the files `all` into batches that each fit into one transaction.
 fn parts_of<'a>(files: &'a [NewFile<'_>], all: &'a [usize]) -> impl Iterator<Item = &'a [usize]> {
     let mut left = all;
     std::iter::from_fn(move || {

@@ -5,7 +5,7 @@
 //!
 //! 1. At their homes, the entries are marked, and intents record that their objects are to lose the
 //!    names: one transaction for many.
-//! 2. Each home of objects is told once which names they have lost.
+//! 2. 2. Each home of these objects gets one request that lists the names they have lost.
 //! 3. Entries and intents are removed.
 //!
 //! A name that can't be removed this way (EAGAIN, an entry that has changed) is left to the caller.
@@ -23,14 +23,14 @@ use forebay_store::{NAME_MAX, NodeId, ObjectId, now};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 
-/// Pages that an entry's mark and note may need.
+/// Number of record pages that marking one entry and recording its intent may need.
 const PAGES: usize = 3;
 
 impl<'a> Cluster<'a> {
     /// Looks these names up in `parent`.
     ///
     /// # Errors
-    /// Of each, those of [`Cluster::lookup`].
+    /// For each name, those of [`Cluster::lookup`].
     pub fn lookup_all(&self, parent: ObjectId, names: &[&[u8]]) -> Vec<Result<Option<Entry>>> {
         let mut results = vec![Ok(None); names.len()];
         let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
@@ -48,8 +48,8 @@ impl<'a> Cluster<'a> {
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, answer_of_one) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = match answer_of_one {
-                    // The entry is being renamed, or the object's home has changed: a look-up
-                    // of this name alone waits, or asks.
+                    // The entry is being renamed, or the object's home has changed: a lookup of
+                    // this name alone waits for the rename, or asks the new home.
                     Err(e) if !is_unclear(e) => self.lookup(parent, names[i]),
                     answer_of_one => answer_of_one,
                 };
@@ -107,7 +107,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl<'a> CrossNode<'a> {
-    /// As [`Cluster::unlink_files`], where the entries lie here.
+    /// Does what [`Cluster::unlink_files`] does for entries of this node.
     pub(crate) fn remove_all(
         &self,
         parent: ObjectId,
@@ -143,7 +143,7 @@ impl<'a> CrossNode<'a> {
                 for (n, &i) in part.iter().enumerate() {
                     results[i] = match &done {
                         Ok(done) => done[n],
-                        // One by one they need less room.
+                        // The caller then removes them one by one, which needs less room.
                         Err(Errno::NOSPC) => Err(Errno::AGAIN),
                         Err(e) => Err(*e),
                     };
@@ -164,7 +164,7 @@ impl<'a> CrossNode<'a> {
     }
 
     /// In a transaction: marks an entry to be removed when its object, which lies on another node,
-    /// has lost the name. False if it isn't `entry`.
+    /// has lost the name. Returns false if `name` doesn't have `entry`.
     fn note_drop(&self, w: &mut Write<'_>, name: Named<'_>, entry: Entry) -> Result<Result<bool>> {
         match self.intents().check_note(w, name) {
             Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
@@ -179,8 +179,8 @@ impl<'a> CrossNode<'a> {
         Ok(Ok(true))
     }
 
-    /// Tells the objects of entries to be removed, and removes the entries: what
-    /// [`CrossNode::finish_drop`] does for one.
+    /// Removes the names from the objects of the marked entries, then removes the entries. Does for
+    /// many entries what [`CrossNode::finish_drop`] does for one.
     fn finish_drops(
         &self,
         parent: ObjectId,
@@ -212,7 +212,7 @@ impl<'a> CrossNode<'a> {
                         .entry(self.shard_of_entry(parent, name.1))
                         .or_default()
                         .push(i),
-                    // The object's home is told later.
+                    // The keeper sends the request to the object's home again later.
                     Err(e) if is_unclear(e) => {
                         let left = self.intents().end_drop(name, entry, false);
                         if let Err(e) = left.and_then(|()| self.intents().disown_note(name)) {

@@ -3,22 +3,22 @@
 //! Of `x` on node A, whose object lies on C, and `y` on node B, whose object lies on D:
 //!
 //! 1. A marks `x` and records the exchange, which it leads. B marks `y` and records the leader.
-//! 2. C and D record the names that come, which don't count yet.
-//! 3. A records that the exchange happens. This is the moment.
+//! 2. C and D record the new names, which don't count yet.
+//! 3. A records that the exchange is decided. The exchange takes effect here.
 //! 4. C and D replace the old names by the new ones. A directory learns its new parent.
 //! 5. B sets `y`, A sets `x`, and both remove their intents.
 //!
-//! Both names are marked from before the moment until everything else is done. Lookups wait, so
-//! nobody sees one new name and one old. A death before the moment undoes the exchange, a later
-//! death completes it. A's intent tells which, and is removed last. B's intent alone tells nothing:
-//! if A has none, the exchange was undone.
+//! Both names stay marked from step 1 to step 5. Lookups of marked names wait, so no process sees
+//! one new name and one old. If the process dies before step 3, the exchange is undone; if later,
+//! it is completed. A's intent records the step, and is removed last. B's intent alone doesn't tell
+//! the step: if A has none, the exchange was undone.
 
 use super::*;
 use crate::peers::requests::request;
 use forebay_store::live::new_use;
 use forebay_store::names::{Exchange, Note, Phase, is_on_paths};
 
-/// The name by which an exchange is led, and its number.
+/// An exchange's leading name (`x`), and the exchange's number.
 pub(crate) type Led<'a> = (Named<'a>, u64);
 
 impl<'a> CrossNode<'a> {
@@ -27,8 +27,8 @@ impl<'a> CrossNode<'a> {
         if x == y {
             return self.lookup(x.0, x.1)?.ok_or(Errno::NOENT).map(|_| ());
         }
-        // Two exchanges of the same names begin with the same one, so that neither has to step
-        // back.
+        // Two exchanges of the same names begin with the same name, so that neither has to be
+        // undone.
         let (x, y) = if (x.0.0, x.1) <= (y.0.0, y.1) {
             (x, y)
         } else {
@@ -54,15 +54,16 @@ impl<'a> CrossNode<'a> {
                 self.exchange(x, y, false, epoch)
             };
             match exchanged {
-                // One of the objects has just become one that only the node of names may move.
+                // One of the names now is of a directory or symbolic link, which only the node of
+                // names may move.
                 Err(Errno::REMOTE) => backoff.wait()?,
                 result => return result,
             }
         }
     }
 
-    /// Makes the home of `x` lead an exchange. Directories and symbolic links may take part only
-    /// while `names` holds the right to change such names.
+    /// Makes the home of `x` lead an exchange. Directories and symbolic links may take part only if
+    /// `names` is set: the caller then holds the right to change such names.
     ///
     /// # Errors
     /// Those of rename; EREMOTE if the right to change such names is missing.
@@ -79,7 +80,7 @@ impl<'a> CrossNode<'a> {
         let mut backoff = Backoff::new();
         loop {
             match self.try_exchange(x, y, names, epoch) {
-                // The two changes conflict: one of them has to step back.
+                // This exchange conflicts with another change, and was undone.
                 Err(Errno::DEADLK | Errno::ALREADY) => backoff.wait()?,
                 result => return result,
             }
@@ -116,7 +117,8 @@ impl<'a> CrossNode<'a> {
             Ok(true) => {}
             Ok(false) => return self.undo_exchange(x, &mut exchange),
             Err(e) if is_unclear(e) => {
-                // Found out later, from the note. Not by us any more.
+                // Whether the exchange has happened is found out later from the intent, by the
+                // keeper or by the next operation on the name.
                 let _ = self.intents().disown_note(x);
                 return Err(e);
             }
@@ -140,7 +142,8 @@ impl<'a> CrossNode<'a> {
         self.touch_dir(y.0, t)
     }
 
-    /// All steps before the decisive one, and that one. False: both are names of one object.
+    /// Carries out steps 1 to 3. Returns false if both are names of one object: then nothing is to
+    /// be exchanged.
     fn prepare_exchange(
         &self,
         x: Named<'_>,
@@ -167,7 +170,7 @@ impl<'a> CrossNode<'a> {
         Ok(true)
     }
 
-    /// Writes down how far the exchange is that `x` leads.
+    /// Records the phase of the exchange that `x` leads.
     fn note_exchange(&self, x: Named<'_>, exchange: &Exchange) -> Result<()> {
         let at = self.entry_ref(x);
         self.transact(at.set(), Need::Removal, |w| {
@@ -176,7 +179,7 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    /// Completes or undoes the exchange that `x` leads, after a death.
+    /// Completes or undoes the exchange that `x` leads and whose process has died.
     pub(super) fn redo_exchange(&self, x: Named<'_>, exchange: &Exchange) -> Result<()> {
         let mut exchange = exchange.clone();
         match exchange.phase {
@@ -185,7 +188,7 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// The exchange has been decided.
+    /// Carries out steps 4 and 5 of an exchange that has been decided.
     fn complete_exchange(&self, x: Named<'_>, exchange: &mut Exchange) -> Result<()> {
         let with = exchange.with.clone();
         let y = (with.0, &with.1[..]);
@@ -199,7 +202,7 @@ impl<'a> CrossNode<'a> {
         }
         self.end_exchange(y, exchange.number, true)?;
         if x.0 != y.0 && is_dir(source) != is_dir(target) && exchange.phase != Phase::Counted {
-            // Not done twice, whatever happens.
+            // Recorded first: a repetition must not change the directories' counts again.
             exchange.phase = Phase::Counted;
             self.note_exchange(x, exchange)?;
             let leaves = if is_dir(source) { -1 } else { 1 };
@@ -209,10 +212,11 @@ impl<'a> CrossNode<'a> {
         self.set_exchanged(x, target)
     }
 
-    /// The exchange won't happen: everything stays as it was.
+    /// Undoes an exchange that hasn't been decided: both names keep their entries.
     fn undo_exchange(&self, x: Named<'_>, exchange: &mut Exchange) -> Result<()> {
         if exchange.phase != Phase::Undone {
-            // Should `y` be marked only now, that is taken back there.
+            // If the home of `y` marks `y` only after this, it finds the exchange undone and
+            // removes the mark.
             exchange.phase = Phase::Undone;
             self.note_exchange(x, exchange)?;
         }
@@ -231,7 +235,7 @@ impl<'a> CrossNode<'a> {
         self.set_exchanged(x, exchange.source)
     }
 
-    /// The last step: `x` can be looked up again.
+    /// Carries out the last step: sets `x`, which can be looked up again, and removes the intent.
     fn set_exchanged(&self, x: Named<'_>, entry: Entry) -> Result<()> {
         let at = self.entry_ref(x);
         self.transact(at.set(), Need::Removal, |w| {
@@ -242,12 +246,12 @@ impl<'a> CrossNode<'a> {
 
     // ---- at the other name's home ----
 
-    /// Marks `y`, which will get the entry `comes`. Returns its present entry; None if that is the
-    /// same object.
+    /// Marks `y`, which will get the entry `comes`. Returns its present entry; None if that is an
+    /// entry of the same object.
     ///
     /// # Errors
-    /// ENOENT, ESTALE, EREMOTE; EDEADLK: another operation has begun with it, so this one must step
-    /// back.
+    /// ENOENT, ESTALE, EREMOTE; EDEADLK if another operation has marked `y`: this one must be
+    /// undone and tried again.
     pub(crate) fn join_exchange(
         &self,
         y: Named<'_>,
@@ -266,7 +270,7 @@ impl<'a> CrossNode<'a> {
             self.transact(at.set(), Need::Bytes(0), |w| {
                 self.names().check_epoch(epoch)?;
                 match self.intents().note_on(w, y)? {
-                    // The other exchange would wait for us just as we wait for it.
+                    // The other operation may wait for this one: both would wait for each other.
                     Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
                     }
@@ -291,7 +295,7 @@ impl<'a> CrossNode<'a> {
             })
         })?;
         if there.is_some() && self.remote_home_of_entry(x.0, x.1).is_some() {
-            // The node that asked may have given up before this was carried out.
+            // The node that sent the request may have given up before it was carried out.
             match self.exchange_stands(led) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -307,19 +311,20 @@ impl<'a> CrossNode<'a> {
         Ok(there)
     }
 
-    /// Whether a process that made this note keeps names marked, and waits for others meanwhile.
+    /// Whether the operation of this intent keeps names marked while it waits for other operations.
     pub(super) fn holds_marks(&self, note: &Note, owner: u32) -> bool {
         match note {
             Note::Move { .. } | Note::Exchange(_) => {
                 owner == 0 || identity_lives(&self.control, owner)
             }
-            // Only the exchange's leader knows.
+            // Only the leader's node knows whether the exchange is in progress.
             Note::Joined { .. } => true,
             Note::Drop(_) | Note::Parts | Note::Held(_) => false,
         }
     }
 
-    /// Sets `y`, if it is still part of this exchange: to the new entry, or back to the old one.
+    /// Sets `y`, if it is still part of this exchange: to the new entry if `done`, else back to the
+    /// old one.
     pub(crate) fn end_exchange(&self, y: Named<'_>, number: u64, done: bool) -> Result<()> {
         if let Some(home) = self.remote_home_of_entry(y.0, y.1) {
             return self.ask(home, request::END_EXCHANGE, &(y.0, y.1, number, done));
@@ -329,7 +334,7 @@ impl<'a> CrossNode<'a> {
             let entry = match self.intents().note_on(w, y)? {
                 Some((Note::Joined { led, comes, .. }, _)) if led.2 == number && done => comes,
                 Some((Note::Joined { led, there, .. }, _)) if led.2 == number => there,
-                // The object was told before.
+                // An earlier request has ended the part of `y`.
                 _ => return Ok(()),
             };
             w.set_entry(at, entry)?;
@@ -337,7 +342,7 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    /// Whether the exchange hasn't been undone, nor completed.
+    /// Whether the exchange is in progress: neither undone nor completed.
     pub(crate) fn exchange_stands(&self, led: Led<'_>) -> Result<bool> {
         let (x, number) = led;
         if let Some(home) = self.remote_home_of_entry(x.0, x.1) {
@@ -354,10 +359,11 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    /// The state of an exchange that `y` has joined: undone, if its leader knows of none. False: it
-    /// is in progress.
+    /// Undoes the exchange that `y` has joined, if the leader's node doesn't know it any more.
+    /// Returns false if the exchange is in progress, or if this view may not wait for the leader's
+    /// reply.
     pub(super) fn settle_joined(&self, y: Named<'_>, led: Led<'_>) -> Result<bool> {
-        // The exchange's leader tells us. Only an operation that may wait asks it.
+        // Only an operation that may wait sends a request to the leader's node.
         if !self.may_wait() || self.exchange_stands(led)? {
             return Ok(false);
         }
@@ -366,7 +372,7 @@ impl<'a> CrossNode<'a> {
 
     // ---- link records: at the object's home ----
 
-    /// In an exchange: the object is to get a name instead of `old`.
+    /// Records at the object that an exchange is to replace its name `old` by `new`.
     pub(crate) fn exchange_link(
         &self,
         id: ObjectId,
@@ -390,7 +396,8 @@ impl<'a> CrossNode<'a> {
             match self.links().link_state(w, id, old)? {
                 None => self.links().set_link(w, id, old, Link::Counted)?,
                 Some(Link::Counted | Link::Unconfirmed) => {}
-                // The rename that brings it has to end before this begins.
+                // The rename that gives the object the name `old` must end before this exchange
+                // begins.
                 Some(_) => return Err(Errno::ALREADY),
             }
             // The inode must exist.
@@ -402,7 +409,7 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    /// The object doesn't get the name after all.
+    /// Removes the record that [`CrossNode::exchange_link`] has made: the exchange is undone.
     pub(crate) fn end_exchange_link(
         &self,
         id: ObjectId,

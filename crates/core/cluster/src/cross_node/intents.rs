@@ -11,8 +11,8 @@ use forebay_store::names::{Link, Note};
 use forebay_store::process::identity_lives;
 
 impl<'a> Cluster<'a> {
-    /// Completes the operations that processes of this node have begun and can't continue: their
-    /// notes, and names of which they didn't know whether they were made. Returns their number.
+    /// Completes the operations that dead processes of this node have begun: their intents, and
+    /// links whose entries may or may not have been created. Returns the number of both.
     ///
     /// # Errors
     /// EHOSTDOWN: some intents have to wait for another node.
@@ -71,9 +71,9 @@ impl<'a> Cluster<'a> {
         result.map(|()| count)
     }
 
-    /// As [`Recovery::with_room_of_the_dead`]; if there is still no room, once more after the parts
-    /// of this node's removed files were removed from the other nodes, for which the keeper takes
-    /// up to a second.
+    /// Calls `f` as [`Recovery::with_room_of_the_dead`] does. If there is still no room, removes
+    /// the parts of this node's removed files from the other nodes, and calls `f` once more. The
+    /// keeper removes such parts, too, but takes up to a second.
     ///
     /// # Errors
     /// Those of `f`.
@@ -88,7 +88,8 @@ impl<'a> Cluster<'a> {
 }
 
 impl<'a> CrossNode<'a> {
-    /// Drops the parts of files that this node has removed. Returns whether there were some.
+    /// Removes the other nodes' parts of files that this node has removed. Returns whether it
+    /// removed any.
     #[cold]
     fn drop_removed_parts(&self) -> bool {
         if self.remote.is_none() || !self.may_wait() {
@@ -114,7 +115,8 @@ impl<'a> CrossNode<'a> {
         removed.into_iter().filter(|&id| dropped(id)).count() > 0
     }
 
-    /// Repeats `f` as long as it finds a note on `name`: the note is completed, or waited for.
+    /// Repeats `f` while it returns EAGAIN because of an intent on `name`. Before each repetition,
+    /// the intent is completed or waited for.
     pub(crate) fn retry_noted<T>(
         &self,
         name: Named<'_>,
@@ -129,7 +131,7 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Completes the note on `name`, or waits a moment for the process that is working on it;
+    /// Completes the intent on `name`, or waits a moment for the process that is working on it;
     /// EAGAIN if this view [doesn't wait](Cluster::nonblocking).
     pub(super) fn wait_for_note(&self, name: Named<'_>, backoff: &mut Backoff) -> Result<()> {
         match self.settle_note(name)? {
@@ -144,12 +146,12 @@ impl<'a> CrossNode<'a> {
         self.wait_for_note(name, backoff)
     }
 
-    /// Completes the note on an entry, if the process that began has ended. False: it is still
-    /// working on it.
+    /// Completes the intent on an entry, if the process that began the operation has ended. Returns
+    /// false if that process is still working on it.
     pub(super) fn settle_note(&self, name: Named<'_>) -> Result<bool> {
         let at = self.entry_ref(name);
-        // Taken over in the transaction that finds that the owner has ended: so only one process
-        // takes it over.
+        // The transaction that finds that the owner has ended also takes the intent over, so that
+        // only one process does.
         let note = self.transact(at.set(), Need::Removal, |w| {
             let Some((note, owner)) = self.intents().note_on(w, name)? else {
                 return Ok(None);
@@ -169,7 +171,7 @@ impl<'a> CrossNode<'a> {
             Some(Some(note)) => note,
         };
         if let Note::Held(entry) = note {
-            // The object's home knows.
+            // The object's home knows whether the entry stays.
             return match self.offered(entry.id, name)? {
                 Some(stays) => self.release_entry(name, entry, stays).map(|()| true),
                 None => Ok(false),
@@ -187,7 +189,7 @@ impl<'a> CrossNode<'a> {
 
     pub(super) fn redo_note(&self, name: Named<'_>, note: &Note) -> Result<()> {
         match note {
-            // See settle_note.
+            // `settle_note` handles these.
             Note::Held(_) | Note::Joined { .. } => Ok(()),
             Note::Exchange(exchange) => self.redo_exchange(name, exchange),
             Note::Parts => {

@@ -1,14 +1,13 @@
 //! Link records of objects of any node.
 //!
-//! Each function sends a request to the object's home, which carries it out in one transaction. All
-//! can be repeated.
+//! Each function sends a request to the object's home, which carries it out in one transaction.
+//! Each can be repeated.
 
 use super::*;
 use crate::peers::requests::request;
 
 impl<'a> CrossNode<'a> {
-    /// Announces to the object a name whose entry is about to be made on another node, instead of
-    /// `from`.
+    /// Records at the object the announcement that a rename will replace its name `from` by `name`.
     pub(crate) fn add_link(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
         match self.remote_home(id) {
             Some(home) => {
@@ -19,8 +18,8 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// The state of a link whose entry is held on another node: Some(true) it counts, Some(false)
-    /// it won't, None: that isn't known yet.
+    /// Whether the link of a held entry counts: Some(true) if it does, Some(false) if it never
+    /// will, None if that isn't decided yet.
     pub(crate) fn offered(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         match self.remote_home(id) {
             Some(home) => self.ask(home, request::OFFERED, &(id, name.0, name.1)),
@@ -28,8 +27,8 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Withdraws the announced name from the object, for which it was to lose the name in slot
-    /// `from`.
+    /// Withdraws the announced name from the object. `from` is the slot of the name that it was to
+    /// replace.
     pub(crate) fn undo_link(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         match self.remote_home(id) {
             Some(home) => self.ask(home, request::UNDO_LINK, &(id, name.0, name.1, from)),
@@ -37,8 +36,8 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Tells the object that it has lost a name whose entry lay on another node: replaced by `new`,
-    /// or removed. `again`: it may have been told before.
+    /// Records at the object that it has lost a name: replaced by `new`, or removed. `again`: the
+    /// same request may have been carried out before.
     pub(crate) fn lose_name(
         &self,
         id: ObjectId,
@@ -55,7 +54,7 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Whether a rename to the name is still on its way.
+    /// Whether a rename of the object to `name` is in progress.
     pub(crate) fn has_coming(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         match self.remote_home(id) {
             Some(home) => self.ask(home, request::HAS_LINK, &(id, name.0, name.1)),
@@ -63,7 +62,7 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// A held entry is kept, or removed.
+    /// Makes a held entry an ordinary one if it `stays`, else removes it.
     pub(crate) fn release_entry(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
         match self.remote_home_of_entry(name.0, name.1) {
             Some(home) => self.ask(home, request::RELEASE, &(name.0, name.1, entry, stays)),

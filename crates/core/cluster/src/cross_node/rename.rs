@@ -1,14 +1,15 @@
 //! Renames in which several nodes take part. The parent module has the steps.
 //!
-//! Names on paths (directories, symbolic links) change on one node only, which asks for the rename
-//! with `names`. Without `names`, such a rename returns EREMOTE and the caller asks that node.
+//! Names on paths (of directories and symbolic links) change on one node only, the node of names,
+//! which passes `names`. Without `names`, such a rename returns EREMOTE, and the caller sends a
+//! request to the node of names.
 
 use super::*;
 use crate::peers::requests::request;
 use forebay_store::names::Note;
 
-/// The result of renaming one entry to the other if nothing is to be changed. It is valid if both
-/// existed at one time.
+/// Returns the result of a rename that changes nothing; None if it would change something. The
+/// result is valid only if both entries existed at one moment.
 pub(crate) fn without_change(mode: RenameMode, source: Entry, target: Entry) -> Option<Result<()>> {
     match mode {
         RenameMode::NoReplace => Some(Err(Errno::EXIST)),
@@ -43,7 +44,7 @@ impl<'a> CrossNode<'a> {
         loop {
             let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let target = self.lookup(to.0, to.1)?;
-            // The node of names replies itself.
+            // For names on paths, the node of names makes this check.
             let on_paths = is_on_paths(source) || target.is_some_and(is_on_paths);
             if let Some(target) = target.filter(|_| !on_paths)
                 && let Some(answer) = without_change(mode, source, target)
@@ -62,17 +63,17 @@ impl<'a> CrossNode<'a> {
                 self.rename_from(from, to, mode, None, epoch)
             };
             match renamed {
-                // One of the objects has just become one that only the node of names may move, or
-                // replace.
+                // One of the names now is of a directory or symbolic link, which only the node of
+                // names may move or replace.
                 Err(Errno::REMOTE) => backoff.wait()?,
                 result => return result,
             }
         }
     }
 
-    /// Makes the home of `from` rename it. Directories and symbolic links only while `names` holds
-    /// the right to change such names; then, a directory may only be replaced if it is the one in
-    /// `names`, which is empty.
+    /// Makes the home of `from` rename it. Directories and symbolic links take part only if `names`
+    /// is given: the caller then holds the right to change such names. The only directory that may
+    /// be replaced is the one in `names`, which is empty.
     ///
     /// # Errors
     /// Those of rename; EREMOTE if the right to change such names is missing.
@@ -101,8 +102,8 @@ impl<'a> CrossNode<'a> {
         self.rename_across(from, to, mode, names, epoch)
     }
 
-    /// In a rename within this store: EREMOTE if something that takes part lies on another node, or
-    /// has a name there.
+    /// Checks that a rename concerns this store alone. EREMOTE if an object or entry that takes
+    /// part lies on another node, or if an object has a link record.
     pub(crate) fn check_alone(
         &self,
         w: &mut Write<'_>,
@@ -131,7 +132,7 @@ impl<'a> CrossNode<'a> {
 
     /// Whether two names had these entries at one moment. If the names have different homes, the
     /// first name is marked while the second is checked, so that no process removes the first entry
-    /// and makes it again meanwhile. Nothing is waited for while the name is marked.
+    /// and makes it again meanwhile. The function doesn't wait while the name is marked.
     pub(crate) fn are_together(
         &self,
         (x, at_x): (Named<'_>, Entry),
@@ -185,7 +186,7 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    /// An entry that was marked stays.
+    /// Removes the mark from an entry, which stays.
     fn unmark(&self, name: Named<'_>, entry: Entry) -> Result<()> {
         let at = self.entry_ref(name);
         self.transact(at.set(), Need::Removal, |w| {
@@ -196,7 +197,7 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    /// Renames, where not all that takes part lies in one store. This is the home of `from`.
+    /// Carries out a rename in which other nodes take part. This node is the home of `from`.
     fn rename_across(
         &self,
         from: Named<'_>,
@@ -208,9 +209,10 @@ impl<'a> CrossNode<'a> {
         let mut backoff = Backoff::new();
         loop {
             match self.try_rename(from, to, mode, names, epoch) {
-                // The two renames conflict: one of them has to step back.
+                // This rename conflicts with another change, and was undone.
                 Err(Errno::DEADLK) => backoff.wait()?,
-                // The object has the new name already, or gets or loses it in another way.
+                // The object has the new name already, or another operation is adding or removing
+                // it.
                 Err(Errno::ALREADY) => {
                     let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
                     if let Some(target) = self.lookup(to.0, to.1)?
@@ -298,7 +300,8 @@ impl<'a> CrossNode<'a> {
             }
             Ok(Placed::Same) => self.undo_move(from, source, to),
             Err(e) if is_unclear(e) => {
-                // Found out later, from the note. Not by us any more.
+                // Whether the rename has happened is found out later from the intent, by the keeper
+                // or by the next operation on the name.
                 let _ = self.intents().disown_note(from);
                 Err(e)
             }
@@ -309,7 +312,7 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// The new entry is there: removes the old one.
+    /// Completes a rename whose new entry exists: removes the old entry.
     pub(super) fn complete_move(
         &self,
         from: Named<'_>,
@@ -325,10 +328,11 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// The new entry doesn't exist, and won't: the old one stays.
+    /// Undoes a rename whose new entry doesn't exist: the old entry stays.
     pub(super) fn undo_move(&self, from: Named<'_>, source: Entry, to: Named<'_>) -> Result<()> {
         if !is_dir(source) {
-            // First the note: one that is announced and has no coming name counts as placed.
+            // The intent is changed first: if it says `announced` and the object has no `Coming`
+            // link, the rename counts as done.
             let at = self.entry_ref(from);
             let note = Note::Move {
                 source,
@@ -352,7 +356,7 @@ impl<'a> CrossNode<'a> {
 
     /// Sets the entry `to` to `source`, as the last step of a rename; the replaced object loses its
     /// name; `names` as for [`CrossNode::rename_from`]. ESTALE if directories have changed since
-    /// `epoch`: that of `to` may be removed.
+    /// `epoch`: the directory of `to` may have been removed.
     pub(crate) fn replace(
         &self,
         to: Named<'_>,
@@ -373,18 +377,18 @@ impl<'a> CrossNode<'a> {
             let beside = seen.filter(|e| self.remote_home(e.id).is_none() && !is_dir(*e));
             let set = at.set();
             let set = beside.map_or(set, |e| set.with(self.shard_of(e.id)));
-            // A replaced object is removed: that must work in a full map, too.
+            // Replacing removes an object, which must work even if the record file is full.
             let need = seen.map_or(Need::Bytes(0), |_| Need::Removal);
             self.transact(set, need, |w| {
                 self.names().check_epoch(epoch)?;
                 self.intents().check_frozen(to.0)?;
                 match self.intents().note_on(w, to)? {
-                    // The other rename would wait for us just as we wait for it.
+                    // The other operation may wait for this rename: both would wait for each other.
                     Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
                     }
-                    // Carrying out that removal could, by mistake, remove the intent that announces
-                    // this rename.
+                    // Completing that removal could, by mistake, remove the link record that
+                    // announces this rename.
                     Some((Note::Drop(entry), _)) if entry.id == source.id => {
                         return Err(Errno::DEADLK);
                     }
@@ -419,8 +423,8 @@ impl<'a> CrossNode<'a> {
                 if let Some(target) = beside
                     && self.links().link_state(w, target.id, to)?.is_none()
                 {
-                    // The link state by which the object can be told a second time that it has lost
-                    // the name.
+                    // With this link record, removing the name from the object twice removes it
+                    // once.
                     self.links().set_link(w, target.id, to, Link::Counted)?;
                 }
                 Ok((Placed::Done, there))
@@ -438,9 +442,9 @@ impl<'a> CrossNode<'a> {
         Ok(placed.0)
     }
 
-    /// Whether the new entry of a rename was set, also if it has been changed since.
+    /// Whether the new entry of a rename was set, even if it has been changed since.
     pub(super) fn was_placed(&self, source: Entry, to: Named<'_>) -> Result<bool> {
-        // A change of the entry that has begun since is completed first.
+        // The lookup waits for changes of the entry that have begun since.
         let now_there = match self.remote_home_of_entry(to.0, to.1) {
             Some(home) => self.ask(home, request::LOOKUP, &to)?,
             None => self.lookup(to.0, to.1)?,
