@@ -4,9 +4,9 @@
 //!   node's daemon, the daemon sends them itself. A request is answered or fails in bounded time.
 //! - [`requests`] declares each request once; [`messages`] encodes arguments and replies.
 //!
-//! A node keeps the entries and objects of its slots. An operation on others is sent to their home,
-//! which carries it out on its own store as any process there does (`serve.rs`): so there is one
-//! implementation of every rule. See docs/decisions/0020-operations-across-nodes.md.
+//! A node keeps the entries and objects of its slots. An operation on those of another node is sent
+//! to their home, which carries it out on its store as any process there does (`serve.rs`). So each
+//! rule has one implementation. See docs/decisions/0020-operations-across-nodes.md.
 
 pub mod messages;
 pub mod requests;
@@ -15,11 +15,11 @@ use forebay_placement::{NodeId, Slot};
 use forebay_store::{Errno, Result};
 use std::time::Duration;
 
-/// Bytes that travel with a message, where the caller has them. They may be the program's own, so
-/// that touching them may fault: copy them with `forebay_runtime::guard`.
+/// Bytes that travel with a message, in the caller's memory. That may be the program's memory, and
+/// access to it may fault: copy them with `forebay_runtime::guard`.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes {
-    /// None.
+    /// No bytes.
     None,
     /// Bytes that are sent with the request.
     Send(*const u8, usize),
@@ -27,13 +27,13 @@ pub enum Bytes {
     Receive(*mut u8, usize),
 }
 
-/// The kind of the request that a process asks its own node's daemon: how large the pool is, and
-/// how full. The answer: size:8, use:8, then of the nodes with the most room, this one left out,
-/// number:4 and free bytes:8.
+/// Kind of the request by which a process asks its own node's daemon for the pool's size and use.
+/// The reply: size (8 bytes) and use (8 bytes), both in bytes; then, for those other nodes that
+/// have the most room, the number (4 bytes) and the free bytes (8 bytes).
 pub const CAPACITY: u16 = 0x7ffe;
 /// Maximum number of bytes that travel with one message.
 pub const MAX_BODY: usize = 1 << 20;
-/// Maximum number of bytes of a request or a reply without those.
+/// Maximum number of bytes of a request or a reply, without the bytes that travel with it.
 pub const MAX_HEAD: usize = 48 << 10;
 
 /// A request to a node.
@@ -63,8 +63,8 @@ pub struct PeerReply {
 pub enum Sent {
     /// The request has been answered already.
     Answered(Result<PeerReply>),
-    /// The request is on its way to this node, in this request cell; a process that stops waiting
-    /// gives it up.
+    /// The request to this node is in progress, in this request cell. A process that stops waiting
+    /// gives the request up.
     Underway {
         node: NodeId,
         cell: usize,
@@ -72,12 +72,12 @@ pub enum Sent {
     },
 }
 
-/// A way to the other nodes of the pool.
+/// Delivers requests to the other nodes of the pool.
 pub trait Peers: Send + Sync {
     /// This node's number.
     fn this_node(&self) -> NodeId;
 
-    /// The node that keeps `slot`.
+    /// The home of `slot`.
     fn node_of(&self, slot: Slot) -> NodeId;
 
     /// One of this node's own slots, chosen by `hash`; None if it has none.
@@ -102,8 +102,8 @@ pub trait Peers: Send + Sync {
     /// As for [`Peers::ask`].
     unsafe fn ask_all(&self, requests: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>>;
 
-    /// Sends a request and returns before it is answered, if that is possible just now. `bytes`
-    /// aren't needed any more after that.
+    /// Sends a request and returns before it is answered, if that is possible at the moment. After
+    /// the return, `bytes` aren't read any more.
     ///
     /// # Safety
     /// `bytes` are the caller's to read; none are received.
@@ -146,8 +146,8 @@ pub trait Peers: Send + Sync {
         let _: Result<PeerReply> = unsafe { self.ask(node, kind, head, Bytes::None) };
     }
 
-    /// After how long a node that can't be reached loses the locks that its programs have on other
-    /// nodes' files. None: it doesn't.
+    /// Returns the time after which an unreachable node loses its programs' locks on other nodes'
+    /// files. None: it keeps them.
     fn lease(&self) -> Option<Duration> {
         None
     }
@@ -158,6 +158,6 @@ pub trait Peers: Send + Sync {
         Errno::OWNERDEAD
     }
 
-    /// In a forked child, before anything else.
+    /// Renews the connections in a forked child, which calls this before anything else.
     fn after_fork_in_child(&self);
 }

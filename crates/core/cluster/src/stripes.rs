@@ -1,24 +1,27 @@
 //! Files whose chunks are spread over the nodes (distribution `striped`).
 //!
 //! The object of a striped file lies at its home, with its size and chunk 0. So a file of one chunk
-//! is like any other. Each other node has a *part*, an object of its own ([`ObjectId::part`]): a
-//! sparse file with the same offsets, which holds the chunks that belong there. It is made when one
-//! of them is first written.
+//! is like any other. Each other node may have a *part*, a separate object ([`ObjectId::part`]): a
+//! sparse file with the offsets of the whole, which holds this node's chunks. A node creates its
+//! part when one of these chunks is first written.
 //!
-//! - A write goes to all its nodes at once. If the file becomes longer, the home is told afterwards
-//!   (GROW). So everything within the size is written. If somebody has appended meanwhile, or is
-//!   about to, the home refuses, and the write starts again behind the append.
-//! - A read needs the size. A process may use a size that it was told until the file is cut: *cuts*
-//!   counts that. Each request to a part has the number of cuts that the asking process knows. A
-//!   part that was cut since refuses (EXFULL), and the process asks the home again.
-//! - Cutting ([`cuts`]) goes over all parts, then the home, under a *lease* that one process has at
-//!   a time. Appending behind chunk 0 needs the lease, too.
+//! - A write sends its pieces to all their nodes at once. If it makes the file longer, it then
+//!   reports the new end to the home (GROW). So every byte below the size has been written. If
+//!   another process has appended meanwhile, or is about to, the home refuses, and the write is
+//!   repeated after the append.
+//! - A read needs the size. A process may use the size of the home's last reply until the file is
+//!   cut (truncated); *cuts* counts the truncations. Each request to a part contains the number of
+//!   cuts that the requesting process knows. A part that was cut since refuses (EXFULL), and the
+//!   process asks the home again.
+//! - Cutting ([`cuts`]) truncates all parts, then the object at the home, under a *lease* that one
+//!   process has at a time. Appending behind chunk 0 needs the lease, too.
 //!
 //! The module [`seal`] has controls that are declared while the file is open, [`placed`] has files
 //! of one node whose node is full; these differ only in where their chunks lie.
 //!
-//! Within one chunk, and 1 MiB of it, reads and writes behave as in any file. Longer ones in place
-//! are seen in pieces. All bytes that a write adds to the file appear at one moment.
+//! A read or write within one chunk, and within 1 MiB of it, behaves as in any other file. Of a
+//! longer write to existing bytes, readers may see some pieces before others. All bytes that a
+//! write adds to the file appear at one moment.
 
 mod cuts;
 mod merged;
@@ -49,31 +52,33 @@ const MAX_PIECES_IN_FLIGHT: usize = 64;
 /// A striped file that this process has open.
 pub(crate) struct Striped {
     pub id: ObjectId,
-    /// The file's live entry here: at home, its own; elsewhere, the one that stands for it.
+    /// Index of the file's live entry on this node. On other nodes than the home, the entry stands
+    /// for the remote file.
     pub index: u32,
     pub chunk: ChunkSize,
     /// None: this node.
     pub home: Option<NodeId>,
-    /// A file of one node that has grown on others: records of its home say where its chunks lie.
+    /// Whether the file is spilled: then records of its home say where its chunks lie.
     pub spilled: bool,
     /// A node that is unreachable and fenced off: its part isn't truncated.
     pub lost: Option<NodeId>,
 }
 
-/// Where a part of a range lies.
+/// Where a piece of a range lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// In the object itself, which is here.
+    /// In the object itself, on this node.
     Object,
     /// In this node's part.
     Part,
-    /// In the object itself, at this home.
+    /// In the object itself, on its home, which is this other node.
     Home(NodeId),
-    /// In that node's part.
+    /// In the part of this other node.
     On(NodeId),
 }
 
-/// Part of a range: this many bytes at this offset of the file, from `done` on of the range.
+/// A piece of a range: `len` bytes at `offset` of the file, which begin `done` bytes after the
+/// start of the range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
     place: Place,
@@ -102,7 +107,7 @@ impl<'a> Cluster<'a> {
         Stripes(*self)
     }
 
-    /// An open file that is striped over several nodes.
+    /// Returns the open file with the live entry `index`, if it is striped or spilled.
     #[inline]
     pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
         let live = self.objects().live(index);
@@ -132,8 +137,8 @@ impl<'a> Stripes<'a> {
         !f.spilled && offset.saturating_add(len as u64) <= f.chunk.bytes()
     }
 
-    /// The layout that is known without a request: at home all of it, on other nodes the last
-    /// reply.
+    /// Returns the layout that is known without a request: at the home the present one, on other
+    /// nodes that of the home's last reply.
     fn known(&self, f: &Striped) -> Option<Known> {
         let live = self.objects().live(f.index);
         let cuts = live.cuts.load(Acquire);
@@ -150,8 +155,8 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Asks the home for the layout. A process that will write to parts announces that: the home
-    /// must know that there are some.
+    /// Asks the home for the layout. `write` announces that parts will be written: the home must
+    /// know that the file has parts.
     fn look(&self, f: &Striped, write: bool) -> Result<Known> {
         let Some(home) = f.home else {
             return self.parts().layout_here(f.index, write);
@@ -173,7 +178,7 @@ impl<'a> Stripes<'a> {
         Ok(known)
     }
 
-    /// Keeps the home's reply for this node's processes.
+    /// Stores the home's reply in the live entry, for all processes of this node.
     fn remember(&self, f: &Striped, known: Known) -> Result<()> {
         let _lock = self.objects().lock_live(f.index)?;
         let live = self.objects().live(f.index);
@@ -183,16 +188,16 @@ impl<'a> Stripes<'a> {
         Ok(())
     }
 
-    /// Keeps the controls that the home reports for a file that was opened before they were
-    /// declared.
+    /// Stores in the live entry the controls that the home reports. The file may have been opened
+    /// before they were declared.
     fn learn(&self, f: &Striped, word: u64) {
         if f.home.is_some() && word != 0 {
             self.objects().live(f.index).controls.store(word, Release);
         }
     }
 
-    /// Where the pieces of a range lie, for a file that was truncated this many times. `make`: they
-    /// are about to be written.
+    /// Splits a range into pieces by the nodes on which they lie, for a file that was truncated
+    /// `cuts` times. `make`: the pieces are about to be written.
     fn spread(
         &self,
         f: &Striped,
@@ -267,7 +272,7 @@ impl<'a> Stripes<'a> {
         Ok(unsafe { self.other_nodes()?.ask_all(&requests) })
     }
 
-    /// Repeats `f` as long as the file is truncated meanwhile.
+    /// Repeats `f` while it fails because the file was truncated meanwhile (EXFULL).
     fn retry_cut<T>(&self, file: &Striped, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         let mut backoff = Backoff::new();
         for n in 1u32.. {
@@ -327,7 +332,7 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Reads the bytes within the size.
+    /// Reads a range that lies within the file's size.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -369,7 +374,8 @@ impl<'a> Stripes<'a> {
                 continue;
             }
             if matches!(p.place, Place::Object | Place::Home(_)) {
-                // The home knows the size, so that has changed.
+                // The home returns fewer bytes only at the end of the file: so the size has
+                // changed.
                 return Err(CHANGED);
             }
             // SAFETY: the rest of the piece.
@@ -380,8 +386,8 @@ impl<'a> Stripes<'a> {
         Ok(())
     }
 
-    /// This node's part, open as long as the file is; with `make`, the part is created if there is
-    /// none.
+    /// Returns the live entry of this node's part, which stays open as long as the file. With
+    /// `make`, the part is created if there is none.
     pub(crate) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
         let live = self.objects().live(f.index);
         if let Some(part) = live.part.load(Acquire).checked_sub(1) {

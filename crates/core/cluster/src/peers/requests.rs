@@ -5,8 +5,9 @@
 //! leading ids are fenced ([`Fence`]), the bytes that travel with it ([`Body`]), and one line of
 //! documentation. From the table come:
 //! - the numbers in [`kind`], the types in [`arguments`] and [`replies`], and both in [`request`]:
-//!   the asking side can't send or expect other types;
-//! - what daemons ask about a request ([`find`]), and `docs/reference/protocol.md`;
+//!   the requesting side can't send or expect other types;
+//! - the properties of a request, which daemons look up ([`find`]), and
+//!   `docs/reference/protocol.md`;
 //! - a trait for each theme (`Lookups` and others) with a method for each request, its handler;
 //!   `serve.rs` implements them. The context of a call is a parameter of the trait;
 //! - `dispatch`, which decodes the arguments, calls the handler and encodes its reply.
@@ -33,14 +34,14 @@ use std::marker::PhantomData;
 pub enum Class {
     /// Needs nothing but this node's store.
     Leaf,
-    /// May send requests of the class before to other nodes.
+    /// May send requests of the class `Leaf` to other nodes.
     Entry,
-    /// May send requests of the two classes before.
+    /// May send requests of the classes `Leaf` and `Entry`.
     Composite,
     /// Changes directories: one at a time in the whole pool. May send requests of all other
     /// classes.
     Names,
-    /// Copies or moves many bytes. May send requests of the first class.
+    /// Copies or moves many bytes. May send requests of the class `Leaf`.
     Bulk,
 }
 
@@ -48,9 +49,10 @@ pub enum Class {
 /// out before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
-    /// None: the request changes nothing, or finds its change already made, whatever came between.
+    /// No effect: the request changes nothing, or finds its change already made, whatever changes
+    /// came between.
     Harmless,
-    /// None, unless other changes came between. So the reply is recorded where it outlives the
+    /// No effect, unless other changes came between. So the reply is recorded where it outlives the
     /// daemon. If there is no record, the request is carried out again.
     Step,
     /// A repetition would undo later changes of others. The reply is recorded; without a record the
@@ -61,10 +63,10 @@ pub enum Repeat {
 /// How long a request may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Time {
-    /// Less time than programs wait for a node that doesn't answer.
+    /// Less than the request timeout.
     Brief,
-    /// Longer: the request writes to a disk, frees much room, copies, or waits for third nodes. Not
-    /// requests that return bytes.
+    /// Longer: the request writes to a disk, frees much room, copies, or waits for third nodes.
+    /// Requests that return bytes may not be long.
     Long,
 }
 
@@ -96,8 +98,8 @@ pub enum Body {
 pub struct Declared {
     pub number: u16,
     pub name: &'static str,
-    /// The arguments, with their types: checked against what nodes ask by
-    /// `posix/tests/requests.rs`.
+    /// The arguments with their types. `posix/tests/requests.rs` checks them against the requests
+    /// that nodes send.
     pub arguments_text: &'static str,
     /// The type of the reply.
     pub reply_text: &'static str,
@@ -108,11 +110,11 @@ pub struct Declared {
     pub body: Body,
     /// The effect of the request.
     pub what: &'static str,
-    /// Whether these bytes are such arguments.
+    /// Whether these bytes are arguments of the request.
     pub is_request: fn(&[u8]) -> bool,
 }
 
-/// The request of this number.
+/// Returns the declaration of the request `number`.
 pub fn find(number: u16) -> Option<&'static Declared> {
     match INDEX.get(number as usize) {
         Some(&at) if at != NONE => REQUESTS.get(at as usize),
@@ -178,10 +180,10 @@ impl<A, R> Signature<A, R> {
         (self.number, encode(arguments))
     }
 
-    /// The reply in these bytes.
+    /// Decodes the reply.
     ///
     /// # Errors
-    /// EPROTO if there is none.
+    /// EPROTO if these bytes aren't one.
     pub fn decode(&self, head: &[u8]) -> Result<R, Errno>
     where
         R: Wire,
@@ -190,14 +192,14 @@ impl<A, R> Signature<A, R> {
     }
 }
 
-/// A tuple of these types, or a single one.
+/// Expands to a tuple of these types, or to the only type.
 macro_rules! tuple {
     () => { () };
     ($t:ty) => { $t };
     ($($t:ty),+) => { ($($t),+) };
 }
 
-/// The pattern of such a tuple.
+/// Expands to the pattern of a tuple with these names, or to the only name.
 macro_rules! names {
     () => { () };
     ($arg:ident) => { $arg };
@@ -308,8 +310,8 @@ macro_rules! requests {
     };
 }
 
-/// The method of a request. Bytes sent with the request are its last parameter; bytes received with
-/// the reply are the second half of its result.
+/// Declares the method of a request. Bytes sent with the request are its last parameter; bytes
+/// received with the reply are the second half of its result.
 macro_rules! handler {
     (None $what:literal, $name:ident($($arg:ident: $t:ty),*) -> $reply:ty) => {
         #[doc = $what]

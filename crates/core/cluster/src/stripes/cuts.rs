@@ -1,12 +1,13 @@
-//! Operations that need a striped file for themselves: truncation, and appending after its first
+//! Operations that need exclusive use of a striped file: truncation, and appending after its first
 //! chunk.
 //!
-//! A truncation is called a cut. The cutting process has the file's lease, which the home gives it
-//! for a time. First it cuts all parts, each of which counts its cuts; then the home, and with that
-//! the cut takes effect. If the process dies in between, parts are ahead of the home, and the next
-//! process that notices completes the cut ([`Stripes::settle_cut`]). A lease whose holder is dead,
-//! or whose time is over, can be taken over: the new holder cuts the file at its end, so that
-//! requests of the former holder that are still in progress are refused.
+//! A truncation is called a cut. The cutting process holds the file's lease, which the home gives
+//! it for a limited time. It first cuts all parts, each of which counts its cuts, then the object
+//! at the home. With that the cut takes effect. If the process dies in between, some part has
+//! counted one cut more than the home, and the next process that notices completes the cut
+//! ([`Stripes::settle_cut`]). A lease whose holder is dead, or whose time is over, can be taken
+//! over: the new holder truncates the file to its present size, so that requests of the former
+//! holder that are still in progress are refused.
 
 use super::writing::{Content, InPlace};
 use super::*;
@@ -14,7 +15,7 @@ use crate::peers::requests::request;
 use forebay_store::process::{identity, identity_lives};
 use forebay_store::stripe_units::Holder;
 
-/// A lease that was given.
+/// A lease that this process holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lease {
     pub number: u64,
@@ -22,7 +23,7 @@ pub(super) struct Lease {
 }
 
 impl<'a> Stripes<'a> {
-    /// Waits for the lease.
+    /// Waits for the file's lease and returns it. Takes the lease over if its holder is dead.
     pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
         let me = identity(&self.control, self.process_slot()?);
         let mut backoff = Backoff::new();
@@ -62,8 +63,8 @@ impl<'a> Stripes<'a> {
         Err(Errno::HOSTDOWN)
     }
 
-    /// Whether the holder of a lease is known to be dead. If its node can't tell, its time has to
-    /// pass.
+    /// Whether the holder of a lease is known to be dead. If the holder's node can't tell, the
+    /// lease has to expire.
     fn lessee_is_dead(&self, (node, process, _): &Holder) -> bool {
         let node = NodeId(*node);
         if self.other_nodes().is_ok_and(|o| o.this_node() == node) {
@@ -72,8 +73,8 @@ impl<'a> Stripes<'a> {
         self.ask(node, request::LIVES, process) == Ok(false)
     }
 
-    /// Gives the lease back, after truncating or extending the file to `size`. EXFULL if the lease
-    /// wasn't ours any more.
+    /// Gives the lease back, after truncating or extending the file to `size`. EXFULL if another
+    /// process has taken the lease over.
     pub(super) fn end_lease(
         &self,
         f: &Striped,
@@ -106,8 +107,8 @@ impl<'a> Stripes<'a> {
         Ok(())
     }
 
-    /// With a lease that another process had before: completes the truncation that has begun, or
-    /// truncates the file at its end. Gives the lease back.
+    /// With a lease that was taken over: completes the truncation that its former holder has begun,
+    /// or truncates the file to its present size. Gives the lease back.
     fn finish_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
         let Known { size, cuts, .. } = lease.known;
         let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
@@ -115,8 +116,8 @@ impl<'a> Stripes<'a> {
         self.end_lease(f, lease, cuts, Some(size))
     }
 
-    /// With a lease: completes a truncation whose process has died. EXFULL: there was one, and the
-    /// lease is given back.
+    /// With a lease: completes a truncation whose process has died. If there was one, gives the
+    /// lease back and returns EXFULL.
     pub(super) fn complete_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
         match self.cut_ahead(f, lease.known.cuts)? {
             None => Ok(()),
@@ -128,7 +129,8 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// With a lease: EPERM if the declared controls forbid the change; the lease is given back.
+    /// With a lease: checks that the declared controls permit the change. If not, gives the lease
+    /// back and returns EPERM.
     fn check_leased(&self, f: &Striped, lease: Lease, change: Change) -> Result<()> {
         let Known {
             size, cuts, word, ..
@@ -139,7 +141,8 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// A truncation that some part has done and the home hasn't: its number and the size.
+    /// Returns a truncation that some part has carried out and the home hasn't: its number, and the
+    /// size that it sets.
     fn cut_ahead(&self, f: &Striped, cuts: u64) -> Result<Option<(u64, u64)>> {
         let parts = self.part_inodes(f.id, f.lost)?;
         let ahead = parts.iter().filter(|part| part.cuts > cuts);
@@ -194,8 +197,8 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Writes under the file's lease. `offset` None: at the end of the file, if that lies behind
-    /// the first chunk, or will after the write. Some bytes may be in place already.
+    /// Writes under the file's lease. `offset` None: appends to a file whose end lies behind the
+    /// first chunk, or will after the write. Bytes that `in_place` names aren't written again.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.

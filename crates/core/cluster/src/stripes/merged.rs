@@ -1,4 +1,4 @@
-//! Writing back what mappings have changed of a striped file: each node merges its pieces
+//! Writing back the changes that mappings have made to a striped file: each node merges its pieces
 //! ([`crate::merge`]).
 
 use super::*;

@@ -3,16 +3,17 @@
 //! A file of distribution `local` has all its chunks at its home as long as there is room. When a
 //! write finds none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an id without a
 //! chunk size). From then on it is read and written as a striped file of 1 MiB chunks, with the
-//! same parts, cuts and leases. Only the place of a chunk differs: a record of the home, `E id
-//! chunk -> node, from`, has it. Bytes of the chunk below `from` lie at the home, the others in
-//! that node's part. A chunk without such a record lies at the home.
+//! same parts, cuts and leases. Only the location of a chunk differs: a record of the home, `E id
+//! chunk -> node, from`, contains it. Bytes of the chunk below `from` lie at the home, the others
+//! in that node's part. A chunk without such a record lies at the home.
 //!
 //! - A chunk is placed when it is first written and the home has no room for it. The writer asks
 //!   the home ([`PLACE`]), reserves the chunk on a node with room, and has the home record it
 //!   ([`ASSIGN`]). The first record wins. A placed chunk has its room reserved, so overwriting it
 //!   never fails with ENOSPC.
 //! - A placement holds until the file is cut below it. It may be cached with the number of cuts; a
-//!   part that was cut since refuses the request. That a chunk lies at the home is never cached.
+//!   part that was cut since refuses the request. The fact that a chunk lies at the home is never
+//!   cached.
 //! - The home never gives pages to a placed chunk from `from` on ([`Store::home_limit`]).
 //! - A process that doesn't know yet that the file is spilled sends its requests to the home, which
 //!   refuses them with EXFULL. Then the process asks again ([`Stripes::learn_spilled`]).
@@ -35,7 +36,8 @@ use std::collections::BTreeMap;
 impl<'a> Stripes<'a> {
     // ---- at the home ----
 
-    /// As [`Store::spill_here`], for a process that can ask whether other nodes have room.
+    /// Marks a file of this node as spilled ([`Store::spill_here`]) if another node may have room.
+    /// Returns whether the file is spilled now.
     pub(crate) fn spill(&self, index: u32) -> Result<bool> {
         if self.remote.is_none() || self.remote_live(index).is_some() {
             return Ok(false);
@@ -46,11 +48,11 @@ impl<'a> Stripes<'a> {
         Ok(!self.roomy_nodes(0).is_empty() && self.parts().spill_here(index)?)
     }
 
-    // ---- the process that asks ----
+    // ---- at the requesting process ----
 
-    /// Examines the result `done` of an operation for which no chunk of the open file was known to
-    /// lie on another node. If some do, or have to since its home is full: returns the file as a
-    /// spilled one, on which the operation must be repeated.
+    /// Examines the result `done` of an operation on an open file that was taken for unspilled. If
+    /// the file is spilled, or has to be since its home is full, returns it as a spilled file, on
+    /// which the operation must be repeated.
     pub(crate) fn spilled_by<T>(&self, index: u32, done: &Result<T>) -> Result<Option<Striped>> {
         match done {
             Err(CHANGED) => self.learn_spilled(index)?,
@@ -60,11 +62,11 @@ impl<'a> Stripes<'a> {
         Ok(self.striped(index))
     }
 
-    /// The home has refused a request for a file that this node took for unspilled: asks the home
-    /// whether the file is spilled.
+    /// Marks the live entry of a remote file as spilled, after the home has refused a request for
+    /// it as an unspilled file.
     ///
     /// # Errors
-    /// EHOSTDOWN and the like.
+    /// Those of locking the live entry.
     pub(crate) fn learn_spilled(&self, index: u32) -> Result<()> {
         let live = self.objects().live(index);
         if Parts::is_spilled(live) || self.remote_live(index).is_none() {
@@ -73,7 +75,7 @@ impl<'a> Stripes<'a> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
         if !Parts::is_spilled(lock.0) {
-            // Nothing is known of the part's size yet.
+            // Size 0: the next operation asks the home for the size and the cuts.
             lock.0.size.store(0, Release);
             lock.0.cuts.store(0, Release);
             lock.0.flags.fetch_or(flag::PARTS, AcqRel);
@@ -81,9 +83,9 @@ impl<'a> Stripes<'a> {
         Ok(())
     }
 
-    /// The nodes to be asked for room for a chunk, the best for chunk `n` first, by the room they
-    /// had a moment ago. Nodes that had none come last: they may have some now. All other nodes, if
-    /// their room isn't known.
+    /// Returns the nodes to ask for room for chunk `n`, the best first, by the room that they
+    /// reported last. Nodes with little room come last: they may have more now. If no node's room
+    /// is known, returns all other nodes.
     pub(crate) fn roomy_nodes(&self, n: u64) -> Vec<NodeId> {
         let Ok(others) = self.other_nodes() else {
             return Vec::new();
@@ -114,7 +116,8 @@ impl<'a> Stripes<'a> {
         all
     }
 
-    /// As [`Stripes::spread`], for a spilled file. `make`: chunks without a place get one.
+    /// As [`Stripes::spread`], for a spilled file. `make`: chunks for which the home has no room
+    /// are placed on other nodes.
     pub(super) fn spread_by_room(
         &self,
         f: &Striped,
@@ -184,8 +187,8 @@ impl<'a> Stripes<'a> {
         Ok(pieces)
     }
 
-    /// The placement of a chunk that is about to be written up to `end`; None: at the file's home.
-    /// ENOSPC: no node has room.
+    /// Returns the placement of a chunk that is about to be written up to `end`; None if it lies at
+    /// the file's home. Places the chunk if necessary. ENOSPC if no node has room.
     fn place_chunk(&self, f: &Striped, cuts: u64, chunk: u64, end: u64) -> Result<Option<Placed>> {
         loop {
             let reply = match f.home {
@@ -220,7 +223,7 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// Reserves a chunk in the part of a node that has room for it.
+    /// Reserves a chunk in the part of a node that has room for it. Returns this node.
     fn reserve_chunk(&self, f: &Striped, cuts: u64, chunk: u64) -> Result<NodeId> {
         let others = self.other_nodes()?;
         let home = f.home.unwrap_or(others.this_node());
@@ -242,7 +245,7 @@ impl<'a> Stripes<'a> {
             };
             match reserved {
                 Ok(()) => return Ok(node),
-                // The next one may have room, or be there.
+                // The next node may have room, or be reachable.
                 Err(e @ (Errno::NOSPC | Errno::HOSTDOWN)) => error = e,
                 Err(e) => return Err(e),
             }
@@ -250,7 +253,7 @@ impl<'a> Stripes<'a> {
         Err(error)
     }
 
-    /// Writes what lay in the file's record to the beginning of the part on `node`.
+    /// Writes the bytes that lay inside the file's record to the beginning of the part on `node`.
     fn write_content(&self, f: &Striped, cuts: u64, node: NodeId, content: &[u8]) -> Result<()> {
         if content.is_empty() {
             return Ok(());

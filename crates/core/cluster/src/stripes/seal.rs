@@ -1,19 +1,20 @@
 //! Controls that are declared for a striped file while it is open, on any nodes.
 //!
-//! A writing process judges by what its node knows of the file; parts know nothing of it. To stop
-//! processes with old knowledge, the file is cut where it ends. Parts then refuse requests with
-//! fewer cuts, the asking process asks the home, and learns the controls. This happens when
-//! controls are declared, and again before such a file is laminated: there the last cut and the
-//! lamination are one step at the home. A process that opens the file later knows its controls.
-//! Files whose controls didn't change while they were open are laminated without these cuts.
+//! A writing process checks the controls that its node knows; parts know none. To stop processes
+//! that know outdated controls, the file is truncated to its present size. Parts then refuse
+//! requests with fewer cuts, and the requesting process asks the home and learns the controls. This
+//! happens when controls are declared, and again before such a file is laminated: there the last
+//! cut and the lamination are one step at the home. A process that opens the file later knows its
+//! controls. Files whose controls didn't change while they were open are laminated without these
+//! cuts.
 
 use super::*;
 use crate::Cluster;
 use crate::peers::requests::request;
 
 impl<'a> Cluster<'a> {
-    /// Controls were declared for a file: processes that have it open on other nodes learn it with
-    /// their next write.
+    /// Makes processes that have the file open on other nodes learn, with their next write, that
+    /// controls were declared for it.
     ///
     /// # Errors
     /// EHOSTDOWN: a node can't be reached.
@@ -50,9 +51,9 @@ impl<'a> Cluster<'a> {
 }
 
 impl<'a> Stripes<'a> {
-    /// The node `lost` was given up: this node refuses its requests for a file of this node. Makes
-    /// the other nodes with parts of the file refuse them, too, by a cut: then `lost` knows of
-    /// fewer cuts than they do.
+    /// Makes the other nodes with parts of a file of this node refuse the requests of the node
+    /// `lost`, which was given up. (This node refuses them already.) It cuts the file, so that
+    /// `lost` knows of fewer cuts than the parts.
     ///
     /// # Errors
     /// EHOSTDOWN: one of them can't be reached.
@@ -68,7 +69,8 @@ impl<'a> Stripes<'a> {
                     lost: Some(lost),
                     ..f
                 };
-                // First: a holder of the lease that can't continue would block others.
+                // First, check that these nodes can be reached: a process that took the lease and
+                // then failed would block others.
                 self.part_inodes(id, f.lost)
                     .and_then(|_| self.fence(&f, |_, _| Ok(false)))
             }
@@ -88,8 +90,9 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Truncates a file at its end. Between its parts and its home `end` gets the lease and the
-    /// number of the truncation; it may have ended both.
+    /// Truncates a file to its present size, so that parts refuse requests with fewer cuts. After
+    /// the parts and before the home, calls `end` with the numbers of the lease and of the
+    /// truncation. `end` returns true if it has ended both at the home.
     pub(super) fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;

@@ -1,7 +1,7 @@
 //! Operations on a striped file as a whole: attributes, syncing, reserving, punching, holes.
 //!
-//! The home has the size and its own times. Each part adds its pages and its last write time. All
-//! nodes with parts are asked at once.
+//! The home has the size and its own times. Each part adds its pages and its last write time.
+//! Requests go to all nodes with parts at once.
 
 use super::{MAX_PIECES_IN_FLIGHT, Piece, Place, Striped, Stripes};
 use crate::Cluster;
@@ -17,7 +17,8 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
     let changed = inode.ctime;
     for part in parts {
         inode.pages += part.pages;
-        // Unless its times were set since.
+        // A write before the last change of the inode doesn't count: its times may have been set
+        // since.
         if part.mtime > changed {
             inode.mtime = inode.mtime.max(part.mtime);
             inode.ctime = inode.ctime.max(part.mtime);
@@ -27,11 +28,11 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
 }
 
 impl<'a> Cluster<'a> {
-    /// The attributes of a file: those in `inode`, as the home has sent it, and those that its
-    /// parts add: pages, and the time of the last write.
+    /// Returns the attributes of a file: those in `inode`, as the home has sent it, with the pages
+    /// and the last write times of its parts.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be asked; ENOENT if the file is removed meanwhile.
+    /// EHOSTDOWN if a node can't be reached; ENOENT if the file is removed meanwhile.
     pub fn with_parts(&self, id: ObjectId, mut inode: Inode) -> Result<Inode> {
         if !inode.is_spread || self.remote.is_none() {
             return Ok(inode);
@@ -41,8 +42,8 @@ impl<'a> Cluster<'a> {
             if parts.iter().all(|part| part.cuts <= inode.cuts) {
                 return Ok(with_times_and_pages(inode, &parts));
             }
-            // The file is being truncated. The process that began this may have died: then it must
-            // not happen later on.
+            // The file is being truncated. If the truncating process has died, complete the
+            // truncation now: it must not take effect after this reply.
             self.stripes().settle_cut_of(id)?;
             inode = self.stat(id)?;
         }
@@ -87,7 +88,7 @@ impl<'a> Stripes<'a> {
                 self.durability().sync_here(part)?;
             }
         }
-        // Last: it says how long the file is.
+        // The home comes last: its record contains the file's size.
         match f.home {
             None => self.durability().sync_here(f.index),
             Some(home) if f.spilled => self.ask(home, request::SYNC_PART, &f.id),
@@ -117,7 +118,7 @@ impl<'a> Stripes<'a> {
             if !first && !punch {
                 self.prepare_parts(f)?;
             }
-            // There is nothing beyond the end.
+            // Beyond the end there is nothing to punch.
             let until = if punch { end.min(known.size) } else { end };
             let mut at = offset;
             while at < until {
@@ -131,7 +132,7 @@ impl<'a> Stripes<'a> {
             Ok(())
         });
         if done == Err(Errno::NOSPC) && f.spilled {
-            // Reserved cells beyond the end are given back.
+            // A truncation gives back the cells that were reserved beyond the end.
             self.fence(f, |_, _| Ok(false))?;
         }
         done
@@ -183,7 +184,7 @@ impl<'a> Stripes<'a> {
         Ok(())
     }
 
-    /// As [`Cluster::seek_data`]. In a file of several chunks, all is taken for data.
+    /// As [`Cluster::seek_data`]. In a file of several chunks, all bytes count as data.
     pub(crate) fn seek_striped(&self, f: &Striped, offset: u64, hole: bool) -> Result<u64> {
         let size = self.look(f, false)?.size;
         if size > f.chunk.bytes() || f.spilled {
@@ -199,7 +200,7 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// Tells the other nodes that a file of this node was removed.
+    /// Makes the other nodes remove their parts of a removed file of this node.
     pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
         let nodes = self.part_nodes(id)?;
         let reply = self.ask_each(&nodes, request::DROP_PART, &id);

@@ -1,8 +1,8 @@
 //! Writing striped files, and copying to them.
 //!
-//! The pieces of a write go to all their nodes at once; then the home is told how long the file is.
-//! A write that was refused starts again; bytes within chunks that were the file's before aren't
-//! written twice. After [`TRIES`] attempts the write takes the lease.
+//! A write sends its pieces to all their nodes at once, then reports the new end to the home. A
+//! write that was refused is repeated, without the bytes in chunks that the file had before. After
+//! [`TRIES`] attempts the write takes the lease.
 
 use super::{CHANGED, Known, MAX_PIECES_IN_FLIGHT, Piece, Place, Striped, Stripes};
 use crate::copy_range::{Range, Source, Target};
@@ -19,8 +19,8 @@ use std::sync::atomic::Ordering::*;
 /// Number of tries after which a write is done under a lease.
 const TRIES: u32 = 4;
 
-/// For a write that has to be repeated: its first `len` bytes lay in chunks that the file had
-/// already, after `cuts` truncations. They aren't written again: that could undo later writes of
+/// The bytes of a repeated write that are in place already: its first `len` bytes, in chunks that
+/// the file had before, as of `cuts` truncations. Writing them again could undo later writes of
 /// others.
 #[derive(Clone, Copy, Default)]
 pub(super) struct InPlace {
@@ -37,14 +37,14 @@ impl InPlace {
 /// The bytes to be written.
 #[derive(Clone, Copy)]
 pub(super) enum Content {
-    /// The caller's bytes from here on.
+    /// The caller's memory from this address on.
     Bytes(*const u8),
     /// The bytes of an open file from an offset on.
     Of(u32, u64),
 }
 
 impl Content {
-    /// The content from `n` bytes later on.
+    /// Returns the content without its first `n` bytes.
     fn behind(self, n: usize) -> Content {
         match self {
             Content::Bytes(from) => Content::Bytes(from.wrapping_add(n)),
@@ -53,8 +53,8 @@ impl Content {
     }
 }
 
-/// Makes each piece be written. Returns the number of bytes written without a gap from the first
-/// on, and the error that stopped it. EXFULL: the whole write has to be repeated.
+/// Calls `write` for each piece. Returns the number of bytes written without a gap from the first
+/// piece on, and the error that caused the gap. EXFULL: the whole write has to be repeated.
 fn add_up(
     pieces: &[Piece],
     mut write: impl FnMut(&Piece) -> Result<usize>,
@@ -106,8 +106,7 @@ impl<'a> Stripes<'a> {
         unsafe { self.put_striped(f, Some(to_at), content, len) }.map(|(_, n)| n)
     }
 
-    /// Writes the pieces that lie at the home, in one request: an appended piece comes directly
-    /// after the end of the file.
+    /// Writes a range that lies at the home, in one request. `offset` None: appends.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.
@@ -176,8 +175,8 @@ impl<'a> Stripes<'a> {
         self.retry_cut(f, || {
             tries += 1;
             if tries > TRIES {
-                // Others keep appending: it takes turns with them.
-                // SAFETY: the caller's promise.
+                // Other processes keep appending: the lease makes the processes take turns. SAFETY:
+                // the caller's promise.
                 return unsafe { self.write_leased(f, Some(offset), (content, len), in_place) };
             }
             let has_parts = self.objects().live(f.index).flags.load(Acquire) & flag::PARTS != 0;
@@ -209,7 +208,7 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// As [`Stripes::write_pieces`], except the bytes that are in place.
+    /// Does what [`Stripes::write_pieces`] does, except for the bytes that are in place.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.
@@ -230,8 +229,8 @@ impl<'a> Stripes<'a> {
     }
 
     /// Writes pieces of a file that has been truncated `cuts` times, as far as this process knows.
-    /// Returns how many bytes were written, and the error that stopped it. The bytes are part of
-    /// the file when the home has recorded the new size. EXFULL: the write must be repeated from
+    /// Returns the number of bytes written, and the error that ended the write. The bytes become
+    /// part of the file when the home records the new size. EXFULL: the write must be repeated from
     /// the beginning.
     ///
     /// # Safety
@@ -299,8 +298,8 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// As [`Stripes::write_turn`], for content that lies in an open file: each node is asked for
-    /// all its chunks.
+    /// As [`Stripes::write_turn`], for content that lies in an open file: each node gets one
+    /// request for all its pieces.
     fn copy_turn(
         &self,
         f: &Striped,
@@ -323,7 +322,7 @@ impl<'a> Stripes<'a> {
                 let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
                 self.copy_in(source, part, &[range(p)], Target::Part(cuts))
             }
-            // In the order of its pieces.
+            // The node's total counts for its pieces in their order.
             Place::Home(node) | Place::On(node) => match done.get_mut(&node) {
                 Some(Ok(left)) => {
                     let n = p.len.min(*left);
@@ -336,7 +335,7 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Tells the home that the file is written up to `end`.
+    /// Makes the home record that the file is written up to `end`.
     pub(super) fn grow(&self, f: &Striped, known: Known, end: u64) -> Result<()> {
         let as_of = (known.cuts, known.appends);
         match f.home {
