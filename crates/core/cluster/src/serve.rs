@@ -1,17 +1,19 @@
 //! Serving other nodes: carries out their requests on this node's store.
 //!
-//! [`Server::serve`] lets a request pass or refuses it (`fences.rs`), and chooses by its class how
-//! it may wait. The table's `dispatch` then calls the request's handler. The handlers are methods
-//! of [`Server`], in files by theme with one trait each (`peers/requests.rs`).
+//! [`Server::serve`] lets a request pass or refuses it (`fences.rs`), and chooses by the request's
+//! class whether its operation may wait. The table's `dispatch` then calls the request's handler.
+//! The handlers are methods of [`Server`], in files by theme with one trait each
+//! (`peers/requests.rs`).
 //!
 //! A handler makes the call that a process of this node would make; no rule is implemented here.
 //! This module checks arguments and whether this node is the home (`call.rs`), and keeps the state
 //! that other nodes rely on: the files they have open (`opened.rs`), the parts (`parts.rs`), their
 //! locks.
 //!
-//! Requests have classes ([`Class`]). A request may ask other nodes only for those of lower
-//! classes, so that no circle of waiting nodes comes about. Requests of the lower classes don't
-//! wait for other operations on names: they return EAGAIN, and the asking node asks again.
+//! Each request has a class ([`Class`]). Its handler may send other nodes requests of lower classes
+//! only, so that nodes can't wait for each other in a circle. Requests of the classes `Leaf` and
+//! `Entry` don't wait for other operations on names: they return EAGAIN, and the requesting node
+//! sends them again.
 
 mod attributes;
 mod call;
@@ -46,7 +48,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The state that this node keeps for others: the files they have open. Belongs to the daemon.
+/// The daemon's state about other nodes: the files that they have open here, and their fences.
 #[derive(Default)]
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
@@ -54,7 +56,8 @@ pub struct Server {
     /// Requests of other nodes to this node's origin service.
     pub origins: origin::Origins,
     fences: fences::Fences,
-    /// One at a time. True once [`Server::begin_names`] has ended what a daemon before left frozen.
+    /// Locked during each request of the class `Names`, so that they run one at a time. True once
+    /// [`Server::begin_names`] has thawed what an earlier daemon left frozen.
     names: Mutex<bool>,
 }
 
@@ -80,14 +83,14 @@ impl Server {
         find(kind).is_none_or(|request| request.repeat != Repeat::Harmless)
     }
 
-    /// Whether carrying out a request of this kind may take longer than programs wait for a node
-    /// that doesn't answer ([`Time::Long`]).
+    /// Whether carrying out a request of this kind may take longer than the request timeout
+    /// ([`Time::Long`]).
     pub fn is_long(kind: u16) -> bool {
         find(kind).is_some_and(|request| request.time == Time::Long)
     }
 
-    /// `node` gets a reply again that an earlier daemon gave: state that the earlier daemon kept
-    /// for it in its own memory is kept again.
+    /// Restores the state that an earlier daemon kept in its own memory for the reply `answer` to a
+    /// request of `node`. Called when that reply is sent again.
     pub fn answered_again(
         &self,
         store: &Cluster<'_>,
@@ -102,8 +105,8 @@ impl Server {
         }
     }
 
-    /// On the node that changes names: ends what a daemon before this one, killed in the middle of
-    /// a change of directories, has left frozen. Once; to be called until it succeeds.
+    /// On the node of names: thaws what an earlier daemon, killed during a change of directories,
+    /// has left frozen. Does so once; the caller repeats the call until it succeeds.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached.
@@ -116,12 +119,13 @@ impl Server {
         Ok(())
     }
 
-    /// Carries out a request of `from`. May take as long as locks are held; may ask other nodes.
+    /// Carries out a request of `from`. May wait for locks of the store, and for replies of other
+    /// nodes.
     ///
     /// # Errors
-    /// Those of the operation; EPROTO for what isn't a request; ESTALE if the asker's names are
-    /// older or newer than this node's; EREMCHG if this node isn't the home; EOWNERDEAD if the
-    /// asker has lost its locks of the file.
+    /// Those of the operation; EPROTO if `kind` and `head` aren't a request; ESTALE if the
+    /// requesting node's epoch of names differs from this node's; EREMCHG if this node isn't the
+    /// home; EOWNERDEAD if the requesting node has lost its locks of the file.
     pub fn serve(
         &self,
         store: &Cluster<'_>,

@@ -6,7 +6,8 @@ use crate::peers::requests::Attributes;
 use forebay_store::{ObjectId, SetAttr};
 use rustix::io::Errno;
 
-/// EPROTO for what can't be the name of an extended attribute. It may be any bytes.
+/// Checks the length of an extended attribute's name, which may contain any bytes. EPROTO if it is
+/// empty or too long.
 fn check_attribute(name: &[u8]) -> Result<(), Errno> {
     if (1..=forebay_store::NAME_MAX).contains(&name.len()) {
         Ok(())

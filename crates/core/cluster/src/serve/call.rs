@@ -1,4 +1,4 @@
-//! A call of another node, and the checks that handlers share.
+//! The context of another node's request, and the checks that handlers share.
 //!
 //! A message may contain any values. A handler checks each one before use: EPROTO for values that
 //! no node sends, EREMCHG if another node is the home.
@@ -11,29 +11,30 @@ use rustix::io::Errno;
 
 /// The context that a handler needs besides the arguments of its request.
 pub(super) struct Call<'a> {
-    /// The pool, as the request's class sees it: [`Cluster::nonblocking`], or not.
+    /// The view of the pool: [`Cluster::nonblocking`] if the request's class requires that.
     pub(super) store: Cluster<'a>,
     /// The requesting node.
     pub(super) from: NodeId,
 }
 
-/// The results of several, as one reply.
+/// Encodes the results for several files as one reply.
 pub(super) fn each<T>(results: impl Iterator<Item = Result<T, Errno>>) -> List<Result<T, u32>> {
     let reply = results.map(|one| one.map_err(|e| e.raw_os_error() as u32));
     List(reply.collect())
 }
 
-/// EREMCHG if the object lies on another node.
+/// Checks that the object's home is this node. EREMCHG if it is another one.
 pub(super) fn home(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
     match store.remote_home(id) {
-        // No node asks for such an object.
+        // No node sends requests about a part or a view.
         _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
         None => Ok(id),
         Some(_) => Err(Errno::REMCHG),
     }
 }
 
-/// EREMCHG if the entry lies on another node, EPROTO if it is no name.
+/// Checks that the entry's home is this node. EREMCHG if it is another one; EPROTO if `name` isn't
+/// valid.
 pub(super) fn home_of_entry(store: &Cluster<'_>, dir: ObjectId, name: &[u8]) -> Result<(), Errno> {
     check_name(name)?;
     match store.remote(Slot::of_entry(dir, name)) {
@@ -42,7 +43,8 @@ pub(super) fn home_of_entry(store: &Cluster<'_>, dir: ObjectId, name: &[u8]) -> 
     }
 }
 
-/// EPROTO for an object that has no parts; EREMCHG if this node is the home, which has none either.
+/// Checks that this node may have a part of the file. EPROTO for an object without parts; EREMCHG
+/// if this node is the home, which has no part.
 pub(super) fn part_here(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
     if id.is_part() {
         return Err(Errno::PROTO);
@@ -53,14 +55,15 @@ pub(super) fn part_here(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, E
     }
 }
 
-/// The word, if it can be declared for a file.
+/// Returns the controls `word` if they can be declared for a file; else EPROTO.
 pub(super) fn checked(word: u64) -> Result<u64, Errno> {
     forebay_store::controls::checked(word).ok_or(Errno::PROTO)
 }
 
 pub(super) fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name {
-        // Not a path: a name that leads elsewhere would do so wherever the file is staged to.
+        // A name isn't a path: `..` or a slash would lead out of the directory to which the file is
+        // staged.
         b"." | b".." => Err(Errno::PROTO),
         _ if name.contains(&b'/') => Err(Errno::PROTO),
         _ if (1..=forebay_store::NAME_MAX).contains(&name.len()) => Ok(()),
@@ -84,7 +87,7 @@ pub(super) fn with_file<T>(
 ) -> Result<T, Errno> {
     let acquired = store.live_acquire_held(home(store, id)?);
     let (live, held) = acquired.map_err(|e| match e {
-        // The asking node has the file open; this node has lost it, by a death.
+        // The requesting node has the file open, but a death has removed it from this node.
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;
@@ -93,8 +96,8 @@ pub(super) fn with_file<T>(
     store.objects().live_release(live).and(result)
 }
 
-/// As [`with_file`], for a change that needs room. EXFULL: there is none, and the file may grow on
-/// other nodes.
+/// As [`with_file`], for a change that needs room. If this node has none, marks the file as spilled
+/// and returns EXFULL.
 pub(super) fn with_file_in_room<T>(
     store: &Cluster<'_>,
     id: ObjectId,
@@ -108,10 +111,11 @@ pub(super) fn with_file_in_room<T>(
     })
 }
 
-/// A buffer of `len` bytes that `read` fills; `read` returns how many bytes it has written.
+/// Calls `read` with a buffer of `len` bytes. Returns the bytes that `read` has written; `read`
+/// returns their number.
 ///
 /// # Safety
-/// `read` writes no more than `len` bytes, and as many as it says.
+/// `read` writes at most `len` bytes, and as many as it returns.
 pub(super) unsafe fn bytes_read(
     len: usize,
     read: impl FnOnce(*mut u8) -> Result<usize, Errno>,
@@ -119,7 +123,7 @@ pub(super) unsafe fn bytes_read(
     let mut bytes: Vec<u8> = Vec::with_capacity(len);
     let n = read(bytes.as_mut_ptr())?;
     assert!(n <= len, "{n} bytes were read into {len}");
-    // SAFETY: this many bytes were written; the vector has room for `len`.
+    // SAFETY: `n` bytes were written; the vector has room for `len`.
     unsafe { bytes.set_len(n) };
     Ok(bytes)
 }

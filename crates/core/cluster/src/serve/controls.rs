@@ -18,7 +18,8 @@ impl Controls<Call<'_>> for Server {
         call.store.declared().seal_here(id, (lease, cuts))
     }
 
-    /// The file may lie on any node: this node notes what programs here have open.
+    /// The file's home may be any node: this request is about the programs of this node that have
+    /// the file open.
     fn count_uses(
         &self,
         call: &Call<'_>,

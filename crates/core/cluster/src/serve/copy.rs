@@ -1,8 +1,8 @@
 //! Copies that other nodes request. A request names two files and ranges, and carries no bytes.
 //!
-//! The node on which the bytes are to lie is asked. It keeps both files open during the copy, and
-//! reads what lies on other nodes as any node does. It replies soon, with at least one byte copied
-//! ([`crate::copy_range`]).
+//! The request goes to the node that is to store the copied bytes. That node keeps both files open
+//! during the copy, and reads bytes of other nodes as any node does. It replies soon, after at
+//! least one byte ([`crate::copy_range`]).
 
 use super::{Call, Server, check_size, home, part_here};
 use crate::Cluster;
@@ -39,7 +39,8 @@ impl Copying<Call<'_>> for Server {
                 store.copy_in(source, to, &ranges, target)
             });
             match done {
-                // The copy may grow on other nodes: the requesting process continues with those.
+                // The target is spilled now: the requesting process continues the copy on other
+                // nodes.
                 Err(Errno::NOSPC) if cuts.is_none() && store.parts().spill_here(to)? => {
                     Err(CHANGED)
                 }
@@ -50,7 +51,7 @@ impl Copying<Call<'_>> for Server {
     }
 
     /// Moves this node's bytes of a file to its `files` media for about half a second. Returns the
-    /// chunk to go on with; None: all are there.
+    /// chunk with which to go on; None if all bytes are moved.
     fn to_files(&self, call: &Call<'_>, id: ObjectId, chunk: u64) -> Result<Option<u64>> {
         let store = &call.store;
         let id = match home(store, id) {
@@ -61,7 +62,7 @@ impl Copying<Call<'_>> for Server {
     }
 }
 
-/// EPROTO for ranges that no node asks for.
+/// Checks that a node can have sent these ranges; else EPROTO.
 fn check_ranges(ranges: &[Range]) -> Result<()> {
     let mut all = 0u64;
     for &(at, to_at, len) in ranges {
@@ -73,7 +74,7 @@ fn check_ranges(ranges: &[Range]) -> Result<()> {
     sound.then_some(()).ok_or(Errno::PROTO)
 }
 
-/// Calls `f` with the source of a copy.
+/// Calls `f` with the source of a copy, opened here unless all of it lies at another node.
 fn with_source<T>(
     store: &Cluster<'_>,
     id: ObjectId,

@@ -1,4 +1,5 @@
-//! Answers to requests that make objects, and about the processes that have made ephemeral files.
+//! Requests that create objects, and requests about the processes that have created ephemeral
+//! files.
 
 use super::{Call, Server, checked, home_of_entry};
 use crate::Cluster;
@@ -56,7 +57,7 @@ impl Creating<Call<'_>> for Server {
     }
 }
 
-/// The object that a node wants to be made. EPROTO for one that no node would want.
+/// Decodes the object to be created. EPROTO for one that no node requests.
 fn new_object(
     new: &New,
     distribution: Distribution,
@@ -81,7 +82,8 @@ fn new_object(
 }
 
 impl Server {
-    /// As CREATE, if an earlier daemon has made the object: an open file is kept open.
+    /// Keeps a file open again that an earlier daemon created and kept open for `node`: `answer` is
+    /// that daemon's reply to CREATE.
     pub(super) fn created_again(
         &self,
         store: &Cluster<'_>,
@@ -94,12 +96,13 @@ impl Server {
         if let (Some((_, new, _, _, _, Some(usage), ..)), Some(Ok(id))) = (asked, made)
             && new.0 & forebay_store::S_IFMT == libc::S_IFREG
         {
-            // If the file was removed, the requester finds out.
+            // If the file was removed, the requesting node notices later.
             let _ = self.keep_open(store, node, id, usage);
         }
     }
 
-    /// Makes an object on this node. With a use, a file is open from the start.
+    /// Creates an object on this node. With `usage`, a file is open for the requesting node from
+    /// the start.
     fn make(
         &self,
         call: &Call<'_>,

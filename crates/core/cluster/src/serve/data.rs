@@ -22,8 +22,8 @@ impl Data<Call<'_>> for Server {
             // SAFETY: the buffer has room for `len` bytes.
             let bytes =
                 unsafe { bytes_read(len, |to| store.content().read_here(live, offset, to, len)) }?;
-            // Checked after the read: bytes that have moved to other nodes meanwhile may have been
-            // within the size.
+            // Checked after the read: if the file was spilled meanwhile, some of these bytes may
+            // lie on other nodes.
             store.parts().not_spilled(live)?;
             Ok(bytes)
         })?;

@@ -1,4 +1,4 @@
-//! Requests about entries for which this node may have to ask others: making, removing, linking,
+//! Requests about entries that may require requests to further nodes: making, removing, linking,
 //! renaming, exchanging.
 
 use super::{Call, Server, check_name, each, home, home_of_entry};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 type Name = (ObjectId, Vec<u8>);
 
-/// Checks that the entries all lie here. Returns the epoch of names.
+/// Checks that this node is the home of all these entries. Returns the epoch of names.
 fn check_all(
     call: &Call<'_>,
     dir: ObjectId,

@@ -1,19 +1,20 @@
-//! Fences: what programs of a node that has lost its locks may no longer do.
+//! Fences: they refuse requests of a node that has lost its locks.
 //!
 //! The home gives up a node that it can't reach for the pool's lease. It releases that node's
-//! locks, and others get them. The node's programs may run on without knowing. So from that moment
-//! the home refuses whatever they ask of a file that one of them had locked: EOWNERDEAD, which the
-//! asking side turns into EIO and a sentence. A fence ends when the node opens the file again,
-//! which it does only after all earlier descriptors there are closed.
+//! locks, and other nodes get them. The lost node's programs may still run, and not know this. So
+//! from that moment the home refuses their requests about any file that one of them had locked,
+//! with EOWNERDEAD. The requesting side turns this into EIO and a message. A fence ends when the
+//! lost node opens the file again, which it does only after all earlier descriptors there are
+//! closed.
 //!
-//! The order when a node is given up:
+//! The steps by which a node is given up:
 //!
 //! 1. The fences are set.
-//! 2. The home waits until the lease is over on the lost node itself, whose programs then leave its
-//!    own part alone (`locks/leases.rs`).
-//! 3. Requests of that node that are in progress come to their end.
-//! 4. The other nodes with parts of the file are told, by a cut where the file ends
-//!    (`Stripes::notify_parts_without`).
+//! 2. The home waits until the lease has expired on the lost node, too. From then on its programs
+//!    don't change that node's own part (`locks/leases.rs`).
+//! 3. The home waits until requests of that node that are in progress have ended.
+//! 4. The file is truncated to its present size, so that the other nodes with parts refuse the lost
+//!    node (`Stripes::notify_parts_without`).
 //! 5. The locks are released.
 //!
 //! The lock table keeps the fences, so that a later daemon knows them.
@@ -29,18 +30,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests that a lost node sent before are waited for; after each such interval, the log says so.
-/// Longer than anything waits for a lock of the store (30 s).
+/// Interval at which the log reports that this node waits for earlier requests of a lost node.
+/// Longer than any wait for a lock of the store (30 s).
 const LOG_INTERVAL: Duration = Duration::from_secs(40);
 
 /// The fences of a node's daemon.
 #[derive(Default)]
 pub(super) struct Fences {
     all: OnceLock<Mutex<HashSet<(NodeId, ObjectId)>>>,
-    /// Requests that are being carried out, by asking node.
+    /// Number of changes that are being carried out for each requesting node.
     at_work: Mutex<HashMap<NodeId, usize>>,
     ended: Condvar,
-    /// Time of the last reply to a node that locks of its programs hold. Locked while `all` is.
+    /// Time of the last reply to each node that its programs' locks are valid. Lock order: after
+    /// `all`.
     renewed: Mutex<HashMap<NodeId, Instant>>,
     /// Nodes that were given up and still have locks here, since other nodes with parts of the
     /// files couldn't be reached.
@@ -48,7 +50,8 @@ pub(super) struct Fences {
     lease: OnceLock<Duration>,
 }
 
-/// A requested change that has passed the fences. It is in progress until this is dropped.
+/// A requested change that has passed the fences. It counts as in progress until this value is
+/// dropped.
 pub(super) struct Passed<'a>(&'a Fences, NodeId);
 
 impl Drop for Passed<'_> {
@@ -100,8 +103,8 @@ impl Fences {
         let [Some(first), second] = objects(request.fence, head) else {
             return Ok(None);
         };
-        // Counted before the check: a process that fences a node waits for all requests counted
-        // until then.
+        // Counted before the check: `raise` sets its fences, then waits for all requests that were
+        // counted.
         let passed = (request.fence != Fence::Looks).then(|| {
             *lock(&self.at_work).entry(from).or_insert(0) += 1;
             Passed(self, from)
@@ -118,8 +121,8 @@ impl Fences {
         }
     }
 
-    /// Whether a node's programs still have their locks on each of these objects. Locks that they
-    /// still have are valid for one more lease from now on.
+    /// Returns, for each of these objects, whether the node's programs still have their locks.
+    /// Locks that they still have are valid for one more lease from now on.
     pub(super) fn renew(
         &self,
         store: &Cluster<'_>,
@@ -127,14 +130,15 @@ impl Fences {
         ids: &[ObjectId],
     ) -> Vec<Standing> {
         let all = lock(self.all(store));
-        // `raise` adds its fences under the same lock before it reads this time: a node that is
-        // told here that its locks hold keeps them for a whole lease.
+        // `raise` adds its fences under the same lock before it reads this time: a node that gets
+        // the reply that its locks are valid keeps them for a whole lease.
         lock(&self.renewed).insert(node, Instant::now());
         store.standing(node, ids, |id| all.contains(&(node, id)))
     }
 
-    /// Fences a node off from the objects that its programs have locked here. Waits until its
-    /// earlier requests are done, and until its lease has ended, which the node notices by itself.
+    /// Fences a node off from the objects that its programs have locked here. Waits until the
+    /// node's lease has expired, which the node notices by itself, and until its earlier requests
+    /// have ended.
     pub(super) fn raise(&self, store: &Cluster<'_>, node: NodeId) {
         self.lift_lost(store);
         let locked = store.locks().locked_by(node);
@@ -168,9 +172,10 @@ impl Fences {
         }
     }
 
-    /// Gives up the locks of a node that is fenced off from them. Where other nodes have parts of
-    /// the file, these are told first (a cut more, of which the fenced one doesn't know and can't
-    /// ask); if one can't be, the locks stay for now: [`Server::release_late`].
+    /// Releases the locks of a node that is fenced off from them. If other nodes have parts of a
+    /// file, first makes these refuse the fenced node, by a cut that the fenced node doesn't know
+    /// and can't ask for. If one of them can't be reached, the file's locks stay until
+    /// [`Server::release_late`].
     pub(super) fn release(&self, store: &Cluster<'_>, node: NodeId) {
         let locked = store.locks().locked_by(node);
         let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));
@@ -205,18 +210,19 @@ impl Fences {
         };
     }
 
-    /// Objects that were removed need no fence.
+    /// Removes the fences of objects that were removed.
     fn lift_lost(&self, store: &Cluster<'_>) {
         let all: Vec<_> = lock(self.all(store)).iter().copied().collect();
         for (node, id) in all {
             if store.stat(id).is_err_and(|e| e == Errno::NOENT) {
-                // If not now, then the next time.
+                // If this fails, the next call tries again.
                 let _ = self.lift(store, node, id);
             }
         }
     }
 
-    /// The node opens the object again: no program there has it open from before.
+    /// Removes a fence, since the node opens the object again: no program there has it open from
+    /// before.
     pub(super) fn lift(
         &self,
         store: &Cluster<'_>,
@@ -233,20 +239,21 @@ impl Fences {
 }
 
 impl Server {
-    /// Sets the time after which nodes that can't be reached are given up. A node that was told
-    /// that its locks hold keeps them for this long.
+    /// Sets the time after which unreachable nodes are given up. For this time a node keeps its
+    /// locks after a reply that they are valid.
     pub fn set_lease(&self, lease: Duration) {
         let _ = self.fences.lease.set(lease);
     }
 
-    /// Releases the locks of nodes that were given up before, where a node with parts of the file
-    /// couldn't be reached then.
+    /// Releases locks of nodes that were given up earlier, when a node with parts of the file
+    /// couldn't be reached.
     pub fn release_late(&self, store: &Cluster<'_>) {
         let late = lock(&self.fences.late).clone();
         late.iter().for_each(|&n| self.fences.release(store, n));
     }
 
-    /// How many objects nodes are fenced off from, of those that are still there.
+    /// Number of pairs of a node and an object from which the node is fenced off. Removed objects
+    /// may be counted.
     pub fn fences(&self, store: &Cluster<'_>) -> usize {
         lock(self.fences.all(store)).len()
     }

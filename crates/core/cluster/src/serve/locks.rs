@@ -1,4 +1,4 @@
-//! Answers about locks of programs of other nodes. Their table lies at the file's home.
+//! Requests about locks of programs of other nodes. A file's lock table lies at its home.
 
 use super::{Call, Server, home};
 use crate::peers::messages::List;
@@ -7,7 +7,8 @@ use forebay_store::ObjectId;
 use forebay_store::locks::{InTheWay, Owner, Request, Waits};
 use rustix::io::Errno;
 
-/// A lock that the asking node wants for a program of its own.
+/// Returns the lock request with the requesting node as the owner's node. EREMCHG if this node
+/// isn't the home.
 fn own_lock(call: &Call<'_>, mut lock: Request) -> Result<Request, Errno> {
     lock.owner.node = call.from;
     home(&call.store, lock.object)?;

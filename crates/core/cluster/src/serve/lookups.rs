@@ -1,4 +1,4 @@
-//! Answers to what only looks at records: entries, inodes, lists of directories.
+//! Requests that only read records: entries, inodes, lists of directories.
 
 use super::{Call, Server, each, home, home_of_entry};
 use crate::Cluster;
@@ -7,13 +7,13 @@ use crate::peers::requests::Lookups;
 use forebay_store::{Entry, ObjectId};
 use rustix::io::Errno;
 
-/// The entry, if its object lies on this node.
+/// Returns the entry if its object lies on this node.
 fn here(store: &Cluster<'_>, entry: Option<Entry>) -> Option<Entry> {
     entry.filter(|e| store.remote_home(e.id).is_none())
 }
 
-/// The inode of an entry. None if the object was removed already: the requesting node finds that
-/// out.
+/// Returns the inode of an entry; None if the object was removed meanwhile, which the requesting
+/// node then handles.
 fn inode_of(store: &Cluster<'_>, entry: Option<Entry>) -> Option<Record> {
     let inode = entry.and_then(|e| store.stat(e.id).ok());
     inode.map(|inode| Record(inode, Vec::new()))
@@ -66,7 +66,7 @@ impl Lookups<Call<'_>> for Server {
         let entry = store.lookup(parent, &name)?;
         let here = here(store, entry);
         let file = here.filter(|e| e.kind == libc::S_IFREG);
-        // Gone already: the asking node finds that out.
+        // If the file was removed meanwhile, the requesting node handles that.
         let is_open = |e: Entry| self.keep_open(store, call.from, e.id, usage).is_ok();
         let open = file.is_some_and(is_open);
         Ok((entry, inode_of(store, here), open))

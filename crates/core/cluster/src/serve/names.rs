@@ -1,9 +1,10 @@
 //! Changes of directories and symbolic links, which can make resolved paths wrong.
 //!
-//! In a pool of several nodes, one node carries them out, one at a time. It tells all nodes that
-//! names are about to change; from then on they resolve paths again, and make nothing in a
-//! directory that is to go. Then it has the change made where it belongs, and tells all nodes that
-//! it is done. Other changes of names go on meanwhile.
+//! In a pool of several nodes, one node (the node of names) carries them out, one at a time. It
+//! first notifies all nodes that names are about to change (FREEZE): from then on they resolve
+//! paths again, and create nothing in a directory that is to be removed. Then it has the change
+//! made at the entry's home, and notifies all nodes that it is done (THAW). Other changes of names
+//! continue meanwhile.
 
 use super::{Call, Server};
 use crate::Cluster;
@@ -70,8 +71,8 @@ impl Directories<Call<'_>> for Server {
         if let Some(target) = target
             && let Some(answer) = without_change(mode, source, target)
         {
-            // Only this node moves directories and symbolic links, so one of the two didn't move.
-            // Two other objects may have been moved between the two look-ups.
+            // Only this node moves directories and symbolic links, so an object of that kind didn't
+            // move between the two lookups. Two objects of other kinds may have moved.
             return if is_on_paths(source) || is_on_paths(target) {
                 answer
             } else {
@@ -103,8 +104,8 @@ impl Directories<Call<'_>> for Server {
 
     fn names_set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<()> {
         let store = &call.store;
-        // Marks of an origin: changes of names that began before have ended when it returns. That
-        // takes the locks of all shards, as freezing a directory does.
+        // Setting an origin's mark must wait for all changes of names that began before. To do so,
+        // it takes the locks of all shards, as freezing a directory does.
         let frozen = match set.origin {
             Some(_) => id,
             None => ObjectId(0),
@@ -137,7 +138,7 @@ impl Directories<Call<'_>> for Server {
     }
 }
 
-/// The error of renaming `source` over a directory that isn't empty.
+/// Returns the error of renaming `source` over a directory that isn't empty.
 fn not_replaced(source: Entry) -> Errno {
     match source.kind {
         libc::S_IFDIR => Errno::NOTEMPTY,
@@ -146,8 +147,8 @@ fn not_replaced(source: Entry) -> Errno {
 }
 
 impl<'a> Cluster<'a> {
-    /// On the node that changes names, before its first change: ends what an earlier one may have
-    /// left frozen.
+    /// Thaws what an earlier daemon may have left frozen. To be called on the node of names before
+    /// its first change.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached; the caller should try again.
@@ -162,20 +163,20 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Whether names can change while a node can't be reached.
+/// Whether names may change while a node can't be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unreachable {
     Forbids,
-    /// The node learns of it when it is back, before it changes anything of another node: its
-    /// requests have an old epoch, which is refused.
+    /// The change is made without the node. The node learns of it when it is back, before it
+    /// changes anything of another node: those refuse the old epoch in its requests.
     IsLeftOut,
 }
 
 impl Unreachable {
-    /// Marks of an origin are left out, so that changes are written back also while a node is dead.
-    /// Objects of the dead node aren't, and names that it keeps of others' objects change only by
-    /// requests to these. All nodes need to know where a directory becomes released: a process that
-    /// changes it afterwards has its entries brought in before.
+    /// Unreachable nodes may miss a change of an origin's mark, so that changes are written back
+    /// even while a node is dead. Objects of the dead node don't change, and names that it keeps of
+    /// other nodes' objects change only by requests to these. But all nodes must know that a
+    /// directory is released: a process that changes it afterwards first brings its entries in.
     fn of_set_attr(set: &SetAttr) -> Unreachable {
         let is_only_mark = SetAttr {
             origin: None,
@@ -189,8 +190,8 @@ impl Unreachable {
 }
 
 impl<'a> CrossNode<'a> {
-    /// Runs `change`. If it finds the directory `dir` not empty, but a listing shows no entry, runs
-    /// it again: an entry was about to be removed, or didn't count yet.
+    /// Runs `change`, and repeats it while it returns ENOTEMPTY although a listing of `dir` shows
+    /// no entry: then an entry was about to be removed, or didn't count yet.
     fn unless_filled(&self, dir: ObjectId, change: impl Fn() -> Result<()>) -> Result<()> {
         let mut backoff = Backoff::new();
         loop {
@@ -210,8 +211,8 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Runs `change` while all nodes know that names change, and make nothing in `dir` (0: none).
-    /// `change` gets the epoch, and whether `dir` is empty.
+    /// Runs `change` while all nodes know that names change, and create nothing in `dir` (0: no
+    /// directory). The parameters of `change` are the epoch, and whether `dir` is empty.
     ///
     /// # Errors
     /// Those of `change`; EHOSTDOWN if a node can't be reached: then nothing has been changed.

@@ -1,5 +1,4 @@
-//! The files that this node, as their home, keeps open for other nodes, whether a request of those
-//! opened or created them.
+//! The files of this node that it keeps open for other nodes, which have opened or created them.
 //!
 //! Each of the other nodes numbers its uses of files, so that repeating an open or a close changes
 //! nothing. This node asks them periodically which uses still exist, and closes a use that is
@@ -16,9 +15,9 @@ use forebay_store::{Held, NewOpen, ObjectId};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// The time between two calls of [`Server::check_open`], at least.
+/// Minimum time between two calls of [`Server::check_open`].
 pub const BETWEEN_CHECKS: Duration = Duration::from_secs(5);
-/// Number of files that one request asks about.
+/// Maximum number of files in one request.
 const MAX_FILES_PER_REQUEST: usize = 500;
 
 /// A file that a node has open.
@@ -26,9 +25,9 @@ pub(super) struct OpenThere {
     /// The numbers by which the node knows its uses: usually one, more while one replaces another.
     /// Opening or closing the same use twice changes nothing.
     uses: Vec<u64>,
-    /// Our open file description that keeps it.
+    /// The daemon's open file description that keeps the file open.
     open: u32,
-    /// Numbers that the node didn't know when it was asked last.
+    /// Uses that were missing from the node's last reply.
     doubted: Vec<u64>,
 }
 
@@ -42,7 +41,8 @@ impl OpenThere {
 
 impl Opened<Call<'_>> for Server {
     fn open(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<Record, Errno> {
-        // The node has no use of the file now: a process that had it open there has closed it.
+        // The node sends this request only if it has no use of the file: all earlier descriptors
+        // there are closed.
         let id = home(&call.store, id)?;
         self.fences.lift(&call.store, call.from, id)?;
         self.keep_open(&call.store, call.from, id, usage)?;
@@ -57,7 +57,7 @@ impl Opened<Call<'_>> for Server {
         self.end_use(&call.store, call.from, id, usage)
     }
 
-    /// The uses of this node: the asker is the home of the objects.
+    /// The uses are this node's; the requesting node is the home of the objects.
     fn uses(&self, call: &Call<'_>, List(ids): List<ObjectId>) -> Result<List<u64>, Errno> {
         let uses = ids.iter().map(|&id| call.store.names().use_of(id));
         uses.collect::<Result<_, _>>().map(List)
@@ -65,7 +65,7 @@ impl Opened<Call<'_>> for Server {
 }
 
 impl Server {
-    /// A file is open on `node`: it must not be removed with its last name.
+    /// Keeps a file open for `node`, so that the file isn't removed with its last name.
     pub(super) fn keep_open(
         &self,
         store: &Cluster<'_>,
@@ -83,7 +83,7 @@ impl Server {
         self.keep(store, (node, id, number), store.live_acquire_held(id)?)
     }
 
-    /// Keeps a file open for a node that has opened it by this number.
+    /// Keeps a file open for a node's use `number`.
     pub(super) fn keep(
         &self,
         store: &Cluster<'_>,
@@ -110,7 +110,7 @@ impl Server {
         Ok(())
     }
 
-    /// A use of `node` has ended. The file is given up with its last use.
+    /// Ends a use of `node`. With the node's last use, this node closes the file.
     pub(super) fn end_use(
         &self,
         store: &Cluster<'_>,
@@ -132,9 +132,9 @@ impl Server {
         store.objects().open_release(open)
     }
 
-    /// Files are kept open here for other nodes. Asks these nodes whether they still have the files
-    /// open: if a process there is killed at the wrong instant, no close is sent. A use that its
-    /// node doesn't know at two calls in a row, at least [`BETWEEN_CHECKS`] apart, is given up.
+    /// Asks the other nodes whether they still have the files open that this node keeps open for
+    /// them: a process that is killed at the wrong instant sends no close. Closes a use that its
+    /// node doesn't know at two calls in a row, at least [`BETWEEN_CHECKS`] apart.
     pub fn check_open(&self, store: &Cluster<'_>) {
         let mut all: Vec<(NodeId, ObjectId)> = lock(&self.open).keys().copied().collect();
         all.sort_unstable_by_key(|(node, id)| (node.0, id.0));
@@ -147,7 +147,7 @@ impl Server {
                     some.iter().map(uses).collect()
                 };
                 let Ok(List(reply)) = store.ask(some[0].0, request::USES, &ids) else {
-                    // If the node stays unreachable, all its uses will be given up at once.
+                    // If the node stays unreachable, `gone` closes all its uses.
                     break;
                 };
                 for ((key, known), now) in some.iter().zip(known).zip(reply) {
@@ -157,8 +157,9 @@ impl Server {
         }
     }
 
-    /// The node has an object open by a number of at most `now`; of its uses, those in `known` were
-    /// known here before the node was asked.
+    /// Compares a node's reply with the uses kept for it. `now`: the use by which the node has the
+    /// object open. `known`: the uses that were kept before the request. Ends those that were
+    /// missing from the reply before this one, too.
     fn doubt(&self, store: &Cluster<'_>, key: (NodeId, ObjectId), mut known: Vec<u64>, now: u64) {
         if now == UNKNOWN_USE {
             return;
@@ -183,9 +184,9 @@ impl Server {
         }
     }
 
-    /// Releases all that is kept for `node`: its daemon has ended, or is cut off. Its programs may
-    /// live on: they can no longer change what they had locked (`fences.rs`). Waits for the
-    /// requests that the node sent before.
+    /// Releases all that this node keeps for `node`, whose daemon has ended or is cut off. Programs
+    /// of `node` may still run, but can no longer change what they had locked (`fences.rs`). Waits
+    /// for the requests that the node sent before.
     pub fn gone(&self, store: &Cluster<'_>, node: NodeId) {
         self.fences.raise(store, node);
         self.fences.release(store, node);

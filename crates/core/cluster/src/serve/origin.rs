@@ -1,10 +1,10 @@
 //! Requests of other nodes to this node's origin service.
 //!
-//! The service (`crates/services/origin`) listens on a socket in the node's directory, and sends messages
-//! while it works. A request of another node stays connected to it here, under a number that the
-//! asking node has chosen; the asking node fetches one message after the other. Nothing here waits:
-//! the service may take minutes. A daemon that is restarted has forgotten the connections; the
-//! asking node begins again.
+//! The service (`crates/services/origin`) listens on a socket in the node's directory, and sends
+//! messages while it works. For a request of another node, the daemon keeps a connection to the
+//! service, under a number that the requesting node has chosen. The requesting node fetches one
+//! message after the other. No handler waits for the service, which may take minutes. A restarted
+//! daemon has lost the connections; the requesting node then begins again.
 
 use super::{Call, Server, home, lock};
 use crate::peers::requests::Origin;
@@ -23,20 +23,22 @@ use std::time::{Duration, Instant};
 
 /// Name of the origin service's socket in a node's directory.
 pub const SOCKET: &str = "origin.sock";
-/// Longest message. Bytes.
+/// Maximum size of a message. Bytes.
 pub const MESSAGE: usize = 32 << 10;
-/// A message's first byte: the service works on the request; or this is the result, the last one.
+/// A message's first byte. `PROGRESS`: the service works on the request. `RESULT`: this is the
+/// result, and the last message.
 pub const PROGRESS: u8 = 0;
 pub const RESULT: u8 = 1;
 /// Limit on requests of other nodes that are connected to the service.
 const CONNECTED: usize = 1024;
-/// A request that no process has asked about for this time is forgotten: its process has died.
+/// Time after which a request whose messages no process has fetched is removed: its process has
+/// died.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 
 /// A request in progress.
 struct OriginRequest {
     service: OwnedFd,
-    /// Time of the last request of its node about it.
+    /// When the requesting node last fetched a message.
     at: Instant,
 }
 
@@ -48,7 +50,7 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// The service is the one of the node in `dir`.
+    /// Sets the node's directory, which contains the service's socket.
     pub fn of(&self, dir: PathBuf) {
         let _ = self.dir.set(dir);
     }

@@ -1,5 +1,5 @@
-//! Requests about this node's parts of striped files whose home is another node. Some require this
-//! node to send the same request to the home about the bytes there.
+//! Requests about this node's parts of striped files whose home is another node. The home gets some
+//! of these requests, too, for the bytes that lie there.
 //!
 //! The daemon keeps up to [`MAX_OPEN_PARTS`] parts open between requests, so that their records
 //! aren't read again each time.
@@ -20,12 +20,13 @@ use std::sync::Mutex;
 /// Maximum number of parts that are kept open.
 const MAX_OPEN_PARTS: usize = 1024;
 
-/// The parts that the daemon keeps open, by the open file descriptions that do it.
+/// The parts that the daemon keeps open: for each file, the open file description of its part.
 #[derive(Default)]
 pub(super) struct OpenParts(Mutex<HashMap<ObjectId, u32>>);
 
 impl OpenParts {
-    /// Calls `f` with this node's part of a file; None if there is none, and it isn't to be made.
+    /// Calls `f` with this node's part of a file. `make`: creates the part if there is none; else
+    /// returns None then.
     pub(super) fn with_part<T>(
         &self,
         store: &Cluster<'_>,
@@ -47,7 +48,7 @@ impl OpenParts {
         store.objects().live_release(live).and(result).map(Some)
     }
 
-    /// Ends keeping a part open.
+    /// Closes a part that is kept open.
     fn let_go(&self, store: &Cluster<'_>, id: ObjectId) -> Result<(), Errno> {
         let kept = lock(&self.0).remove(&id);
         kept.map_or(Ok(()), |open| store.objects().open_release(open))
@@ -224,7 +225,7 @@ impl Parts<Call<'_>> for Server {
         call.store.parts().drop_part(id).and(closed)
     }
 
-    /// A part that is kept open isn't moved.
+    /// The part is closed first: one that is kept open isn't moved.
     fn landed(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
         let id = part_here(&call.store, id)?;
         let closed = self.parts.let_go(&call.store, id);

@@ -1,4 +1,4 @@
-//! Answers about this node's share of the index of attributes.
+//! Requests about this node's share of the index of attributes.
 
 use super::{Call, Server, home};
 use crate::peers::messages::List;

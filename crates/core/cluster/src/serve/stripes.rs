@@ -1,5 +1,5 @@
-//! Requests about striped files whose home is this node, about files that have grown on other
-//! nodes, and about holders of leases.
+//! Requests about striped files whose home is this node, about spilled files, and about holders of
+//! leases.
 
 use super::{Call, Server, check_size, with_file};
 use crate::peers::messages::List;
@@ -10,7 +10,7 @@ use forebay_store::stripe_units::{Granted, Holder};
 use forebay_store::{CHUNK, ObjectId};
 use rustix::io::Errno;
 
-/// Maximum number of chunks that one reply to PLACES tells.
+/// Maximum number of chunks in one reply to PLACES.
 const PLACES: u64 = 2048;
 
 fn is_chunk(chunk: u64) -> bool {
