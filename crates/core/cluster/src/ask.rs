@@ -1,9 +1,11 @@
-//! Asking other nodes: a request goes out, its reply is decoded, refusals that pass are retried.
+//! Sends requests to other nodes, decodes the replies, and repeats requests that were refused
+//! temporarily.
 //!
-//! - EAGAIN of the asked node means that others are changing the same thing. The asking side waits
-//!   and asks again ([`Backoff`]); the asked node never does.
-//! - ESTALE means that the nodes' epochs of names differ. The asked node's epoch is fetched before
-//!   the error is passed on, so that the caller resolves its path again with the later one.
+//! - The reply EAGAIN means that another operation is changing the same entry or object. The
+//!   requesting side waits and sends the request again ([`Backoff`]); the serving side never waits.
+//! - ESTALE means that the nodes' epochs of names differ. The requesting side fetches the other
+//!   node's epoch before it returns the error, so that the caller resolves its path again with the
+//!   later epoch.
 
 use crate::Cluster;
 use crate::backoff::Backoff;
@@ -14,12 +16,14 @@ use forebay_placement::NodeId;
 use forebay_store::{Errno, ObjectId, Result};
 
 impl<'a> Cluster<'a> {
-    /// The other nodes. Called for objects that lie on one of them.
+    /// Returns the connections to the other nodes. Called for objects that lie on one of them;
+    /// ENODEV in a pool of one node.
     pub(crate) fn other_nodes(&self) -> Result<&'a dyn Peers> {
         self.peers().ok_or(Errno::NODEV)
     }
 
-    /// Asks `node` by a request without further bytes.
+    /// Sends `node` a request without further bytes and returns the reply. Waits while the reply is
+    /// EAGAIN.
     pub(crate) fn ask<A, R: Wire>(
         &self,
         node: NodeId,
@@ -31,7 +35,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Sends the same request to these nodes at once. Returns their replies, in the same order.
-    /// EAGAIN is a reply.
+    /// EAGAIN is returned, not waited for.
     pub(crate) fn ask_each<A, R: Wire>(
         &self,
         nodes: &[NodeId],
@@ -54,7 +58,7 @@ impl<'a> Cluster<'a> {
             .collect()
     }
 
-    /// As [`Cluster::ask`], but returns EAGAIN where that would wait for another operation to end.
+    /// As [`Cluster::ask`], but returns EAGAIN instead of waiting for another operation to end.
     pub(crate) fn ask_once<A, R: Wire>(
         &self,
         node: NodeId,
@@ -70,7 +74,7 @@ impl<'a> Cluster<'a> {
     /// Sends a request to `node`. Returns the reply, and the number of bytes that came with it.
     ///
     /// # Safety
-    /// `bytes` are the caller's to read, or to write.
+    /// `bytes` must be valid for reads if they are sent, for writes if they are received.
     pub(crate) unsafe fn ask_with<A, R: Wire>(
         &self,
         node: NodeId,
@@ -84,7 +88,7 @@ impl<'a> Cluster<'a> {
         let reply = loop {
             // SAFETY: the caller's promise.
             match unsafe { self.other_nodes()?.ask(node, kind, &head, bytes) } {
-                // Another operation is in progress there, and the node doesn't wait for it: this
+                // Another operation is in progress at that node, which doesn't wait for it: this
                 // node does.
                 Err(Errno::AGAIN) => backoff.get_or_insert_with(Backoff::new).wait()?,
                 reply => break reply,
@@ -102,11 +106,12 @@ impl<'a> Cluster<'a> {
         Ok((request.decode(&reply.head)?, reply.received))
     }
 
-    /// The next message of `node`'s origin service about a request that this node knows by
-    /// `number`; None: there is none yet. With its bytes, the request begins.
+    /// Returns the next message of `node`'s origin service about the request that this node has
+    /// given `number`; None if there is none yet. If `bytes` aren't empty, they are the request,
+    /// which begins.
     ///
     /// # Errors
-    /// ENOTCONN: the service doesn't run, or doesn't know the number. EHOSTDOWN.
+    /// ENOTCONN if the service doesn't run, or doesn't know the number; EHOSTDOWN.
     pub fn ask_origin(&self, node: NodeId, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         self.ask(node, request::ORIGIN, &(number, bytes))
     }
@@ -122,8 +127,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The size of the pool's media and how much of them is used, on all nodes together; figures of
-    /// other nodes are a moment old. None in a pool of one node, or if they aren't known.
+    /// Returns the size of all nodes' media, and how much of them is used. Bytes. Figures of other
+    /// nodes may be some seconds old. None in a pool of one node, or if they aren't known.
     pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
         let e = self.peers()?;
         // SAFETY: there are no bytes.
@@ -133,8 +138,8 @@ impl<'a> Cluster<'a> {
         Some((u64::from_le_bytes(*size), u64::from_le_bytes(*used)))
     }
 
-    /// The nodes with the most room, and their free bytes a moment ago: the largest first. None if
-    /// they aren't known.
+    /// Returns the other nodes with the most room and the free bytes that they reported last, in
+    /// descending order. None if they aren't known.
     pub fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
         let others = self.peers()?;
         // SAFETY: there are no bytes.

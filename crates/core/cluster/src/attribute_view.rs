@@ -1,8 +1,8 @@
 //! The view by attributes (`.by`) over all nodes: what its directories list, where its links lead.
 //!
 //! The view stores only the paths of directories that were looked up
-//! (`store/src/attribute_view.rs`), so that their ids can be resolved. Everything else is asked of
-//! the index of each node, each time.
+//! (`store/src/attribute_view.rs`), so that their ids can be resolved. For everything else, each
+//! call sends requests to the index of each node.
 
 use crate::Cluster;
 use forebay_placement::BY;
@@ -14,7 +14,7 @@ use forebay_store::{DirPosition, Entry, Inode, NAME_MAX, ObjectId, Result, now};
 use rustix::io::Errno;
 use std::sync::OnceLock;
 
-/// Number of items of one request to the index.
+/// Maximum number of items in the reply to one request to the index.
 const PAGE: usize = 512;
 
 fn dir_entry(id: ObjectId) -> Entry {
@@ -32,7 +32,8 @@ impl<'a> Cluster<'a> {
         View::of_path(path).ok_or(Errno::IO)
     }
 
-    /// Makes that the directory can be found by its id.
+    /// Records the path of a directory of the view under its id, so that the id can be resolved.
+    /// Returns the id.
     fn keep_view(&self, view: &View) -> Result<ObjectId> {
         let id = view.id();
         let key = Key::view(id);
@@ -45,12 +46,12 @@ impl<'a> Cluster<'a> {
         if known.is_none_or(|path| path == view.path) {
             Ok(id)
         } else {
-            // Two paths of one hash.
+            // Another path has the same hash.
             Err(Errno::IO)
         }
     }
 
-    /// The meaning of the name in the view, or of its object.
+    /// Returns the entry `name` of a directory of the view; for the root, the view's own entry.
     pub(crate) fn lookup_in_view(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
         if parent == ObjectId::ROOT {
             return Ok(Some(dir_entry(BY)));
@@ -77,7 +78,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The object to which the link `name` leads.
+    /// Returns the object to which the link `name` refers.
     fn link_in_view(&self, view: &View, name: &[u8]) -> Result<Option<ObjectId>> {
         let called = |name: &[u8], id| Mark {
             name: hash_of(name),
@@ -163,10 +164,12 @@ impl<'a> Cluster<'a> {
                 name: number(0).unwrap_or(0),
                 id: ObjectId(number(8).unwrap_or(0)),
             };
-            // The item that was just returned directly precedes it.
+            // If a position is given, the item before it has the same name's hash or a smaller one,
+            // and was returned last.
             let mut last = (from.id.0 != 0).then_some(from.name);
             let mut page = self.search(&view.words, from, None, PAGE)?;
-            // Whether a name is the only one of its kind can be seen from its neighbours.
+            // An item's neighbours show whether other objects have the same name, so a page needs
+            // two items.
             while let (Some(next), 0..=1) = (page.next, page.items.len()) {
                 let more = self.search(&view.words, next, None, PAGE)?;
                 page.items.extend(more.items);
@@ -197,14 +200,15 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// The attributes of something in the view, and its tail: a link's target, a directory's name.
+    /// Returns the attributes of a link or directory of the view, and its tail: a link's target, a
+    /// directory's name.
     pub(crate) fn stat_in_view(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
-        // The same value each time: otherwise programs that archive would take the file for one
-        // that changes while they read it.
+        // The times must be the same at each call: otherwise archivers would report that the file
+        // changes while they read it.
         static FIRST: OnceLock<i64> = OnceLock::new();
         let t = *FIRST.get_or_init(now);
         let mut inode = Inode {
-            // The number of directories in it isn't shown.
+            // The number of subdirectories isn't shown.
             nlink: 1,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

@@ -1,7 +1,7 @@
 //! Extended attributes of objects of any node.
 //!
-//! The object's home keeps them. A value travels beside the message's arguments, at most
-//! `MAX_VALUE` bytes.
+//! The object's home keeps them. A value of up to `MAX_VALUE` bytes travels after the message's
+//! arguments.
 
 use crate::Cluster;
 use crate::peers::Bytes;
@@ -13,7 +13,7 @@ use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
-    /// The extended attribute `name`.
+    /// Returns the value of the extended attribute `name`.
     ///
     /// # Errors
     /// ENODATA if there is none; ENOENT; EHOSTDOWN.
@@ -23,13 +23,13 @@ impl<'a> Cluster<'a> {
         };
         let mut value = vec![0; MAX_VALUE];
         let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
-        // SAFETY: they are the vector's.
+        // SAFETY: the bytes are the vector's.
         let reply = unsafe { self.ask_with(home, request::ATTRIBUTE, &(id, name), bytes)? };
         value.truncate(reply.1);
         Ok(value)
     }
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes.
     ///
     /// # Errors
     /// ENOENT; EHOSTDOWN.
@@ -49,7 +49,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Sets an extended attribute. `create`: Some(true): the attribute must be new; Some(false): it
-    /// must exist. `known`: a name of the object, if the caller has one. The index of searches has
+    /// must exist. `known`: a name of the object, if the caller has one; the search index stores
     /// the object's attributes under that name.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl<'a> Cluster<'a> {
         let bytes = Bytes::Send(value.as_ptr(), value.len());
         let known = known.map(|(dir, name)| (dir, name.to_vec()));
         let arguments = (id, name, create, known);
-        // SAFETY: they are the slice's.
+        // SAFETY: the bytes are the slice's.
         let reply = unsafe { self.ask_with(home, request::SET_ATTRIBUTE, &arguments, bytes) };
         reply.map(|((), _)| ())
     }

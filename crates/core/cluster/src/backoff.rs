@@ -1,4 +1,4 @@
-//! Waiting for others, in growing steps and for a bounded time.
+//! Waits for other operations, in growing steps and for a bounded time.
 //!
 //! [`Backoff`] sleeps 20 microseconds at first, doubles that up to 2 milliseconds, and gives up
 //! after [`NAME_CHANGE_TIMEOUT`] with EHOSTDOWN. It calls the kernel directly, because it also runs
@@ -7,10 +7,10 @@
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 
-/// How long one waits for a change of a name that others have begun.
+/// Maximum time that a caller waits for a change of a name by another operation.
 const NAME_CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits longer each time, PATIENCE altogether.
+/// Sleeps longer each time, for [`NAME_CHANGE_TIMEOUT`] in total.
 pub(crate) struct Backoff {
     until: Instant,
     next: Duration,
@@ -25,12 +25,12 @@ impl Backoff {
     }
 
     /// # Errors
-    /// EHOSTDOWN when patience is at its end.
+    /// EHOSTDOWN after [`NAME_CHANGE_TIMEOUT`].
     pub(crate) fn wait(&mut self) -> Result<()> {
         if Instant::now() >= self.until {
             return Err(Errno::HOSTDOWN);
         }
-        // By the kernel itself: this runs inside programs, too.
+        // A direct system call, since this runs inside programs, too.
         let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
             tv_sec: 0,
             tv_nsec: self.next.as_nanos() as _,

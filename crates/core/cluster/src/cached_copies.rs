@@ -1,10 +1,11 @@
 //! Reading through copies: this node caches the bytes that it has fetched of other nodes' laminated
 //! files.
 //!
-//! A laminated file doesn't change within one edition. A copy is of one edition and is used for
-//! that one only. A read fetches the whole chunks that it touches, at most 8 MiB at a time, and
-//! keeps them if this node has room for copies. The keeper asks the homes which copies still stand
-//! and removes the others. The store manages the copies themselves (`store/src/cached_copies.rs`).
+//! A laminated file doesn't change within one edition. A copy belongs to one edition and is used
+//! for that edition only. A read fetches the whole chunks that it touches, at most 8 MiB at a time,
+//! and caches them if this node has room for copies. The keeper asks the homes which copies are
+//! still valid, and removes the others. The store manages the copies themselves
+//! (`store/src/cached_copies.rs`).
 
 use crate::Cluster;
 use crate::peers::messages::List;
@@ -17,11 +18,11 @@ use std::collections::BTreeMap;
 
 /// Maximum number of bytes that are fetched at once.
 const MAX_FETCH_BYTES: u64 = 8 * CHUNK;
-/// Copies in one request.
+/// Maximum number of copies in one request.
 const BATCH: usize = 1000;
 
 impl<'a> Cluster<'a> {
-    /// As [`Cluster::read`], for a file that never changes again.
+    /// As [`Cluster::read`], for a laminated file, with cached copies.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -39,7 +40,7 @@ impl<'a> Cluster<'a> {
             let at = offset + done as u64;
             // SAFETY: done < len.
             let (out, left) = (unsafe { to.add(done) }, len - done);
-            // SAFETY: this many bytes are left there.
+            // SAFETY: `left` bytes of `to` follow.
             match unsafe { self.read_next(index, last, at, out, left) } {
                 Ok(0) => break,
                 Ok(n) => done += n,
@@ -74,7 +75,8 @@ impl<'a> Cluster<'a> {
                 return Ok(n);
             }
         }
-        // All bytes of a run are requested at once: it may lie on several nodes.
+        // One read requests all chunks of the run, up to the first that is cached or lies here:
+        // they may lie on several nodes.
         let first = at / CHUNK * CHUNK;
         let most = last.size.min(first + MAX_FETCH_BYTES);
         let wanted = (at + len as u64).min(most);
@@ -102,10 +104,10 @@ impl<'a> Cluster<'a> {
             fetched.set_len(n);
         }
         if fetched.len() == bytes {
-            // Bytes that can't be kept will be fetched again.
+            // If the bytes can't be cached, the next read fetches them again.
             let _: Result<()> = self.local_copies().keep_copy(index, last, first, &fetched);
         }
-        // Fewer bytes are there if the file was opened again and written since.
+        // Fewer bytes than expected came if the file was opened again and written since.
         let skip = ((at - first) as usize).min(fetched.len());
         let n = n.min(fetched.len() - skip);
         // SAFETY: n <= len, and this many bytes are behind `skip`.
@@ -116,7 +118,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Whether the MiB at this offset of an open file has its original on this node.
+    /// Whether the chunk at this offset of an open file lies on this node, which then needs no
+    /// copy.
     fn lies_here(&self, index: u32, offset: u64) -> bool {
         let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
             return false;
@@ -125,8 +128,8 @@ impl<'a> Cluster<'a> {
             && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.this_node()
     }
 
-    /// Removes the copies whose files were removed or replaced; returns how many copies are left.
-    /// Those of a node that can't be asked stay until it can be.
+    /// Removes the copies whose files were removed or replaced. Returns the number of copies that
+    /// are left. Copies of files of an unreachable node stay until it can be reached.
     ///
     /// # Errors
     /// EIO.

@@ -1,8 +1,9 @@
-//! The use of files with declared controls, on whatever node they lie.
+//! The use of files with declared controls, on any node.
 //!
-//! A description of such a file notes its use in the lock table of the file's home, before it does
-//! anything to the file. The home refuses a use that the controls rule out, or reports it. The end
-//! of the description ends the use and, where the controls ask for that, laminates the file.
+//! An open file description of such a file records its use in the lock table of the file's home
+//! before it reads or changes the file. The home refuses a use that the controls forbid, or reports
+//! it. The end of the description ends the use and, where the controls ask for that, laminates the
+//! file.
 
 use crate::Cluster;
 use crate::peers::requests::request;
@@ -21,7 +22,8 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
-    /// As [`Store::check_change`], for a striped file of any node, in its present state.
+    /// Checks whether the controls of a striped file of any node permit a change, as
+    /// [`Store::check_change`] does for other files.
     pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
         let word = self.declared().controls(index);
         if word == 0 {
@@ -69,11 +71,12 @@ impl<'a> Cluster<'a> {
         }
         let _critical = Critical::enter();
         let Ok(_lock) = self.objects().lock_live(index) else {
-            // The home tells a process that doesn't know.
+            // An even edition isn't a laminated one; the home refuses what the controls forbid.
             live.edition.store(known.next_multiple_of(2), Release);
             return;
         };
-        // Answers of the home to several openers may overtake each other.
+        // Replies of the home to several openers may arrive out of order: the latest edition
+        // counts.
         if inode.edition >= live.edition.load(Relaxed) {
             live.controls.store(inode.controls, Release);
             live.edition.store(0, SeqCst);
@@ -85,12 +88,12 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// A description that may laminate the object `id` has ended: its home laminates it, with all
-    /// parts truncated if other nodes have some.
+    /// Makes the home laminate the object `id`, after an open file description that may have to do
+    /// so has ended. If other nodes have parts, truncates these to their present size first.
     ///
     /// # Errors
-    /// ENOSPC: its home has no room, and the file stays as it was. EHOSTDOWN: the home doesn't
-    /// answer.
+    /// ENOSPC: the home has no room, and the file stays as it was. EHOSTDOWN: the home doesn't
+    /// reply.
     pub(crate) fn laminate_written(&self, id: ObjectId, live: Option<u32>) -> Result<()> {
         let laminated = match self.remote_home(id) {
             Some(home) => self.ask(home, request::LAMINATE, &id),
@@ -102,12 +105,12 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Begins the use of a file with this word by a new description, before it does anything to the
-    /// file. The use ends with the description.
+    /// Begins the use of a file with the controls `word` by a new open file description, before
+    /// that reads or changes the file. The use ends with the description.
     ///
     /// # Errors
-    /// EBUSY: another party has the file open, which is exclusive. EPERM: it is laminated, and
-    /// `writes`. If violations are only to be reported, that is no error but the result.
+    /// EBUSY: another party has the file open, which is exclusive. EPERM: the file is laminated,
+    /// and `writes`. If the controls only report violations, these errors are the result instead.
     pub fn begin_use(
         &self,
         open: u32,
@@ -135,12 +138,12 @@ impl<'a> Cluster<'a> {
         };
         let mut begun = self.lock(&request, false);
         if begun == Err(Errno::AGAIN) {
-            // Perhaps of one that was killed.
+            // The conflicting use may be that of a killed process.
             self.recovery().reap()?;
             begun = self.lock(&request, false);
         }
         let report = controls.on_violation == OnViolation::Report;
-        // One that is only to be reported is noted all the same.
+        // A violation that is only reported doesn't keep the description from laminating the file.
         if laminates && (begun.is_ok() || report && begun == Err(Errno::AGAIN)) {
             o.flags.fetch_or(LAMINATES, AcqRel);
         }

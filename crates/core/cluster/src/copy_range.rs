@@ -1,14 +1,14 @@
-//! Copies between files: the bytes don't pass through the memory of the asking process.
+//! Copies between files, whose bytes don't pass through the memory of the requesting process.
 //!
-//! The node on which the bytes are to lie carries a copy out ([`Cluster::copy_in`]). It copies
-//! pages that lie there as well from page to page (`store/src/data/copy.rs`) and reads the others
-//! from their nodes, 1 MiB at a time, without a lock. A process that wants a copy on another node
-//! sends it a request of a few bytes. For a copy into a striped file, it sends one to each node
-//! with chunks.
+//! The node that is to store the copied bytes carries the copy out ([`Cluster::copy_in`]). It
+//! copies source bytes that it stores itself from page to page (`store/src/data/copy.rs`) and reads
+//! the others from their nodes, 1 MiB at a time, without a lock. For a copy into a file of another
+//! node, a process sends that node a request of a few bytes. For a copy into a striped file, it
+//! sends a request to each node with chunks.
 //!
-//! A copy goes in steps of at most [`COPIED_AT_ONCE`] bytes or about half a second. A step is
-//! several writes, each of which counts when it is done. An error in the middle of a step ends the
-//! step; the next step returns it.
+//! A copy is done in steps of at most [`COPIED_AT_ONCE`] bytes and about half a second. A step
+//! consists of several writes, each of which takes effect when it is done. An error in the middle
+//! of a step ends the step; the next step returns it.
 
 mod remote;
 
@@ -24,10 +24,10 @@ use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// Maximum number of bytes that one step copies, and that one request to a node asks for.
+/// Maximum number of bytes that one step copies, and that one request to a node may contain.
 pub const COPIED_AT_ONCE: u64 = 8 << 20;
-/// A step begins no further copy after this time: the requesting process must not take the node for
-/// dead.
+/// Time after which a step begins no further write, so that the requesting process doesn't take the
+/// node for dead.
 const MAX_STEP_TIME: Duration = Duration::from_millis(500);
 
 /// A range to be copied: offset in the source, offset in the target, length. Bytes.
@@ -36,21 +36,21 @@ pub(crate) type Range = (u64, u64, u64);
 /// The source of the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// A file that is open here, on whatever node it lies.
+    /// A file that is open on this node and lies on any node.
     Open(u32),
-    /// A file of that node, which the asking process keeps open.
+    /// A file of another node, which the requesting process keeps open.
     On(NodeId, ObjectId),
 }
 
 /// The object of this node into which bytes are copied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
-    /// A file; for a process of that node, or of this one.
+    /// A file. The copy is for a process of the given node; None: of this node.
     File(Option<NodeId>),
-    /// The bytes of a striped file at its home, where the file may end before them; the number of
-    /// its truncations.
+    /// The bytes of a striped file at its home, which may lie beyond the file's end; and the number
+    /// of the file's truncations.
     Behind(u64),
-    /// A part of a striped file, which was truncated this many times.
+    /// A part of a striped file; and the number of the file's truncations.
     Part(u64),
 }
 
@@ -62,12 +62,12 @@ impl Target {
 
 impl<'a> Cluster<'a> {
     /// Copies up to `len` bytes of one open file, from an offset on, to an offset of another.
-    /// Returns the number copied: a short copy means nothing, except that 0 means the end of the
-    /// first file.
+    /// Returns the number of bytes copied. It may be less than `len` at any time; only 0 means the
+    /// end of the first file.
     ///
     /// # Errors
-    /// EINVAL: both are one file, and the ranges overlap; those of reading the one and of writing
-    /// the other.
+    /// EINVAL if both are the same file and the ranges overlap; those of reading the first file and
+    /// of writing the second.
     pub fn copy(&self, (from, at): (u32, u64), (to, to_at): (u32, u64), len: u64) -> Result<u64> {
         let len = len.min(COPIED_AT_ONCE);
         if from == to && overlap(at, to_at, len) {
@@ -100,7 +100,7 @@ impl<'a> Cluster<'a> {
     /// least one.
     ///
     /// # Errors
-    /// ENODATA: the source ends before them; else as for [`Cluster::copy`].
+    /// ENODATA: the source ends before the ranges; else as for [`Cluster::copy`].
     pub(crate) fn copy_in(
         &self,
         source: Source,
@@ -122,7 +122,7 @@ impl<'a> Cluster<'a> {
                 match self.copy_piece((source, at), index, to_at, most, target, &mut buffer) {
                     Ok(more) => (n, done) = (n + more as u64, done + more),
                     Err(e) if done == 0 => return Err(e),
-                    // The caller asks for the rest, and gets the error then.
+                    // The caller requests the rest, and then gets the error.
                     Err(_) => return Ok(done),
                 }
             }
@@ -130,7 +130,7 @@ impl<'a> Cluster<'a> {
         Ok(done)
     }
 
-    /// Copies a MiB at most: at least one byte.
+    /// Copies one piece of at most 1 MiB. Returns the number of bytes, at least one.
     fn copy_piece(
         &self,
         (source, at): (Source, u64),
@@ -149,7 +149,7 @@ impl<'a> Cluster<'a> {
                     .copy_here((from, at), (index, to_at), len, target.grows(), check)
             };
             match self.with_room_of_the_removed(copy) {
-                // Some of the bytes have just moved to other nodes.
+                // The source has just been spilled to other nodes.
                 Err(CHANGED) if self.is_remote(from) => {}
                 done => return done,
             }
@@ -162,8 +162,7 @@ impl<'a> Cluster<'a> {
     fn fetch(&self, buffer: &mut Vec<u8>, source: Source, at: u64, len: usize) -> Result<()> {
         buffer.clear();
         buffer.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
-        // SAFETY: the vector has room for this many bytes, and as many as are returned have been
-        // written.
+        // SAFETY: the vector has room for `len` bytes, of which `n` have been written.
         unsafe {
             let to = buffer.as_mut_ptr();
             let n = match source {
@@ -193,7 +192,7 @@ impl<'a> Cluster<'a> {
         .map(|(_, n)| n)
     }
 
-    /// Whether a target, which is locked, may be written to.
+    /// Checks whether a target, which the caller has locked, may be written to.
     fn check_target(&self, live: &Live, at: u64, len: usize, target: Target) -> Result<()> {
         match target {
             Target::File(by) => {

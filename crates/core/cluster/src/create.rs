@@ -1,12 +1,12 @@
-//! Making objects: on this node, where the entry lies, or on a node with room.
+//! Creates objects: on this node, at the home of the entry, or on a node with room.
 //!
 //! A file of distribution `local` lies on the node of its creator, its entry at the entry's home.
-//! If this node is nearly full, or its records have no room, up to eight nodes with more room are
-//! asked to make the file. Other objects lie where their entry does, unless their directory keeps
-//! its entries.
+//! If the creator's node is nearly full, or its records have no room, it asks up to eight nodes
+//! with more room to create the file. Other objects lie on the node of their entry, unless their
+//! directory keeps its entries on one node (`local-all`).
 //!
-//! A file that is made to be opened is open before any other process sees its name, so that
-//! removing the name is the removal of an open file.
+//! A file that is created to be opened is open before any other process sees its name: so a process
+//! that removes the name at once removes an open file.
 
 use crate::Cluster;
 use crate::live::RemoteOpen;
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use std::time::Instant;
 
 impl<'a> Cluster<'a> {
-    /// Makes a new object named `name` in `parent`. Returns its id; or, as `Ok(Err(entry))`, the
+    /// Creates a new object named `name` in `parent`. Returns its id; or, as `Ok(Err(entry))`, the
     /// existing entry.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl<'a> Cluster<'a> {
 
     /// As [`Cluster::create_object`] for a file, which is open from the start: a process that
     /// removes its name removes the name of an open file. Returns its id, its live entry, and the
-    /// record of its use.
+    /// hold on that entry.
     ///
     /// # Errors
     /// As for [`Cluster::create_object`]; ENFILE.
@@ -100,7 +100,7 @@ impl<'a> Cluster<'a> {
         match (made, live) {
             (Ok(Ok(id)), Some(live)) => Ok(Ok((id, live, held))),
             (Ok(Ok(id)), None) => {
-                // Made on another node.
+                // The file was created on another node.
                 drop(held);
                 let mut remote = RemoteOpen {
                     opened,
@@ -130,8 +130,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Whether this node has so little room that files are made on others, if those have more: less
-    /// than a 32nd of its media, at most 16 MiB.
+    /// Whether this node is so full that files are created on nodes with more room: if its free
+    /// room is less than 1/32 of its media, and less than 16 MiB.
     fn is_nearly_full(&self) -> bool {
         let (mut capacity, mut free) = (0, 0);
         for medium in &self.media {
@@ -142,8 +142,8 @@ impl<'a> Cluster<'a> {
         free < (capacity / 32).min(16 << 20)
     }
 
-    /// As [`Cluster::make`]; if its creator's node has no room for a file, the file is made on a
-    /// node that has.
+    /// As [`Cluster::make`]; but if this node has no room for a file, creates the file on a node
+    /// that has room.
     fn make_with_room(
         &self,
         parent: ObjectId,
@@ -186,8 +186,8 @@ impl<'a> Cluster<'a> {
         self.make(parent, name, new, epoch, opened)
     }
 
-    /// Closes a file that was opened in a transaction which failed: it doesn't exist, and another
-    /// one is about to be made.
+    /// Closes a file that was opened in a failed transaction. It doesn't exist, and another node is
+    /// about to create it.
     fn close_unmade(&self, opened: &mut Option<Opening<'_, '_>>) -> Result<()> {
         if let Some(opening) = opened
             && let Some(live) = opening.live.take()
@@ -198,8 +198,8 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Makes another node create an object. It is open there from the start if it is `opened` and a
-    /// file.
+    /// Makes another node create an object. A file is open there from the start if `opened` is
+    /// given.
     fn ask_to_make(
         &self,
         (node, request): (NodeId, Signature<arguments::CREATE, replies::CREATE>),
@@ -270,7 +270,7 @@ impl<'a> Cluster<'a> {
         self.create_beside(parent, name, new, epoch, opened)
     }
 
-    /// Whether an object is made on this node, wherever its entry lies, as long as there is room.
+    /// Whether an object is created on this node, wherever its entry lies, while there is room.
     pub(crate) fn is_made_here(&self, parent: ObjectId, new: &NewObject<'_>) -> bool {
         let kind = new.mode & forebay_store::S_IFMT;
         let local = match self.distribution_of(parent, new) {
@@ -278,12 +278,12 @@ impl<'a> Cluster<'a> {
             Distribution::LocalAll => matches!(kind, libc::S_IFREG | libc::S_IFDIR),
             Distribution::Local => kind == libc::S_IFREG,
         };
-        // The placeholder of a file of the origin has no writer on a node: all nodes get their
-        // share of such files.
+        // The placeholder of an origin's file has no writer on any node: such files are spread over
+        // all nodes.
         local && new.stub.is_none()
     }
 
-    /// Makes an object and its entry, both here.
+    /// Creates an object and its entry, both on this node.
     fn create_beside(
         &self,
         parent: ObjectId,
@@ -308,7 +308,7 @@ impl<'a> Cluster<'a> {
         Ok(made)
     }
 
-    /// The distribution of an object that is made in `parent`.
+    /// Returns the distribution of an object that is created in `parent`.
     fn distribution_of(&self, parent: ObjectId, new: &NewObject<'_>) -> Distribution {
         let wanted = new.distribution.unwrap_or(parent.distribution());
         match new.mode & forebay_store::S_IFMT {
@@ -323,8 +323,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Makes an object without a name (O_TMPFILE), which its user removes unless it is
-    /// linked before.
+    /// Creates an object without a name (O_TMPFILE). Its user removes it, unless it gets a name
+    /// before.
     ///
     /// # Errors
     /// ENOSPC.
@@ -342,7 +342,7 @@ impl<'a> Cluster<'a> {
     /// Adds one more name for the object `id`.
     ///
     /// # Errors
-    /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC.
+    /// EEXIST; ENOENT if the object has no name left; EMLINK; ESTALE; ENOSPC.
     pub fn link(&self, id: ObjectId, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);

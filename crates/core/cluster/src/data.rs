@@ -1,8 +1,9 @@
-//! Reading and writing files wherever their bytes lie.
+//! Reads and writes files whose bytes lie on any nodes.
 //!
 //! A file lies on this node, on its home, or in chunks on several nodes (striped, or spilled
-//! because its home is full). A home that is asked alone refuses with EXFULL (`CHANGED`) if the
-//! file has spilled since. Then the request is sent to the nodes with parts.
+//! because its home is full). A home refuses a request for an unspilled file with EXFULL
+//! (`CHANGED`) if the file has spilled since. The request is then repeated for a spilled file, and
+//! goes to the nodes with parts.
 
 mod remote;
 
@@ -18,7 +19,7 @@ impl<'a> Cluster<'a> {
     /// Size of an open file in bytes, as of the last finished write.
     ///
     /// # Errors
-    /// EHOSTDOWN if its home can't be asked.
+    /// EHOSTDOWN if its home can't be reached.
     pub fn size(&self, index: u32) -> Result<u64> {
         if let Some(file) = self.striped(index) {
             let inode = self.stat(file.id)?;
@@ -54,8 +55,8 @@ impl<'a> Cluster<'a> {
         if !self.is_remote(index) {
             // SAFETY: the caller's promise.
             let read = unsafe { self.content().read_here(index, offset, to, len) };
-            // Otherwise bytes that have moved to other nodes may have been within the size that it
-            // saw.
+            // Checked after the read: if the file was spilled meanwhile, some of the bytes may lie
+            // on other nodes.
             if !Parts::is_spilled(self.objects().live(index)) {
                 return read;
             }
@@ -98,7 +99,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Writes `len` bytes from `from` at `offset`, or at the end of the file. Returns the offset
-    /// and the number of bytes written: fewer than `len` if space ran out.
+    /// and the number of bytes written: fewer than `len` if room ran out.
     ///
     /// # Errors
     /// ENOSPC, EFBIG, EIO and the like.

@@ -1,8 +1,8 @@
-//! Reading a pool some of whose nodes are dead: the operations of [`crate::salvage`].
+//! Reads a pool some of whose nodes are dead: the operations of [`crate::salvage`].
 //!
-//! The first half collects a [`Salvage`] from all living nodes, by requests for one page of names
-//! at a time. The second half serves look-ups, attributes and listings after a request to a dead
-//! node has failed.
+//! The first half of this file collects a [`Salvage`] from all living nodes, with requests for one
+//! page of names each. The second half serves lookups, attributes and listings from the salvage,
+//! after a request to a dead node has failed.
 
 use crate::Cluster;
 use crate::peers::messages::{List, decode, encode};
@@ -20,9 +20,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 
-/// Maximum number of records that one request reads.
+/// Maximum number of records that one request scans.
 const MAX_SCANNED: usize = 50_000;
-/// Tags of the records that tell names, ascending: entries, directories, links.
+/// Tags of the records that contain names, ascending: entries, inodes (of directories), links.
 const TAGS: [u8; 3] = [b'D', b'I', b'L'];
 
 impl<'a> Cluster<'a> {
@@ -30,7 +30,7 @@ impl<'a> Cluster<'a> {
     /// `owner`: user and group that own directories whose attributes aren't known.
     ///
     /// # Errors
-    /// EIO; EHOSTDOWN if nodes die again and again meanwhile.
+    /// EIO; EHOSTDOWN if further nodes die during each of several attempts.
     pub fn collect_salvage(&self, owner: (u32, u32)) -> Result<Option<Salvage>> {
         const ATTEMPTS: usize = 4;
         let Some(peers) = self.peers() else {
@@ -105,7 +105,7 @@ impl<'a> Cluster<'a> {
     /// directory for each dead node.
     ///
     /// # Errors
-    /// ENOTDIR: there is something else of this name.
+    /// ENOTDIR if `lost+found` isn't a directory.
     pub fn show_unnamed(&self, salvage: &mut Salvage, top: ObjectId) -> Result<()> {
         if salvage.unnamed.is_empty() {
             return Ok(());
@@ -137,12 +137,11 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Adds a directory that doesn't exist: a name in `dir` that no living node knows. Its id is
-    /// one that no object has (sequence numbers of objects begin at 1), and the dead `node` is its
-    /// home.
+    /// Adds a directory that exists only in the salvage, named `name` in `dir`. No object has its
+    /// id (sequence numbers of objects begin at 1), and its home is the dead `node`.
     ///
     /// # Errors
-    /// ENOSPC: the node has no slot left for one more.
+    /// ENOSPC: all slots of the node are used for such directories.
     pub fn invent_directory(
         &self,
         salvage: &mut Salvage,
@@ -162,11 +161,12 @@ impl<'a> Cluster<'a> {
         Ok(id)
     }
 
-    /// The directory of this path, which the user knows, or the pool's configuration. If no node
-    /// does, an unnamed directory is recognized by the name, or one is invented to show them in.
+    /// Returns the directory at `path`, which comes from the user or the pool's configuration.
+    /// Where no living node knows a name of the path, an unnamed directory is recognized by the
+    /// name, or a directory is invented in which to show the unnamed ones.
     ///
     /// # Errors
-    /// EHOSTDOWN: it isn't known, and there is nothing to show. ENOTDIR. ENOENT.
+    /// EHOSTDOWN if a name isn't known and there are no unnamed directories; ENOTDIR; ENOENT.
     pub fn salvaged_top(&self, salvage: &mut Salvage, path: &[u8]) -> Result<ObjectId> {
         let mut top = ObjectId::ROOT;
         for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
@@ -226,8 +226,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// A page of the names here that concern dead nodes, from a key of a shard on, and where the
-    /// next page begins. See `KNOWN_NAMES`.
+    /// Returns a page of this node's names that concern dead nodes, from a key of a shard on, and
+    /// the start of the next page. Serves `KNOWN_NAMES`.
     pub(crate) fn known_names_here(
         &self,
         shard: u64,
@@ -246,7 +246,7 @@ impl<'a> Cluster<'a> {
                     Some(&at) if at == tag => std::mem::take(&mut last),
                     _ => vec![tag],
                 };
-                // If a page is full at once, the next one continues here.
+                // If the page becomes full before any record is read, the next one continues here.
                 last.clone_from(&from);
                 let mut is_full = false;
                 records.each_record(&from, |key, value| {
@@ -289,13 +289,13 @@ impl<'a> Cluster<'a> {
         Ok((List(page), None))
     }
 
-    /// The salvage, if it covers the failure of a request to `node`.
+    /// Returns the salvage if `node` was dead when it was collected.
     fn salvage_for(&self, node: NodeId) -> Option<Arc<Salvage>> {
         let salvage = self.salvage_cell().get()?;
         salvage.dead.contains(&node).then_some(salvage)
     }
 
-    /// The inode and name of a directory that exists in the salvage only.
+    /// Returns the inode and name of `id` if that is a directory that exists only in the salvage.
     pub(crate) fn invented(&self, id: ObjectId) -> Option<(Inode, Vec<u8>)> {
         if !self.salvage_cell().is_set.load(Acquire) {
             return None;
@@ -309,8 +309,8 @@ impl<'a> Cluster<'a> {
         self.salvage_for(node).is_some()
     }
 
-    /// An entry that its home hasn't got: one in a directory that doesn't exist, or that leads to
-    /// one.
+    /// Returns an entry that exists only in the salvage: its directory, or the directory to which
+    /// it refers, is invented.
     pub(crate) fn salvaged_name(&self, dir: ObjectId, name: &[u8]) -> Option<Entry> {
         let cell = self.salvage_cell();
         if !cell.is_set.load(Acquire) {
@@ -321,7 +321,7 @@ impl<'a> Cluster<'a> {
         (salvage.is_invented(dir) || salvage.is_invented(entry.id)).then_some(entry)
     }
 
-    /// The entry whose home, `node`, hasn't answered.
+    /// Returns an entry whose home, `node`, hasn't replied.
     pub(crate) fn salvaged_entry(
         &self,
         node: NodeId,
@@ -332,13 +332,13 @@ impl<'a> Cluster<'a> {
         salvage.entry(dir, name).map(Some).ok_or(Errno::HOSTDOWN)
     }
 
-    /// The inode of a directory whose home, `node`, hasn't answered, and its name.
+    /// Returns the inode and name of a directory whose home, `node`, hasn't replied.
     pub(crate) fn salvaged_inode(&self, node: NodeId, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
         let salvage = self.salvage_for(node).ok_or(Errno::HOSTDOWN)?;
         salvage.inode(id).ok_or(Errno::HOSTDOWN)
     }
 
-    /// The entries of a directory that lay on dead nodes, after `after`.
+    /// Returns the entries of a directory whose homes are dead nodes, after the name `after`.
     pub(crate) fn salvaged_entries(&self, dir: ObjectId, after: &[u8]) -> Vec<(Vec<u8>, Entry)> {
         let salvage = self.salvage_cell().get();
         let entries = salvage.as_ref().and_then(|s| s.entries.get(&dir));
@@ -350,7 +350,8 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// The evidence of an entry: a directory without its record has entries, or the name of one.
+/// Returns what an entry record tells: the name of a directory whose inode is lost, or only that
+/// its own directory, whose inode is lost, has entries.
 fn entry_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Option<KnownName> {
     let (_, dir, name) = parse_key(key)?;
     let entry = EntryRecord::decode(value)?.entry;
@@ -360,7 +361,8 @@ fn entry_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Option
     is_lost(dir.slot()).then(|| (dir, Vec::new(), None))
 }
 
-/// The evidence of a directory's record, if its entry is lost: it has no link record.
+/// Returns the name in a directory's inode, if its entry is lost. (Directories have no link
+/// records.)
 fn directory_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Option<KnownName> {
     let (_, id, _) = parse_key(key)?;
     let (inode, name) = Inode::decode(value)?;
@@ -371,7 +373,7 @@ fn directory_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Op
         .then(|| (dir, name.to_vec(), Some(Entry { id, kind })))
 }
 
-/// The evidence of a link record, if the entry is lost: object, directory, name.
+/// Returns the name in a link record, if its entry is lost: object, directory, name.
 fn link_of(
     key: &[u8],
     value: &[u8],

@@ -1,11 +1,11 @@
-//! Declaring controls for a file that other processes may have open, on any nodes, in three steps.
+//! Declares controls for a file that processes on any nodes may have open, in three steps.
 //!
 //! 1. The home marks the file, and returns the nodes that have it open.
-//! 2. Each of these nodes records at the home for what its open file descriptions use the file.
+//! 2. Each of these nodes records at the home how its open file descriptions use the file.
 //! 3. The home refuses the declaration if a recorded use conflicts with it; otherwise it sets the
 //!    controls.
 //!
-//! `store/src/controls/declare.rs` has what the home does in each step.
+//! `store/src/controls/declare.rs` contains the home's side of each step.
 
 use crate::Cluster;
 use crate::peers::messages::List;
@@ -23,12 +23,12 @@ use forebay_store::{NodeId, ObjectId, Result, SetAttr};
 use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
-    /// Declares these controls for a file from now on, wherever it lies and whichever processes
-    /// have it open. Returns what was refused, or is only to be reported.
+    /// Declares these controls for a file on any node, which any processes may have open. Returns
+    /// whether the declaration was refused, and the conflicting uses.
     ///
     /// # Errors
-    /// Those of [`Cluster::set_attr`]; EHOSTDOWN: a node that has the file open can't be asked;
-    /// EBUSY: the file is opened and closed all the time; ENOLCK.
+    /// Those of [`Cluster::set_attr`]; EHOSTDOWN if a node that has the file open can't be reached;
+    /// EBUSY if the file was opened during each of several attempts; ENOLCK.
     pub fn declare(&self, id: ObjectId, declared: Declared) -> Result<DeclareOutcome> {
         let (controls, word) = (declared.resolve(), declared.bits());
         if !concerns_users(&controls) {
@@ -92,9 +92,9 @@ impl<'a> Cluster<'a> {
         Err(Errno::BUSY)
     }
 
-    /// Counts the uses on all nodes: the second step, or the check behind the third if the flag in
-    /// the arguments is true. Returns the processes that map the file for writing. `known`: nodes
-    /// that have to be asked; others may be out of reach.
+    /// Counts the uses on all nodes: the second step, or, if the flag in `arguments` is set, the
+    /// check after the third. Returns the processes that map the file for writing. `known`: nodes
+    /// that must be reached; others may be unreachable.
     fn count_everywhere(
         &self,
         arguments: (ObjectId, u64, bool),
@@ -130,7 +130,7 @@ impl<'a> Cluster<'a> {
         Ok(mapped)
     }
 
-    /// The second step on this node: tells the home about all uses, as far as they matter for the
+    /// Carries out the second step on this node: records at the home all uses that matter for the
     /// declaration. Returns the processes of this node that map the file for writing. With
     /// `is_declared`, this node follows the new word from now on.
     pub(crate) fn count_here(
@@ -139,8 +139,8 @@ impl<'a> Cluster<'a> {
         word: u64,
         is_declared: bool,
     ) -> Result<Vec<Party>> {
-        // Not a daemon: the other nodes need a moment to tell the next daemon which files they have
-        // open.
+        // Dead daemons aren't cleaned up behind: the other nodes first have to report to the next
+        // daemon which files they have open.
         self.recovery().reap_but(&self.declared().keepers())?;
         if is_declared && self.remote_home(id).is_some() {
             let note = |index| {
@@ -163,8 +163,8 @@ impl<'a> Cluster<'a> {
                 continue;
             }
             let _section = self.section()?;
-            // The description doesn't end while it is counted; if it would have ended meanwhile, it
-            // ends here.
+            // A reference keeps the description open while it is counted. If all others are
+            // released meanwhile, the description ends here.
             let more = |n: u32| (n > 0).then_some(n + 1);
             if o.refs.fetch_update(AcqRel, Acquire, more).is_err() {
                 continue;

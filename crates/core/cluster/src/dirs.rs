@@ -1,10 +1,11 @@
-//! Directories: their entries lie on all nodes, and their times on one.
+//! Lists directories, whose entries lie on all nodes, and records their times, which lie at their
+//! home.
 //!
 //! A listing asks one node after the other, and on each node one shard after the other. The
-//! position has node, shard and name, so a listing can be continued after changes. A node that
-//! can't be reached is left out, and the listing ends with an error instead of the end: what the
-//! others have can be saved while a node is dead, and nobody takes the listing for a whole one.
-//! Times of a directory of another node are told in steps of [`TICK`].
+//! position consists of node, shard and name, so a listing can continue after changes. An
+//! unreachable node is left out, and the listing ends with an error: so the entries of the other
+//! nodes can be saved while a node is dead, and no program takes the listing for complete. Times of
+//! a remote directory are rounded down to steps of [`TICK`], so that fewer requests are sent.
 
 use crate::Cluster;
 use crate::peers::Bytes;
@@ -15,10 +16,10 @@ use forebay_store::record::Entry;
 use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 
-/// In a position, the shard's number is the index of its node, shifted left by this many bits, plus
-/// its number on that node.
+/// A position's shard is the index of the node, shifted left by this number of bits, plus the
+/// shard's number on that node.
 const NODE_SHIFT: u32 = 8;
-/// Steps of a directory's times that are sent to another node. Nanoseconds.
+/// Step in which the times of a remote directory are recorded. Nanoseconds.
 const TICK: i64 = 4_000_000;
 
 impl<'a> Cluster<'a> {
@@ -26,7 +27,7 @@ impl<'a> Cluster<'a> {
     /// (that entry then counts as not returned) or all have been listed.
     ///
     /// # Errors
-    /// EHOSTDOWN, after the entries of all other nodes: a node can't be asked. EIO.
+    /// EHOSTDOWN, after the entries of all other nodes, if a node can't be reached; EIO.
     pub fn list(
         &self,
         dir: ObjectId,
@@ -181,7 +182,8 @@ impl<'a> Cluster<'a> {
                         false
                     }
                 })?;
-            // Waits for the operation in progress, which can't be done in the middle of a scan.
+            // Waits for the operation that is changing the entry. This isn't possible in the middle
+            // of a scan.
             if let Some(name) = unsure {
                 let entry = self.settled(dir, &name, position)?;
                 if entry.is_some_and(|e| !each(&name, e)) {
@@ -197,8 +199,8 @@ impl<'a> Cluster<'a> {
         Ok(true)
     }
 
-    /// An entry that was about to change. One that waits for an unreachable node is left out, as
-    /// that node's entries are.
+    /// Returns an entry after the operation that is changing it. If that waits for an unreachable
+    /// node, the entry is left out, as that node's entries are.
     fn settled(
         &self,
         dir: ObjectId,
@@ -216,9 +218,8 @@ impl<'a> Cluster<'a> {
 
     /// Records that an entry of `dir` was made or removed at `t`.
     ///
-    /// On another node it is recorded in steps of [`TICK`], as kernels do: a process that has told
-    /// the home of one change needn't tell it of another in the same step, which would change
-    /// nothing.
+    /// At another node the time is recorded in steps of [`TICK`], as kernels do: after one request,
+    /// a second in the same step would change nothing, and isn't sent.
     pub(crate) fn touch_dir(&self, dir: ObjectId, t: i64) -> Result<()> {
         let remote = self.remote_home(dir);
         let t = if remote.is_some() { t - t % TICK } else { t };

@@ -1,6 +1,7 @@
-//! Draining files that lie on several nodes: each node moves the bytes that it has in memory.
+//! Drains files of several nodes: each node moves its bytes of the file from memory to `files`
+//! media.
 //!
-//! The home decides which files are drained and tells the nodes with parts, without waiting for
+//! The home decides which files are drained and notifies the nodes with parts, without waiting for
 //! them.
 
 use crate::Cluster;
@@ -12,16 +13,17 @@ use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
     /// Moves files of this node that were written in bursts and that no process has open, until
-    /// slightly more than `most` bytes are moved. Other nodes are told to move their parts.
+    /// `most` bytes or slightly more are moved. Notifies other nodes to move their parts.
     ///
     /// # Errors
-    /// ENOSPC: there is no room on the medium after the memory; EIO.
+    /// ENOSPC if the media after the memory have no room; EIO.
     pub fn drain(&self, most: u64) -> Result<Drained> {
         self.content()
             .drain_here(most, |index, id| self.notify_parts_landed(index, id))
     }
 
-    /// Tells the other nodes that their parts of a file are to be moved, without waiting for them.
+    /// Notifies the other nodes that their parts of a file are to be moved, without waiting for
+    /// them.
     fn notify_parts_landed(&self, index: u32, id: ObjectId) {
         let parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
         if let (true, Ok(others), Ok(nodes)) =

@@ -1,9 +1,10 @@
-//! Ephemeral files: removed, with all their names on whatever nodes, when the process that created
-//! them has ended.
+//! Ephemeral files: removed, with all their names on any nodes, when the process that created them
+//! has ended.
 //!
-//! The home keeps a record of the creator for each such file. Its keeper asks the makers' nodes
-//! which of them run, and removes the files of the others. A node that can't be asked counts all as
-//! running. A file with a busy name is left for the next turn.
+//! The home keeps a record of the creator for each such file. Its keeper asks the creators' nodes
+//! which creators still run, and removes the files of the others. If a node can't be reached, its
+//! creators count as running. A file whose name is being changed is left for the keeper's next
+//! turn.
 
 use crate::Cluster;
 use crate::peers::messages::{List, decode};
@@ -22,8 +23,8 @@ impl<'a> Cluster<'a> {
     /// Removes files of this node whose creators, on any node, have ended.
     ///
     /// # Errors
-    /// EHOSTDOWN: a node can't be reached, and its files are left; EIO. The other files are removed
-    /// all the same.
+    /// EHOSTDOWN if a node can't be reached: the files of its creators are left, the others are
+    /// removed; EIO.
     pub fn follow_creators(&self) -> Result<Followed> {
         let me = self.names().node_of_several().unwrap_or(0);
         let mut done = Followed::default();
@@ -65,8 +66,8 @@ impl<'a> Cluster<'a> {
         result.map(|()| done)
     }
 
-    /// Asks the other nodes whether their creators run. A process whose state isn't known counts as
-    /// running.
+    /// Asks the other nodes whether the creators on them still run. A process whose state isn't
+    /// known counts as running.
     fn ask_for_creators(
         &self,
         me: u32,

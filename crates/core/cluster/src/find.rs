@@ -1,4 +1,4 @@
-//! Finding and describing objects by their attributes, on all nodes.
+//! Finds objects by their attributes, and describes objects, on all nodes.
 //!
 //! A search in a directory asks all nodes for pages, which arrive in any order. A description comes
 //! from the object's home; one request covers many objects.
@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 
 impl<'a> Cluster<'a> {
-    /// The description of an object, as one request to its home brings it.
+    /// Returns the description of an object, with one request to its home.
     ///
     /// # Errors
-    /// ENOENT if there is no such object; EHOSTDOWN if its home can't be asked; EIO.
+    /// ENOENT if there is no such object; EHOSTDOWN if its home can't be reached; EIO.
     pub fn describe(&self, id: ObjectId) -> Result<Description> {
         let one = self.describe_all(&[id]).pop();
         one.unwrap_or(Err(Errno::IO))
@@ -26,7 +26,7 @@ impl<'a> Cluster<'a> {
     /// As [`Cluster::describe`] for each of these; one request to another node covers many objects.
     ///
     /// # Errors
-    /// Of each: as for [`Cluster::describe`].
+    /// For each object, those of [`Cluster::describe`].
     pub fn describe_all(&self, ids: &[ObjectId]) -> Vec<Result<Description>> {
         let mut all = Vec::with_capacity(ids.len());
         let mut left: BTreeMap<NodeId, VecDeque<usize>> = BTreeMap::new();
@@ -97,10 +97,11 @@ impl<'a> Cluster<'a> {
         heads.iter().zip(reply).map(read).collect()
     }
 
-    /// The reply to another node's [`Cluster::describe_all`].
+    /// Serves another node's [`Cluster::describe_all`]: returns the descriptions of the first of
+    /// these objects, as many as fit into a reply.
     ///
     /// # Errors
-    /// EPROTO for none, or too many; EAGAIN if the first is being changed.
+    /// EPROTO if `ids` is empty or too long; EAGAIN if the first object is being changed.
     pub(crate) fn described_part(&self, ids: &[ObjectId]) -> Result<Vec<Described>> {
         if !(1..=DESCRIBED).contains(&ids.len()) {
             return Err(Errno::PROTO);
@@ -108,14 +109,14 @@ impl<'a> Cluster<'a> {
         let (mut all, mut bytes) = (Vec::new(), 0);
         for &id in ids {
             let one = match self.remote_home(id) {
-                // No node asks for such an object.
+                // No node sends requests about a part or a view.
                 _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
                 Some(_) => Err(Errno::REMCHG),
                 None => self.index().describe_here(id),
             };
             match one {
-                // Another operation is in progress on it: a process that asks for this object alone
-                // waits.
+                // Another operation is changing the object: the requesting process sends the
+                // request again, with this object first, and waits.
                 Err(Errno::AGAIN) if all.is_empty() => return Err(Errno::AGAIN),
                 Err(Errno::AGAIN) => break,
                 _ => {}
@@ -130,13 +131,13 @@ impl<'a> Cluster<'a> {
         Ok(all)
     }
 
-    /// Tells all objects of the directory for which all these terms hold, in no order. An object
-    /// with several names is listed by the one by which it is in the index, if that is in this
-    /// directory. A value may also be told if it is so near to an end of a range that it has the
-    /// same place (`Order`).
+    /// Calls `each` for all objects of the directory for which all these terms hold, in no order.
+    /// An object with several names appears under its name in the index, if that is in this
+    /// directory. An object whose value is just outside a range may appear, too, if its value has
+    /// the same `Order` as an end of the range.
     ///
     /// # Errors
-    /// EINVAL without a term; EHOSTDOWN if a node can't be asked; EIO.
+    /// EINVAL without a term; EHOSTDOWN if a node can't be reached; EIO.
     pub fn matching(
         &self,
         terms: &[Term],
@@ -154,7 +155,8 @@ impl<'a> Cluster<'a> {
         self.index().all_matching_here(&wanted, dir, each)
     }
 
-    /// Asks all other nodes at once, until none of them has more.
+    /// Sends the search to all other nodes at once, and repeats it until no node has a further
+    /// page.
     fn matching_on_peers(
         &self,
         terms: &[Wanted],

@@ -1,7 +1,7 @@
-//! Asking other nodes for copies into files that lie there.
+//! Requests to other nodes to copy into their files.
 //!
-//! A request carries two ids and ranges, no bytes: the asked node reads the source as any node does
-//! (`serve/copy.rs`).
+//! A request contains two ids and ranges, but no bytes: the serving node reads the source as any
+//! node does (`serve/copy.rs`).
 
 use super::Range;
 use crate::Cluster;
@@ -12,11 +12,11 @@ use forebay_store::{NodeId, ObjectId, Result};
 use std::collections::BTreeMap;
 
 impl<'a> Cluster<'a> {
-    /// Makes another node copy from an open file to one of its own. Returns the number of bytes, at
-    /// least one.
+    /// Makes another node copy from an open file to one of that node's files. Returns the number of
+    /// bytes, at least one.
     ///
     /// # Errors
-    /// ENODATA: the first file ends there; as for reading and writing.
+    /// ENODATA: the first file ends before `at`. Those of reading and writing.
     pub(crate) fn copy_remote(
         &self,
         (from, at): (u32, u64),
@@ -30,9 +30,9 @@ impl<'a> Cluster<'a> {
         Ok(done as usize)
     }
 
-    /// Makes nodes copy, all at once, from an open file to their parts of a striped one, which was
-    /// truncated this many times. Returns the number of bytes that each has copied, of its ranges
-    /// in their order.
+    /// Makes several nodes copy, at the same time, from an open file to their parts of a striped
+    /// file, which was truncated `cuts` times. Returns the number of bytes that each node has
+    /// copied, counted over its ranges in their order.
     pub(crate) fn ask_copies(
         &self,
         from: u32,

@@ -1,8 +1,8 @@
 //! The bytes of files that lie on one other node, and syncs of all nodes.
 //!
-//! A request carries at most `MAX_BODY` bytes. Longer reads and writes go in several requests,
-//! which other processes may see one by one; those of a read are in flight together. An error after
-//! the first request ends the call with the bytes that were done.
+//! A request carries at most `MAX_BODY` bytes. Longer reads and writes take several requests, and
+//! other processes may see the effect of each. The requests of a read are in flight together. If a
+//! request after the first one fails, the call returns the number of bytes done before.
 
 use crate::Cluster;
 use crate::peers::messages::Record;
@@ -14,7 +14,7 @@ use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-/// Requests of one read that are in flight at the same time.
+/// Maximum number of requests of one read that are in flight at the same time.
 const MAX_READS_IN_FLIGHT: usize = 4;
 
 /// How requests that were in flight together ended.
@@ -30,7 +30,7 @@ impl<'a> Cluster<'a> {
         self.remote_live(index).is_some() || self.striped(index).is_some()
     }
 
-    /// Makes all entries durable, on whatever nodes they lie: the effect of `fsync` on a directory.
+    /// Makes the entries of all nodes durable: the effect of `fsync` on a directory.
     ///
     /// # Errors
     /// As for [`Cluster::sync`]; EHOSTDOWN if a node can't be reached.
@@ -58,11 +58,11 @@ impl<'a> Cluster<'a> {
         self.ask_each(&others, request, &()).into_iter().collect()
     }
 
-    /// The daemon of `home` has been restarted: tells it which files this node has open there.
-    /// Returns how many of them had been removed meanwhile.
+    /// Reports to the restarted daemon of `home` which of its files this node has open. Returns the
+    /// number of those that had been removed meanwhile.
     ///
     /// # Errors
-    /// EHOSTDOWN if it can't be asked.
+    /// EHOSTDOWN if the daemon can't be reached.
     pub fn open_again(&self, home: NodeId) -> Result<usize> {
         let mut lost = 0;
         let header = self.control.header();
@@ -110,7 +110,7 @@ impl<'a> Cluster<'a> {
                 match end {
                     Batch::Whole => continue,
                     Batch::EndOfFile => break,
-                    // The reply to its second request gives the reason.
+                    // The request below repeats the failed one, and returns its error.
                     Batch::Failed => {}
                 }
             }
@@ -136,7 +136,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Reads with up to [`MAX_READS_IN_FLIGHT`] requests in flight. Returns the number of bytes
-    /// until the first failed request, and its error.
+    /// until the first failed or short reply, and how the requests ended.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -183,8 +183,8 @@ impl<'a> Cluster<'a> {
         (done, Batch::Whole)
     }
 
-    /// As [`Cluster::write_at`]. A write that is longer than a message is done in several steps;
-    /// other processes may see each.
+    /// As [`Cluster::write_at`]. A write of more than `MAX_BODY` bytes takes several requests, and
+    /// other processes may see the effect of each.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
