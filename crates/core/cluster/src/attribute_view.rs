@@ -164,8 +164,8 @@ impl<'a> Cluster<'a> {
                 name: number(0).unwrap_or(0),
                 id: ObjectId(number(8).unwrap_or(0)),
             };
-            // If a position is given, the item before it has the same name's hash or a smaller one,
-            // and was returned last.
+            // A position with an id continues after the item that was returned last, which has the
+            // same hash of the name.
             let mut last = (from.id.0 != 0).then_some(from.name);
             let mut page = self.search(&view.words, from, None, PAGE)?;
             // An item's neighbours show whether other objects have the same name, so a page needs

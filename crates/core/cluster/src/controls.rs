@@ -71,7 +71,8 @@ impl<'a> Cluster<'a> {
         }
         let _critical = Critical::enter();
         let Ok(_lock) = self.objects().lock_live(index) else {
-            // An even edition isn't a laminated one; the home refuses what the controls forbid.
+            // With an even edition this node uses no copies, and the home refuses what the controls
+            // forbid.
             live.edition.store(known.next_multiple_of(2), Release);
             return;
         };

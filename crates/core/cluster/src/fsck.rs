@@ -1,7 +1,7 @@
-//! The part of the check that needs other nodes: records of this node that refer to theirs.
+//! The part of the check that needs other nodes: whether records of this node agree with theirs.
 //!
-//! Each entry refers to an object, each name that an object counts exists, each part has its file,
-//! and no intent is left. To be called while nothing changes.
+//! Checked are: each entry refers to an object, each name that an object counts exists, each part
+//! has its file, and no intent is left. To be called while nothing changes in the pool.
 
 use crate::Cluster;
 use crate::peers::messages::Record;
@@ -15,7 +15,8 @@ use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 
 const PART: &str = "names";
-/// How long a check of a node asks other nodes. The records that are left then are counted.
+/// Maximum time for which one node's check sends requests to other nodes. Records not checked by
+/// then are counted.
 const REMOTE_CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl<'a> Cluster<'a> {
@@ -24,7 +25,7 @@ impl<'a> Cluster<'a> {
     /// time.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be asked.
+    /// EHOSTDOWN if a node can't be reached.
     pub fn inspect_across(&self) -> Result<Report> {
         let mut report = Report::default();
         if self.remote.is_none() {
@@ -161,10 +162,10 @@ struct References {
     entries: Vec<(ObjectId, Vec<u8>, Entry)>,
     /// Names that an object counts: the object, a directory and the name in it.
     links: Vec<(ObjectId, ObjectId, Vec<u8>)>,
-    /// Directories: each, the one above, and its name there.
+    /// Directories: each with its parent and its name there.
     dirs: Vec<(ObjectId, ObjectId, Vec<u8>)>,
     parts: Vec<Part>,
-    /// Entries with which something began that isn't complete.
+    /// Entries with an intent: an operation on them isn't complete.
     notes: Vec<(ObjectId, Vec<u8>)>,
 }
 
@@ -193,7 +194,7 @@ impl<'a> Cluster<'a> {
                     Some((b'N', dir, name)) if !name.is_empty() => {
                         found.notes.push((dir, name.to_vec()));
                     }
-                    // The original of a copy may be removed: the keeper finds that out.
+                    // A copy's file may be removed already: the keeper then removes the copy.
                     Some((b'I', id, _)) if id.is_part() && !id.is_copy() => {
                         let inode = Inode::decode(value).map(|(inode, _)| inode);
                         let nlink = inode.map_or(0, |inode| inode.nlink);
@@ -208,7 +209,7 @@ impl<'a> Cluster<'a> {
         Ok(found)
     }
 
-    /// Whether this node has notes of operations on entries that aren't complete.
+    /// Whether this node has intents: operations on entries that aren't complete.
     ///
     /// # Errors
     /// If the records can't be read.
@@ -224,17 +225,19 @@ impl<'a> Cluster<'a> {
         Ok(any)
     }
 
-    /// After a loss of power on all nodes, each has the records that it had written last: one node
-    /// may have records of a change that another has lost. Makes the records here agree with those
-    /// of other nodes: removes entries without an object; restores names that a file counts, unless
-    /// another object has the name; gives a directory without an entry its entry back, or a name in
-    /// the root; removes parts without a file. Returns the number of repairs. Only while nobody
-    /// uses the pool, and when all nodes have settled their notes ([`Cluster::settle_notes`],
-    /// [`Cluster::has_notes`]): half of a rename in progress looks like an entry without its
-    /// object.
+    /// Makes this node's records agree with those of other nodes, after a loss of power on all
+    /// nodes: each then has the records that it had written last, and one node may have records of
+    /// a change that another has lost. Removes entries without an object; restores names that a
+    /// file counts, unless another object has the name; gives a directory without an entry its
+    /// entry back, or a name in the root; removes parts without a file. Returns the number of
+    /// repairs.
+    ///
+    /// To be called only while no process uses the pool, and after all nodes have settled their
+    /// intents ([`Cluster::settle_notes`], [`Cluster::has_notes`]): half of a rename in progress
+    /// looks like an entry without its object.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be asked.
+    /// EHOSTDOWN if a node can't be reached.
     pub fn mend_across(&self) -> Result<usize> {
         if self.remote.is_none() {
             return Ok(0);
@@ -302,9 +305,9 @@ impl<'a> Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// Restores the entry of a directory of this node that, by its inode, lies on another node; if
-    /// the name refers to another object now, makes a new entry in the root. Returns whether the
-    /// directory had none.
+    /// Restores a directory's entry, if the name in the directory's inode belongs to another node
+    /// and has no entry there. If the name refers to another object now, makes a new entry in the
+    /// root. Returns whether an entry was made.
     fn name_again(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Result<bool> {
         let Some(home) = self.remote_home_of_entry(dir, name) else {
             return Ok(false);
@@ -326,8 +329,8 @@ impl<'a> Cluster<'a> {
                 return Ok(true);
             }
         }
-        // Searches for a name whose entry lies on this node: then one local transaction does it
-        // all.
+        // Finds a name whose entry lies on this node, so that one local transaction makes all
+        // changes.
         let names = (0..1u32 << 20).map(|n| format!("#{}.{n}", id.0).into_bytes());
         let mut here =
             names.filter(|name| self.remote_home_of_entry(ObjectId::ROOT, name).is_none());
@@ -348,14 +351,14 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// A directory other than the root, with its parent and name as in its inode.
+/// Returns a directory other than the root with the parent and name in its inode.
 fn named_dir(id: ObjectId, record: &[u8]) -> Option<(ObjectId, ObjectId, Vec<u8>)> {
     let (inode, name) = Inode::decode(record)?;
     let is_named = inode.is_dir() && id != ObjectId::ROOT && inode.tail == tail::NAME;
     is_named.then(|| (id, ObjectId(inode.parent), name.to_vec()))
 }
 
-/// Whether, by its inode, a directory lies in another one than `dir`.
+/// Whether a directory's inode names another parent than `dir`.
 fn is_in_other_directory(inode: &Inode, dir: ObjectId) -> bool {
     inode.is_dir() && inode.parent != dir.0
 }

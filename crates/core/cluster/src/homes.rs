@@ -1,4 +1,5 @@
-//! The store's messages about other nodes' objects when uses and locks end here.
+//! The requests to other nodes that the store itself causes, such as when uses and locks of their
+//! objects end here.
 //!
 //! Implements the store's trait `Remote`, by which a store of several nodes reaches this crate.
 
@@ -18,8 +19,8 @@ impl Remote for Nodes {
     }
 
     /// Doesn't wait for a reply: no later request depends on the message, and an error at the home
-    /// doesn't concern the process that closes the file. If the message gets lost, the home asks
-    /// after a while ([`Store::use_of`]).
+    /// doesn't concern the process that closes the file. If the message gets lost, the home's
+    /// periodic check ends the use ([`Store::use_of`]).
     fn closed(&self, id: ObjectId, number: u64) {
         let home = self.peers.node_of(id.slot());
         let (kind, head) = request::CLOSE.message(&(id, number));

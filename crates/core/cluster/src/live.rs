@@ -1,8 +1,8 @@
-//! Opening objects of any node: a live entry of this node stands for each object that is open here.
+//! Opens objects of any node: each object that is open on this node has a live entry here.
 //!
 //! The live entry of another node's object has the flag `REMOTE` and a number, by which the home
-//! knows this node's use of the object. The home keeps the object open until it is told that the
-//! use has ended. A node has one use of an object for all its processes.
+//! knows this node's use of the object. The home keeps the object open until this node reports that
+//! the use has ended. A node has one use of an object for all its processes.
 
 use crate::Cluster;
 use crate::peers::requests::request;
@@ -19,8 +19,8 @@ use std::time::Duration;
 /// The state of a file of another node that is to be opened.
 #[derive(Debug, Default)]
 pub struct RemoteOpen {
-    /// The home already keeps it open. Fields that have no value here aren't needed: there was an
-    /// entry.
+    /// The use, if the home already keeps the object open for this node. It is taken if a live
+    /// entry is made of it.
     pub opened: Option<Opened>,
     /// The object's attributes, if they came with the reply.
     pub inode: Option<Inode>,
@@ -28,12 +28,12 @@ pub struct RemoteOpen {
     pub counts: u32,
 }
 
-/// How long after the reply of its home a use may become a live entry. Less than the time between
-/// two checks by the home whether the file is still open (`Server::check_open`).
+/// Maximum time after the request until a use becomes a live entry. Less than the time between two
+/// checks by the home whether the file is still open (`Server::check_open`).
 const USED_WITHIN: Duration = Duration::from_secs(2);
 
 impl<'a> Cluster<'a> {
-    /// Becomes a user of object `id`, which must exist, and returns its live entry.
+    /// Makes this process a user of the object `id`, and returns its live entry.
     ///
     /// # Errors
     /// ENOENT if the object was removed; ENFILE if `MAX_LIVE` objects are open.
@@ -49,7 +49,7 @@ impl<'a> Cluster<'a> {
         self.live_acquire_opened(id, &mut RemoteOpen::default())
     }
 
-    /// As [`Cluster::live_acquire_held`], for an object that another node may keep open for us
+    /// As [`Cluster::live_acquire_held`], for an object that its home may keep open for this node
     /// already.
     ///
     /// # Errors
@@ -68,14 +68,15 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Gives back a use at the home for which no live entry was made.
+    /// Ends a use at the home of which no live entry was made.
     pub fn close_opened(&self, opened: Opened) {
         if let Some(remote) = &self.remote {
             remote.closed(opened.id, opened.number);
         }
     }
 
-    /// Tells the home that this node has the object open, unless it knows.
+    /// Fills the live entry of another node's object, and opens the object at its home unless that
+    /// was done before.
     fn live_load_remote(
         &self,
         index: u32,
@@ -101,13 +102,13 @@ impl<'a> Cluster<'a> {
         live.lease_until.store(0, Relaxed);
         let mut opened = remote.opened.take();
         if let Some(late) = opened.take_if(|o| o.asked_at.elapsed() > USED_WITHIN) {
-            // The home may have given it up.
+            // The home may have closed the use already.
             self.close_opened(late);
         }
         let number = opened.as_ref().map_or_else(new_use, |o| o.number);
         live.ctime.store(number as i64, Relaxed);
-        // If this process dies now, or gets no reply, the process that ends the entry tells the
-        // home.
+        // The flag is set first: if this process dies now, or gets no reply, the process that
+        // releases the live entry ends the use at the home.
         live.flags.fetch_or(flag::REMOTE, AcqRel);
         if opened.is_none() {
             match self.ask(home, request::OPEN, &(id, number)) {
@@ -124,7 +125,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// The home of the object for which the entry stands, if it is another node.
+    /// Returns the home and id of a live entry's object, if the home is another node.
     #[inline]
     pub(crate) fn remote_live(&self, index: u32) -> Option<(NodeId, ObjectId)> {
         let live = self.objects().live(index);
@@ -136,19 +137,19 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Calls `f` with the live entry of an object, which is kept open meanwhile by an open file
-/// description. (The places for references without a description are few, and for short uses.)
+/// Calls `f` with the live entry of an object, which an open file description keeps open meanwhile.
+/// (A reference without a description takes one of a few places, meant for short uses.)
 pub(crate) fn with_open<T>(
     store: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T>,
 ) -> Result<T> {
     let (live, held) = store.live_acquire_held(id).map_err(|e| match e {
-        // The asking node has the file open; this node has lost it, by a death.
+        // The requesting node has the file open, but a death has removed it from this node.
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;
-    // The process that asks has the file open itself.
+    // This description isn't a use of its own: the requesting process has the file open.
     let opener = Opener::Kept(store.names().node());
     let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
     let open = store

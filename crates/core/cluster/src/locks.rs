@@ -1,15 +1,16 @@
 //! Locks of programs on files of any node, and the search for deadlocks.
 //!
-//! The home's lock table has all locks of a file. This module waits for them.
+//! The lock table of a file's home contains all its locks. This module waits until conflicting
+//! locks are released.
 //!
-//! A deadlock is a circle of processes, on any nodes, that wait for each other's locks. The waiting
-//! process searches: at first where no other node must be asked, later on all nodes, in growing
-//! intervals. It finds out which processes hold the lock it wants, which locks these wait for,
-//! which processes hold those, and so on, back to itself. The answers come from different moments.
-//! But a waiting process releases no locks: so if at the end all members still wait for the same
-//! locks, the circle existed at one moment. A search follows only processes that began to wait
-//! earlier than the searching one. So one member finds the circle, the one that closed it, and gets
-//! EDEADLK.
+//! A deadlock is a circle of processes, on any nodes, that wait for each other's locks. Each
+//! waiting process searches for such a circle in growing intervals, at first without requests to
+//! other nodes, later on all nodes. It finds the processes that hold the lock it wants, the locks
+//! for which these wait, the processes that hold those, and so on, back to itself. The replies come
+//! from different moments. But a waiting process releases no locks: so if at the end all members
+//! still wait for the same locks, the circle existed at one moment. A search follows only processes
+//! that began to wait earlier than the searching process. So only one member finds the circle, the
+//! process that closed it, and it gets EDEADLK.
 //!
 //! As in Linux, the search covers locks of processes only (F_SETLKW), and assumes that no other
 //! thread of a waiting process releases a lock.
@@ -37,7 +38,7 @@ const MAX_SEARCHED_PROCESSES: usize = 64;
 type Path = Vec<(Owner, u64)>;
 
 impl<'a> Cluster<'a> {
-    /// The obstacles to a lock on a range.
+    /// Returns a lock that conflicts with a lock on a range; None if there is none.
     ///
     /// # Errors
     /// EHOSTDOWN.
@@ -96,8 +97,8 @@ impl<'a> Cluster<'a> {
     /// flock(2) of description `open`, waiting for others if `wait`.
     ///
     /// # Errors
-    /// EAGAIN if it would have to wait; EINTR if a signal arrived while it waited; ENOLCK if there
-    /// is no place for more locks; EHOSTDOWN.
+    /// EAGAIN if it would have to wait; EINTR if a signal arrived while it waited; ENOLCK if the
+    /// lock table is full; EHOSTDOWN.
     pub fn flock(&self, open: u32, want: LockType, wait: bool) -> Result<()> {
         if want == LockType::Unlocked && self.objects().open_file(open).locker.load(Acquire) == 0 {
             return Ok(());
@@ -113,7 +114,8 @@ impl<'a> Cluster<'a> {
         self.lock(&request, wait)
     }
 
-    /// fcntl's lock on a range of what `open` has open: of this process, or of the description.
+    /// Sets fcntl's lock on a range of the file that `open` has open. Its owner is this process, or
+    /// the description if `of_description`.
     ///
     /// # Errors
     /// As for [`Cluster::flock`]; EDEADLK if processes would wait for each other for ever.
@@ -135,7 +137,8 @@ impl<'a> Cluster<'a> {
             return Ok(());
         }
         if !of_description {
-            // First: a process that releases the locks of this process reads it.
+            // Set before the lock exists: a process that releases the locks of this process reads
+            // this flag.
             any.store(1, Release);
         }
         self.lock(&request, wait)
@@ -162,8 +165,8 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Whether the process that waits for `mine` is to give up. Without `ask` only what this node
-    /// knows is examined.
+    /// Whether the process that waits for `mine` must give up because of a deadlock. Without `ask`,
+    /// examines only what this node knows.
     pub(crate) fn is_deadlock(&self, mine: &Waited, ask: bool) -> Result<bool> {
         let ask = ask && self.remote.is_some();
         let (mut path, mut seen) = (Path::new(), Vec::new());
@@ -201,8 +204,8 @@ impl<'a> Cluster<'a> {
         false
     }
 
-    /// The processes whose locks conflict. A node that can't be asked counts as having none, so no
-    /// deadlock through it is found.
+    /// Returns the processes whose locks conflict with `wait`. An unreachable node counts as having
+    /// no locks, so no deadlock through it is found.
     fn blockers(&self, wait: &Waited, ask: bool) -> Vec<Owner> {
         if wait.home == self.names().node() {
             let locks = self.locks().locks_of(wait.request.object);
@@ -298,7 +301,7 @@ mod tests {
         assert_eq!(s.checker().check(), Ok(vec![]));
     }
 
-    /// Makes another process wait, as others see it.
+    /// Records that another process waits for a lock.
     fn let_wait(s: &TestStore, slot: u32, stamp: u64, request: &Request) {
         let wait = &s.control().process(slot as usize).waits[0];
         wait.object.store(request.object.0, Relaxed);

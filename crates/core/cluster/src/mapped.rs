@@ -1,6 +1,6 @@
-//! Mapping files: only pages that lie on this node can be mapped.
+//! Maps files; only pages that lie on this node can be mapped.
 //!
-//! A file of another node is mapped through a shadow copy, which is the faces' task; here it is
+//! A file of another node is mapped through a shadow copy, which the faces make; here the result is
 //! ENODEV. `stripes/own.rs` maps this node's chunks of a striped file.
 
 use crate::Cluster;
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
-    /// Which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and where
-    /// they lie. Pages that aren't there yet (holes, and room nobody has written to) are
-    /// made if they are at most `budget`; otherwise they are left out, as is what lies
-    /// behind the end of the file.
+    /// Returns which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and
+    /// where they lie. Pages that don't exist yet (holes, and reserved room that was never written)
+    /// are made if there are at most `budget`; otherwise they are left out, as are pages behind the
+    /// end of the file.
     ///
     /// The caller holds a place from `Store::map_claim`.
     ///
@@ -29,11 +29,11 @@ impl<'a> Cluster<'a> {
         self.mappings().map_here(index, offset, len, budget)
     }
 
-    /// From now on an open file may be changed through a mapping without notice: no part of it is
-    /// sealed until its last close.
+    /// Unseals an open file, which a mapping may change without notice from now on: no part of it
+    /// is sealed again until its last close.
     ///
     /// # Errors
-    /// EIO: the content isn't what was written. ETIMEDOUT.
+    /// EIO if the content doesn't match its checksums; ETIMEDOUT.
     pub fn unseal_for_mapping(&self, index: u32) -> Result<()> {
         let here = match self.striped(index) {
             Some(f) if f.home.is_some() => match self.stripes().own_part(&f, false)? {

@@ -1,10 +1,11 @@
-//! Writing back changes made through mappings of files whose bytes lie on other nodes.
+//! Writes back changes that were made through mappings of files whose bytes lie on other nodes.
 //!
 //! Only changed bytes are written, so that nodes that change different bytes of a page don't undo
-//! each other's work. The changes of a range travel as *runs*. A run has its begin (4 bytes, from
-//! the start of the range), its length (4 bytes), the bytes that were there when the page was
-//! fetched, and the new bytes. By the old bytes, the node that keeps the file sees whether somebody
-//! else has changed them since. The new bytes win; the conflict is reported.
+//! each other's work. The changes of a range travel as *runs*. A run consists of its start (4
+//! bytes, relative to the range), its length (4 bytes), the bytes as they were when the page was
+//! fetched, and the new bytes. By the old bytes, the node that stores the file detects whether
+//! another process has changed them since. The new bytes overwrite that change, and the conflict is
+//! reported.
 
 use crate::Cluster;
 use crate::data::whole;
@@ -19,7 +20,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 
 const HEAD: usize = 8;
-/// The file has become shorter: the bytes there were removed.
+/// The error of a write beyond the end: the file was truncated, and the run is dropped.
 const GONE: Errno = Errno::SRCH;
 
 /// A run of changed bytes.
@@ -29,7 +30,8 @@ struct Run<'a> {
     now: &'a [u8],
 }
 
-/// Where `now` differs from `before`: start and end of each run. Both are equally long.
+/// Returns start and end of each run in which `now` differs from `before`. Both have the same
+/// length.
 fn runs<'a>(before: &'a [u8], now: &'a [u8]) -> impl Iterator<Item = (usize, usize)> + 'a {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -46,7 +48,7 @@ fn runs<'a>(before: &'a [u8], now: &'a [u8]) -> impl Iterator<Item = (usize, usi
     })
 }
 
-/// Calls `send` with all changes, as many at a time as fit into `most` bytes.
+/// Calls `send` with bodies of at most `most` bytes that together contain all changes.
 pub(crate) fn pack(
     before: &[u8],
     now: &[u8],
@@ -72,7 +74,7 @@ pub(crate) fn pack(
     if body.is_empty() { Ok(()) } else { send(&body) }
 }
 
-/// The first run of a body, and the rest; None if it isn't one.
+/// Returns the first run of a body, and the rest; None if the body is malformed.
 fn unpack(body: &[u8]) -> Option<(Run<'_>, &[u8])> {
     let (at, rest) = body.split_first_chunk::<4>()?;
     let (len, rest) = rest.split_first_chunk::<4>()?;
@@ -87,7 +89,7 @@ fn unpack(body: &[u8]) -> Option<(Run<'_>, &[u8])> {
 /// the other process, if it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Offsets; there may be other bytes in between.
+    /// Offsets in the file. Not all bytes in between need be in conflict.
     pub range: Range<u64>,
     /// The number of the node.
     pub with: Option<u32>,
@@ -97,7 +99,7 @@ pub struct Conflict {
 pub(crate) type WireConflict = Option<(u64, u64, Option<u32>)>;
 
 impl Conflict {
-    /// Adds a conflict, if there is one, to those that are known.
+    /// Extends `all` by a further conflict, if there is one.
     pub fn add(all: &mut Option<Conflict>, one: Option<Conflict>) {
         let Some(one) = one else { return };
         let all = all.get_or_insert_with(|| one.clone());
@@ -120,9 +122,9 @@ impl Conflict {
     }
 }
 
-/// Carries out the operations in a body, with `read` (which returns the number of bytes) and
-/// `write` at offsets. Returns the range of bytes that another process had changed, too, to
-/// different values.
+/// Writes the runs in a body with `write`, and compares the present bytes by `read`, which returns
+/// their number. Returns the range of bytes that another process had also changed, to different
+/// values.
 fn apply(
     offset: u64,
     mut body: &[u8],
@@ -154,9 +156,9 @@ fn apply(
 }
 
 impl<'a> Cluster<'a> {
-    /// Writes the bytes of a range of a file, which was `before`, that are different in `now`.
-    /// Bytes beyond the end of the file at that time are left out. Changes by others to these bytes
-    /// meanwhile are overwritten, and reported.
+    /// Writes those bytes of a range of a file that differ between `before` and `now`. Bytes beyond
+    /// the present end of the file are left out. Changes of the same bytes by other processes are
+    /// overwritten, and reported.
     ///
     /// # Errors
     /// As for [`Cluster::write_at`]. Some of the changes may have been written.
@@ -191,7 +193,7 @@ impl<'a> Cluster<'a> {
         Ok(conflict)
     }
 
-    /// Makes another node carry out the operations in a body. `cuts`: see `stripes.rs`.
+    /// Makes another node write the runs in a body. `cuts`: see `stripes.rs`.
     pub(crate) fn merge_remote(
         &self,
         node: NodeId,
@@ -206,8 +208,8 @@ impl<'a> Cluster<'a> {
         reply.map(|(conflict, _)| Conflict::from_wire(conflict))
     }
 
-    /// Carries out the operations in a body on a file of this node, which was truncated this many
-    /// times, if that is known; for a process of the node `by`, or of this one (None).
+    /// Writes the runs in a body to a file of this node, for a process of the node `by` (None: of
+    /// this node). `cuts`: the number of truncations that the process knows, for a file with parts.
     pub(crate) fn merge_here(
         &self,
         index: u32,
@@ -216,7 +218,7 @@ impl<'a> Cluster<'a> {
         offset: u64,
         body: &[u8],
     ) -> Result<Option<Conflict>> {
-        // Writers of pieces of a striped file aren't noted.
+        // The last writer of a piece of a striped file isn't recorded.
         let with = match cuts {
             None => self.changed_beside(index, by),
             Some(_) => None,
@@ -256,7 +258,8 @@ impl<'a> Cluster<'a> {
         Ok(both.map(|range| Conflict { range, with }))
     }
 
-    /// The number of the node, not `by`, whose process has changed a file of this node last.
+    /// Returns the number of the node whose process was the last to change a file of this node, if
+    /// that node isn't `by`.
     fn changed_beside(&self, index: u32, by: Option<NodeId>) -> Option<u32> {
         match self.objects().live(index).changed_beside(by)? {
             None => self.names().node_of_several(),
@@ -321,7 +324,7 @@ mod tests {
     fn only_what_changed_is_written() {
         for seed in 0..200 {
             let (before, now) = changed(seed, (seed as usize * 97) % 5000, seed % 11);
-            // Another process has changed all the bytes that we haven't.
+            // Another process has changed all bytes that are equal in `before` and `now`.
             let theirs = |i: usize| {
                 if before[i] == now[i] {
                     !before[i]

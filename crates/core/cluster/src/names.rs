@@ -1,8 +1,8 @@
-//! Looking up names and attributes of any node, and changing attributes.
+//! Looks up names and attributes of any node, and changes attributes.
 //!
-//! A look-up waits for an entry that is being renamed. A look-up on another node also returns
-//! attributes, and with `open` opens the file, in the same request. Attributes by which resolved
-//! paths may become wrong change on the node that changes names.
+//! A lookup waits for an entry that is being renamed. A lookup on another node also returns
+//! attributes, and with `open` opens the file, in the same request. Changes of attributes that may
+//! make resolved paths wrong are carried out by the node of names.
 
 use crate::Cluster;
 use crate::backoff::Backoff;
@@ -22,16 +22,16 @@ use std::time::Instant;
 pub struct Found {
     /// None: the name has no entry.
     pub entry: Option<Entry>,
-    /// The attributes, if they came along.
+    /// The attributes, if the reply contained them.
     pub inode: Option<Inode>,
-    /// The file is open on its home.
+    /// The use by which the file is open on its home, if the lookup opened it.
     pub opened: Option<Opened>,
     /// [`Store::counts`] as it was before the request.
     pub counts: u32,
 }
 
 impl<'a> Cluster<'a> {
-    /// The entry `name` of `parent`.
+    /// Returns the entry `name` of `parent`, after any rename of it in progress.
     ///
     /// # Errors
     /// ENAMETOOLONG; EIO.
@@ -122,7 +122,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// The attributes of `id` as of now, those of an open file included.
+    /// Returns the present attributes of `id`, even if it is open.
     ///
     /// # Errors
     /// ENOENT if there is no such object.
@@ -152,7 +152,7 @@ impl<'a> Cluster<'a> {
         self.names().stat_here(id)
     }
 
-    /// The tail of the record: a link's target, a directory's own name.
+    /// Returns the inode and the tail of its record: a link's target, a directory's own name.
     ///
     /// # Errors
     /// ENOENT if there is no such object.
@@ -200,7 +200,7 @@ impl<'a> Cluster<'a> {
         self.names().set_attr_here(id, set)
     }
 
-    /// The name of `id` in directory `parent`, found by listing it; None if it has none.
+    /// Returns the name of `id` in the directory `parent`, which it lists; None if there is none.
     ///
     /// # Errors
     /// EIO.

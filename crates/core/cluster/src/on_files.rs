@@ -1,7 +1,7 @@
-//! Controls that change where the bytes of a file may lie, of files of any node.
+//! Applies controls that decide where the bytes of a file may lie, for files of any node.
 //!
-//! The home and the nodes with parts follow a change: they move bytes that must no longer lie in
-//! memory to `files` media, and seal files that have checksums from now on. Before parts are
+//! After such controls change, the home and the nodes with parts move bytes that must no longer lie
+//! in memory to `files` media, and seal files that have checksums from now on. Before parts are
 //! written, their nodes get the file's controls.
 
 use crate::Cluster;
@@ -15,12 +15,13 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
-    /// The word of a file was `before` and is `word` now: sends it to the parts, moves bytes that
-    /// must not lie in memory any more, and seals a file that has checksums from now on.
+    /// Applies a change of a file's controls from `before` to `word`: sends them to the parts,
+    /// moves bytes that must not lie in memory any more, and seals a file that has checksums from
+    /// now on.
     ///
     /// # Errors
-    /// ENOSPC: `files` media are full. EBUSY: the file is mapped. EHOSTDOWN: a node can't be asked.
-    /// Some bytes may have been moved.
+    /// ENOSPC: `files` media are full. EBUSY: the file is mapped. EHOSTDOWN: a node can't be
+    /// reached. Some bytes may have been moved.
     pub fn follow_word(&self, id: ObjectId, before: u64, word: u64) -> Result<()> {
         let moves = self.content().keeps_on_files(word) && !self.content().keeps_on_files(before);
         let seals = is_summed(word) && !is_summed(before);
@@ -70,7 +71,7 @@ impl<'a> Cluster<'a> {
             Some(node) => self.ask(node, request::SYNC_PART, &id),
             None => with_open(self, id, |live| self.durability().sync_here(live)),
         };
-        // The file has none.
+        // This node has no part of the file.
         match sealed {
             Err(Errno::NOENT) => Ok(()),
             other => other,
@@ -90,7 +91,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Before something is written to parts of a file: they know what of its controls is theirs.
+    /// Makes sure that a file's parts have its controls, before anything is written to them.
     #[inline]
     pub(crate) fn prepare_parts(&self, f: &Striped) -> Result<()> {
         let live = self.objects().live(f.index);
@@ -105,7 +106,8 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Sends the word of a file's parts to all nodes that may have some, and sets it on this one.
+    /// Sends the controls of a file's parts to all nodes that may have some, and sets them for this
+    /// node's part.
     #[cold]
     fn notify_parts(&self, id: ObjectId, word: u64) -> Result<()> {
         let nodes = self.stripes().part_nodes(id)?;

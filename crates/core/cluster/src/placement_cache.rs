@@ -1,18 +1,19 @@
-//! The placements of chunks of spilled files that this process knows.
+//! A cache of the placements of spilled files' chunks, for one process.
 //!
-//! A table of [`REMEMBERED`] entries, indexed by a hash of file, number of cuts and chunk; a new
-//! entry replaces the one in its place. The table has no lock: each entry has a checksum, and an
-//! entry that another thread is writing fails it. Memory is allocated with the first entry.
+//! The cache is a table of [`REMEMBERED`] entries, indexed by a hash of file, number of cuts and
+//! chunk; a new entry replaces the old one at its index. The table has no lock: each entry has a
+//! checksum, and an entry that another thread is writing fails it. Memory is allocated with the
+//! first entry.
 
 use forebay_store::placements::Placed;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use twox_hash::XxHash3_64;
 
-/// Placements that a process remembers.
+/// Number of placements that a process caches.
 const REMEMBERED: usize = 2048;
 
-/// Placements that this process has been told: a place by the hash of file, cuts and chunk. Without
-/// a lock: what was read while another thread wrote doesn't have the right sum.
+/// The table, allocated with the first entry. It has no lock: an entry read while another thread
+/// wrote it has a wrong checksum.
 #[derive(Default)]
 pub(crate) struct PlacementCache(AtomicPtr<[Remembered; REMEMBERED]>);
 
@@ -46,13 +47,13 @@ impl PlacementCache {
                 Ok(_) => all = new,
                 Err(other) => {
                     all = other;
-                    // SAFETY: no other thread has seen it.
+                    // SAFETY: no other thread has seen `new`.
                     drop(unsafe { Box::from_raw(new) });
                 }
             }
         }
         let n = sum(&[key[0], key[1], key[2], 0]) >> 8;
-        // SAFETY: it stays as long as this does.
+        // SAFETY: the table is freed only when `self` is dropped.
         Some(unsafe { &(*all)[n as usize % REMEMBERED] })
     }
 
@@ -81,7 +82,7 @@ impl Drop for PlacementCache {
     fn drop(&mut self) {
         let all = self.0.load(Acquire);
         if !all.is_null() {
-            // SAFETY: it was made by a box; no thread uses it any more.
+            // SAFETY: the table was made by a box; no thread uses it any more.
             drop(unsafe { Box::from_raw(all) });
         }
     }

@@ -1,7 +1,8 @@
 //! The quota of a pool on all its nodes: each node's grant and usage.
 //!
-//! Nothing here decides: the origin service gives grants (`crates/services/origin/src/quota.rs`), and each
-//! node's store holds its operations to its own (`crates/core/store/src/quota.rs`).
+//! This module makes no decisions: the origin service gives grants
+//! (`crates/services/origin/src/quota.rs`), and each node's store keeps its operations within the
+//! node's grant (`crates/core/store/src/quota.rs`).
 
 use crate::Cluster;
 use crate::peers::requests::request;
@@ -10,7 +11,7 @@ use forebay_store::quota::Amount;
 use forebay_store::{NewObject, ObjectId, Result};
 
 impl Cluster<'_> {
-    /// The numbers of all nodes; 0 in a pool of one node.
+    /// Returns the numbers of all nodes; only 0 in a pool of one node.
     pub fn quota_nodes(&self) -> Vec<u32> {
         match self.peers() {
             Some(peers) => peers.nodes().iter().map(|node| node.0).collect(),
@@ -23,11 +24,11 @@ impl Cluster<'_> {
         self.peers().map_or(0, |peers| peers.node_of(id.slot()).0)
     }
 
-    /// The node that counts an object which is about to be made: the node on which it will lie, if
-    /// there is room.
+    /// Returns the node that counts an object which is about to be created: the node on which it
+    /// will lie, if that has room.
     pub fn quota_node_of_new(&self, parent: ObjectId, name: &[u8], new: &NewObject<'_>) -> u32 {
         let Some(peers) = self.peers() else { return 0 };
-        // One without a name is made here.
+        // An object without a name is created on this node.
         let remote = if name.is_empty() || self.is_made_here(parent, new) {
             None
         } else {
@@ -36,7 +37,7 @@ impl Cluster<'_> {
         remote.unwrap_or(peers.this_node()).0
     }
 
-    /// Sets a node's total grant, if one is given. Returns the node's usage after that.
+    /// Sets a node's total grant, if `granted` is given. Returns the node's usage after that.
     ///
     /// # Errors
     /// EHOSTDOWN and the like: it isn't known whether the grant is set.

@@ -1,8 +1,8 @@
-//! Removing names of any node, and objects with their last name.
+//! Removes names of any node, and objects with their last name.
 //!
-//! An entry beside its object is removed in one transaction. For an entry whose object lies on
-//! another node, see `cross_node`. Directories, and symbolic links in a pool of several nodes, are
-//! removed by the node that changes names.
+//! An entry on the same node as its object is removed in one transaction. For an entry whose object
+//! lies on another node, see `cross_node`. In a pool of several nodes, the node of names removes
+//! directories and symbolic links.
 
 use crate::Cluster;
 use crate::peers::requests::request;
@@ -17,7 +17,7 @@ impl<'a> Cluster<'a> {
     ///
     /// # Errors
     /// ENOENT: the name doesn't exist. EISDIR: it is a directory. ESTALE: names have changed since
-    /// `epoch`. EROFS: it is in the view. EHOSTDOWN: its home can't be asked.
+    /// `epoch`. EROFS: it is in the view. EHOSTDOWN: its home can't be reached.
     pub fn unlink(
         &self,
         parent: ObjectId,
@@ -59,8 +59,8 @@ impl<'a> Cluster<'a> {
         self.ask(node, request::NAMES_UNLINK, &(parent, name, epoch))
     }
 
-    /// As [`Cluster::unlink`], for an entry on this node. `names`: the caller has the right to
-    /// change names of directories and symbolic links, which removing a symbolic link needs.
+    /// As [`Cluster::unlink`], for an entry on this node. `names`: the caller holds the right to
+    /// change names of directories and symbolic links. Removing a symbolic link needs it.
     ///
     /// # Errors
     /// Those of unlink; EREMOTE if the right to change such names is missing.
@@ -98,8 +98,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Removes the entry `name` of this node, which isn't a directory's or symbolic link's, if it
-    /// is still `entry`; false otherwise.
+    /// Removes the entry `name` of this node, which is a regular file's, if it is still `entry`;
+    /// returns false otherwise.
     ///
     /// # Errors
     /// ESTALE; EHOSTDOWN.
@@ -113,8 +113,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Removes an entry that lies beside its object. False if it isn't `entry` any more, or another
-    /// operation had to end first.
+    /// Removes an entry of the same node as its object. Returns false if the name has another entry
+    /// now, or if another operation had to end first.
     fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
         let t = now();
         match self.names().remove_beside(name, entry, epoch, t) {

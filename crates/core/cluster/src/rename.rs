@@ -1,6 +1,6 @@
-//! rename(2) within this node. `cross_node/rename.rs` has renames over several nodes.
+//! Carries out rename(2) within this node. `cross_node/rename.rs` has renames over several nodes.
 //!
-//! Look-ups come first, without locks. The transaction checks that both entries are still the same,
+//! Lookups come first, without locks. The transaction checks that both entries are still the same,
 //! and the rename starts again if they aren't.
 
 use crate::Cluster;
@@ -11,7 +11,7 @@ use forebay_store::{RenameMode, Result, now};
 use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
-    /// Moves the entry `from` to `to`, both (directory, name).
+    /// Renames the entry `from` to `to`, each a directory and a name.
     ///
     /// # Errors
     /// As rename(2); ESTALE.

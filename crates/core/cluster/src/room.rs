@@ -1,7 +1,7 @@
-//! The size of files and the room that they occupy, wherever their bytes lie.
+//! Changes the size of files and the room that they occupy, wherever their bytes lie.
 //!
-//! Truncating, reserving, punching holes, and finding data and holes: as in `data.rs`, the home is
-//! asked first, and the parts if the file has spilled.
+//! Truncating, reserving, punching holes, and finding data and holes: as in `data.rs`, the first
+//! request goes to the home, and further ones to the parts if the file has spilled.
 
 use crate::Cluster;
 use crate::peers::requests::request;
@@ -42,8 +42,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Reserves room for `offset..offset + len`, so that writing there can't fail for
-    /// lack of space; with `grow`, the file becomes at least that long.
+    /// Reserves room for `offset..offset + len`, so that writing there can't fail for lack of room;
+    /// with `grow`, the file becomes at least that long.
     ///
     /// # Errors
     /// ENOSPC, EFBIG.
@@ -95,11 +95,11 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The first offset from `offset` on that holds data (or, with `hole`, that doesn't);
-    /// the end of the file counts as a hole. Granularity: a page.
+    /// Returns the first offset from `offset` on with data (or, with `hole`, without); the end of
+    /// the file counts as a hole. Granularity: a page.
     ///
     /// # Errors
-    /// ENXIO if there is none before the end of the file.
+    /// ENXIO if there is no such offset before the end of the file.
     pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
         self.check_lease(index)?;
         if let Some(file) = self.striped(index) {

@@ -1,22 +1,23 @@
-//! Names of objects on living nodes while other nodes are dead, so that all these objects can be
+//! The names of living nodes' objects while other nodes are dead, so that all these objects can be
 //! saved.
 //!
 //! A directory's record lies on one node, its entries on all. Without this module, the death of one
-//! node makes files of all others unreachable: those below a directory whose record it kept, and
-//! those whose entry it kept. But an object's home has a link record for each name whose entry lies
-//! on another node, a directory's record has its name, and a directory's entry tells its id. A
-//! [`Salvage`] holds what can be concluded from these, read from all living nodes:
+//! node makes files of all others unreachable: those below a directory whose record the dead node
+//! kept, and those whose entry it kept. But an object's home has a link record for each name whose
+//! entry lies on another node, a directory's record contains its name, and a directory's entry
+//! contains its id. A [`Salvage`] holds what can be concluded from these, read from all living
+//! nodes:
 //!
-//! - entries that lay on dead nodes, by the link records of their objects, and the records of
-//!   directories (which lie on other nodes once they were renamed);
-//! - directories whose record is lost, by their entries. Attributes aren't known;
+//! - entries that lay on dead nodes: from the link records of their objects, and from the records
+//!   of directories (which may lie on another node than their entry after a rename);
+//! - directories whose record is lost: from their entries. Their attributes aren't known;
 //! - *unnamed* directories, whose entry is lost, too (as of all that were never renamed: a new
-//!   directory's record lies with its entry): what is in them is known. They are shown as
-//!   `lost+found/node-N/#ID` of the directory that is to be saved.
+//!   directory's record lies with its entry). Their content is known. They are shown as
+//!   `lost+found/node-N/#ID` in the directory that is to be saved.
 //!
-//! A view with a salvage ([`crate::Cluster::with_salvage`]) uses it where a request to a dead node has
-//! failed, and only for looking: look-ups, attributes, listings. It is as old as its collection. A
-//! name that isn't in it is EHOSTDOWN, never ENOENT.
+//! A view with a salvage ([`crate::Cluster::with_salvage`]) uses it when a request to a dead node
+//! has failed, and only for reading: lookups, attributes, listings. Its state is that of the moment
+//! of its collection. A name that isn't in it gives EHOSTDOWN, never ENOENT.
 
 use forebay_placement::{NodeId, Slot};
 use forebay_store::record::{Entry, Inode, tail};
@@ -30,11 +31,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Name of the directory that holds unnamed directories.
 pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// A directory, a name in it, and its entry. Without the entry, and with an empty name: the
-/// directory has entries.
+/// A directory, a name in it, and its entry. No entry and an empty name: only that the directory
+/// has entries is known.
 pub(crate) type KnownName = (ObjectId, Vec<u8>, Option<Entry>);
 
-/// Shard and key after which the next page of names begins; None: there is none.
+/// Shard and key after which the next page of names begins; None after the last page.
 pub(crate) type NextPage = Option<(u64, Vec<u8>)>;
 
 /// Names that living nodes know while others are dead. See the module's documentation.
@@ -43,13 +44,14 @@ pub struct Salvage {
     pub(crate) dead: Vec<NodeId>,
     /// Entries that lay on dead nodes, by directory.
     pub(crate) entries: HashMap<ObjectId, BTreeMap<Vec<u8>, Entry>>,
-    /// Directories whose record lay on a dead node: the directory above, and their name.
+    /// Directories whose record lay on a dead node, with their parent and name.
     pub(crate) directories: HashMap<ObjectId, (ObjectId, Vec<u8>)>,
     /// Directories whose record and entry lay on dead nodes.
     pub(crate) unnamed: Vec<ObjectId>,
     /// Where the unnamed directories are shown: paths below the directory that is to be saved.
     pub(crate) shown: Vec<Vec<u8>>,
-    /// Directories that don't exist: `lost+found` and those of nodes, and a missing source.
+    /// Directories that exist only in the salvage: `lost+found`, those of nodes in it, and a
+    /// missing source directory.
     pub(crate) invented: HashSet<ObjectId>,
     /// Owner of directories whose attributes aren't known: user, group.
     pub(crate) owner: (u32, u32),
@@ -58,18 +60,18 @@ pub struct Salvage {
 }
 
 impl Salvage {
-    /// The nodes that didn't answer.
+    /// Returns the nodes that didn't reply.
     pub fn dead(&self) -> Vec<u32> {
         self.dead.iter().map(|node| node.0).collect()
     }
 
-    /// Where directories with an unknown path are shown: paths below the directory that is to be
-    /// saved.
+    /// Returns where directories with an unknown path are shown: paths below the directory that is
+    /// to be saved.
     pub fn shown(&self) -> &[Vec<u8>] {
         &self.shown
     }
 
-    /// The entry of this name, if it lay on a dead node and is known.
+    /// Returns the entry of this name, if it lay on a dead node and is known.
     pub fn entry(&self, dir: ObjectId, name: &[u8]) -> Option<Entry> {
         self.entries.get(&dir)?.get(name).copied()
     }
@@ -84,7 +86,7 @@ impl Salvage {
         self.invented.contains(&dir)
     }
 
-    /// The inode of a directory whose record is lost, as far as it is known, and its name.
+    /// Returns an inode with defaults, and the name, of a directory whose record is lost.
     pub(crate) fn inode(&self, id: ObjectId) -> Option<(Inode, Vec<u8>)> {
         let (parent, name) = self.directories.get(&id)?;
         let inode = Inode {
@@ -103,8 +105,8 @@ impl Salvage {
         Some((inode, name.clone()))
     }
 
-    /// Names the unnamed directory that was made by this name, if exactly one can have been: the slot
-    /// in a new directory's id is that of its name, one of [`SLOTS`].
+    /// Gives `name` in `dir` to the unnamed directory that was created with it, if exactly one has
+    /// the slot of this name: a new directory's id contains the slot of its name, one of [`SLOTS`].
     pub(crate) fn recognize(&mut self, dir: ObjectId, name: &[u8]) -> Option<ObjectId> {
         let slot = Slot::of_entry(dir, name);
         let mut made_so = self.unnamed.iter().filter(|id| id.slot() == slot);
@@ -116,7 +118,7 @@ impl Salvage {
         Some(id)
     }
 
-    /// A node that didn't answer, which serves as the home of directories that don't exist.
+    /// Returns a dead node, to be the home of directories that exist only in the salvage.
     pub(crate) fn any_dead(&self) -> Result<NodeId> {
         self.dead.first().copied().ok_or(Errno::IO)
     }
@@ -133,12 +135,12 @@ impl Salvage {
 #[derive(Debug, Default)]
 pub struct SalvageCell {
     salvage: RwLock<Option<Arc<Salvage>>>,
-    /// Whether there is a salvage. Tested by look-ups that find nothing, without a lock.
+    /// Whether there is a salvage. Tested without a lock by lookups that find nothing.
     pub(crate) is_set: AtomicBool,
 }
 
 impl SalvageCell {
-    /// Without a salvage.
+    /// Returns a cell without a salvage.
     pub const fn new() -> SalvageCell {
         SalvageCell {
             salvage: RwLock::new(None),
@@ -146,7 +148,7 @@ impl SalvageCell {
         }
     }
 
-    /// The salvage.
+    /// Returns the salvage, if there is one.
     pub fn get(&self) -> Option<Arc<Salvage>> {
         let salvage = self.salvage.read();
         salvage.unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,6 +1,6 @@
-//! Searching the index on all nodes.
+//! Searches the index on all nodes.
 //!
-//! Each node is asked for its share of a page, all at once. A page ends at the earliest end of the
+//! Requests for a share of a page go to all nodes at once. A page ends at the earliest end of the
 //! shares, so that the order of results is the same on all nodes.
 
 use crate::Cluster;
@@ -14,11 +14,11 @@ use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
-    /// Objects of the whole pool that have all these attributes, from `from` on: about `most` at a
-    /// time. With `only`, those with a name of this hash.
+    /// Returns a page of about `most` objects of the whole pool that have all these attributes,
+    /// from `from` on. `only`: just those with a name of this hash.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be asked; EIO.
+    /// EHOSTDOWN if a node can't be reached; EIO.
     pub(crate) fn search(
         &self,
         words: &[Word],
@@ -34,8 +34,8 @@ impl<'a> Cluster<'a> {
         Ok(Page::join(pages, |hit| hit.mark))
     }
 
-    /// Whether any object has all these attributes. Other nodes are asked only if there is none
-    /// here.
+    /// Whether any object has all these attributes. Sends requests to other nodes only if this node
+    /// has no such object.
     ///
     /// # Errors
     /// As for [`Cluster::search`].
@@ -62,8 +62,8 @@ impl<'a> Cluster<'a> {
         Ok(false)
     }
 
-    /// The keys that occur in the pool, or with `of` the values of a key, in the form used in
-    /// paths: those whose hashes are at least `from`, about `most` at a time.
+    /// Returns the keys that occur in the pool, or with `of` the values of a key, in the form used
+    /// in paths: a page of about `most`, in the order of their hashes, which begin at `from`.
     ///
     /// # Errors
     /// As for [`Cluster::search`].
@@ -80,7 +80,7 @@ impl<'a> Cluster<'a> {
         Ok(page)
     }
 
-    /// The name by which the object is in the index, and its directory.
+    /// Returns the directory and name under which the object is in the index.
     ///
     /// # Errors
     /// ENOENT if the object isn't indexed.

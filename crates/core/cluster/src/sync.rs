@@ -1,4 +1,4 @@
-//! Making files durable wherever their bytes and names lie.
+//! Makes files durable, wherever their bytes and names lie.
 //!
 //! The nodes with parts come first, then the home, which knows the size. A file with `persistence =
 //! "durable"` is durable together with the entries that lead to it.
@@ -12,12 +12,12 @@ impl<'a> Cluster<'a> {
     /// `persistence=durable` also the entries that lead to it.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be asked. EIO and the like. After a failed write to stable
+    /// EHOSTDOWN if a node can't be reached. EIO and the like. After a failed write to stable
     /// storage, always EIO.
     pub fn sync(&self, index: u32) -> Result<()> {
         self.sync_file(index)?;
         if self.declared().is_durable(index) {
-            // The entries that lead to it may lie anywhere.
+            // The file's entries may lie on any nodes.
             self.sync_entries_everywhere()
         } else {
             Ok(())

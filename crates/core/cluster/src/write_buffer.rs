@@ -1,8 +1,8 @@
-//! Buffered writes of a process, which are sent to the file's home in one message.
+//! Buffers a process's writes to a file, and sends them to the file's home in one message.
 //!
-//! The home carries them out in the order in which they were done, each as one write. Meanwhile the
-//! writing process may do something else ([`Cluster::begin_writes`]). A message has at most
-//! [`MAX_WRITES_PER_MESSAGE`] pieces and `MAX_BODY` bytes.
+//! The home carries the writes out in their order, each as one write. Meanwhile the process may
+//! continue ([`Cluster::begin_writes`]). A message has at most [`MAX_WRITES_PER_MESSAGE`] pieces
+//! and `MAX_BODY` bytes.
 
 use crate::Cluster;
 use crate::data::whole;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 /// Maximum number of writes in one message.
 const MAX_WRITES_PER_MESSAGE: usize = 1024;
 
-/// Writes, in their order.
+/// Writes to one file that weren't sent yet, in their order.
 #[derive(Debug, Default)]
 pub struct WriteBuffer {
     /// Offset and length of each.
@@ -28,7 +28,7 @@ pub struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// Whether there are none.
+    /// Whether the buffer has no writes.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -38,13 +38,14 @@ impl WriteBuffer {
         self.bytes.len()
     }
 
-    /// Forgets them, not the memory.
+    /// Removes all writes, but keeps the memory.
     pub fn clear(&mut self) {
         self.list.clear();
         self.bytes.clear();
     }
 
-    /// How many bytes, of at most `most` in all, may be added at `at`.
+    /// Returns the number of bytes that a write at `at` may add, if the buffer is to have at most
+    /// `most`.
     pub fn room(&self, at: u64, most: usize) -> usize {
         if self.list.len() < MAX_WRITES_PER_MESSAGE || self.follows(at) {
             most.min(MAX_BODY).saturating_sub(self.bytes.len())
@@ -58,13 +59,13 @@ impl WriteBuffer {
         last.is_some_and(|&(start, len)| start + u64::from(len) == at)
     }
 
-    /// Adds a write of what there is [room](WriteBuffer::room) for.
+    /// Adds a write, for which there must be [room](WriteBuffer::room).
     ///
     /// # Errors
-    /// EFAULT if `from` isn't there.
+    /// EFAULT if `from` isn't mapped.
     ///
     /// # Safety
-    /// `from` is the program's to read, for `len` bytes.
+    /// `from` is memory of the program, which may be unmapped.
     pub unsafe fn add(&mut self, at: u64, from: *const u8, len: usize) -> Result<()> {
         assert!(
             len <= MAX_BODY - self.bytes.len(),
@@ -113,7 +114,7 @@ impl WriteBuffer {
             .any(|&(start, n)| start < end && at < start + u64::from(n))
     }
 
-    /// The bytes of this range, if the last piece that touches the range covers it.
+    /// Returns the bytes of this range, if the last piece that touches the range covers all of it.
     pub fn cover(&self, at: u64, len: usize) -> Option<&[u8]> {
         let end = at.checked_add(len as u64)?;
         let mut after = self.bytes.len();
@@ -138,7 +139,7 @@ impl WriteBuffer {
     }
 }
 
-/// Pieces on their way.
+/// Buffered writes that are being carried out; see [`Cluster::end_writes`].
 #[derive(Debug)]
 pub struct Sending(Way);
 
@@ -149,7 +150,7 @@ enum Way {
 }
 
 impl<'a> Cluster<'a> {
-    /// Begins to write pieces to an open file, `id`; the caller keeps them until
+    /// Begins the buffered writes to the open file `id`. The caller keeps the buffer until
     /// [`Cluster::end_writes`].
     pub fn begin_writes(&self, index: u32, id: ObjectId, buffer: &WriteBuffer) -> Sending {
         if self.content().live_id(index) != id {
@@ -177,17 +178,17 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Waits until they are written.
+    /// Waits until the buffered writes are done.
     ///
     /// # Errors
-    /// As for [`Cluster::write_at`]; ENOSPC also if some are written and others aren't.
+    /// As for [`Cluster::write_at`]; ENOSPC also if only some of the writes were done.
     pub fn end_writes(&self, id: ObjectId, buffer: &WriteBuffer, sending: Sending) -> Result<()> {
         let (home, sent) = match sending.0 {
             Way::Done(done) => return done,
             Way::Sent(home, sent) => (home, sent),
         };
         match self.answer_writes(home, id, buffer, sent) {
-            // The file has grown on other nodes, or has to.
+            // The file is spilled, or has to be.
             Err(CHANGED) => with_open(self, id, |live| self.write_each(live, buffer)),
             done => done,
         }
@@ -201,7 +202,7 @@ impl<'a> Cluster<'a> {
         sent: Sent,
     ) -> Result<()> {
         match self.other_nodes()?.answer(sent) {
-            // Another operation is in progress there, and the node doesn't wait for it: this node
+            // Another operation is in progress at the home, which doesn't wait for it: this node
             // does.
             Err(Errno::AGAIN) => {
                 let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
@@ -215,7 +216,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// One after the other, as any write.
+    /// Carries out the writes one after the other, as writes that weren't buffered.
     fn write_each(&self, index: u32, buffer: &WriteBuffer) -> Result<()> {
         buffer.each().try_for_each(|(at, bytes)| {
             // SAFETY: a slice.

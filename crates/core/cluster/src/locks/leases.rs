@@ -1,15 +1,16 @@
-//! Leases of file locks: a node that is cut off notices by itself that its locks may be lost.
+//! Leases of file locks: by them a node that is cut off notices by itself that its locks may be
+//! lost.
 //!
 //! The home of a file gives up a node that it can't reach for the pool's lease ([`crate::serve`]).
-//! The home refuses most of what that node's programs ask, but not accesses to bytes on their own
-//! node (parts of striped and spilled files). So the live entry that stands for the file has the
-//! time until which its locks hold (`lease_until`). Each granted lock, and each RENEW that the home
-//! answers, moves that time to one lease after the moment of *asking*. When the time is over, every
-//! access by this node's programs is EIO until all have closed the file. An entry whose time is
-//! over is never renewed.
+//! The home then refuses that node's requests, but it can't refuse accesses to bytes on that node
+//! itself (parts of striped and spilled files). So each live entry of another node's file contains
+//! the time until which the locks are valid (`lease_until`). Each granted lock, and each reply to
+//! RENEW, moves this time to one lease after the moment of the *request*. After this time, every
+//! access to the file by this node's programs returns EIO until all have closed it. An expired
+//! lease is never renewed.
 //!
-//! The home counts from its last *answer* and waits an eighth longer. So the clocks of two nodes
-//! need not agree; they only have to run at about the same speed.
+//! The home counts from its last *reply* and waits 1/8 of the lease longer. So the clocks of two
+//! nodes need not agree; they only have to run at about the same speed.
 
 use crate::Cluster;
 use crate::peers::messages::List;
@@ -22,7 +23,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;
 
-/// In place of a lease's end: the home has reported that the locks are lost.
+/// Value of `lease_until` after the home has reported that the locks are lost.
 const FENCED: u64 = 1;
 /// Maximum number of files in one request.
 const MAX_FILES_PER_REQUEST: usize = 500;
@@ -32,7 +33,7 @@ const MAX_FILES_PER_REQUEST: usize = 500;
 pub(crate) enum Standing {
     /// There are no locks.
     None,
-    /// The locks hold for another lease.
+    /// The locks are valid for another lease.
     Held,
     /// The locks were released while the node was out of reach.
     Lost,
@@ -49,19 +50,19 @@ impl Standing {
     }
 }
 
-/// Milliseconds of the clock that doesn't stop.
+/// Returns the time of the clock that also runs during suspension. Milliseconds.
 pub(super) fn clock() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
 impl<'a> Cluster<'a> {
-    /// Whether this node may still rely on the locks that its programs have on an open file of
-    /// another node; it may if they have none.
+    /// Checks that this node's programs may rely on their locks on an open file of another node.
+    /// Succeeds if they have no locks.
     ///
     /// # Errors
-    /// EIO: the file's home couldn't be reached for the lease (the error is that of
-    /// [`crate::peers::Peers::fenced`]).
+    /// EIO: the file's home couldn't be reached for the time of the lease. (The errno comes from
+    /// [`crate::peers::Peers::fenced`].)
     #[inline]
     pub fn check_lease(&self, index: u32) -> Result<()> {
         let live = self.objects().live(index);
@@ -114,14 +115,14 @@ impl<'a> Cluster<'a> {
     /// Records that the home has granted a lock in reply to a request of this time ([`clock`]).
     ///
     /// # Errors
-    /// As for [`Cluster::check_lease`]: others were lost before.
+    /// As for [`Cluster::check_lease`]: earlier locks on the file are lost.
     pub(super) fn lease_from(&self, id: ObjectId, asked_at: u64) -> Result<()> {
         let Some(lease) = self.other_nodes()?.lease() else {
             return Ok(());
         };
         let until = asked_at + lease.as_millis() as u64;
         let put = |before: u64| {
-            // Never the same time twice: see `renew_leases`.
+            // The time must differ from the one before: `renew_leases` compares it.
             debug_assert!(
                 asked_at <= clock(),
                 "a lease counts from a moment that has passed"
@@ -135,8 +136,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The files of other nodes on which programs of this node may have locks, by home; each with
-    /// the end of its lease, from its live entry. Files whose lease has expired are left out.
+    /// Returns, by home, the files of other nodes on which programs of this node may have locks,
+    /// each with the end of its lease ([`clock`]). Files whose lease has expired are left out.
     ///
     /// # Errors
     /// ETIMEDOUT.
@@ -152,11 +153,11 @@ impl<'a> Cluster<'a> {
         Ok(all)
     }
 
-    /// Asks a home whether the locks on these files, as [`Cluster::leased`] has returned them,
-    /// still hold.
+    /// Asks a home whether the locks on these files, as [`Cluster::leased`] has returned them, are
+    /// still valid, and renews their leases.
     ///
     /// # Errors
-    /// EHOSTDOWN and the like: nothing is renewed.
+    /// EHOSTDOWN and the like: no further lease is renewed.
     pub fn renew_leases(&self, home: NodeId, files: &[(ObjectId, u64)]) -> Result<()> {
         let Some(lease) = self.other_nodes()?.lease() else {
             return Ok(());
@@ -174,7 +175,8 @@ impl<'a> Cluster<'a> {
                         continue;
                     }
                 };
-                // If a lock was granted meanwhile, the lease ends later already.
+                // If a lock was granted meanwhile, `lease_until` has a later time already, and
+                // stays.
                 self.with_lease(id, |word| {
                     let in_time = clock() < before;
                     if in_time {
@@ -186,8 +188,8 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// The state of the locks that a node has on files of this one; `lost` tells for which files it
-    /// has lost them.
+    /// Returns the state of another node's locks on these files of this node. `lost`: whether the
+    /// node has lost its locks on a file.
     pub(crate) fn standing(
         &self,
         node: NodeId,

@@ -1,10 +1,10 @@
 //! Locks on files that lie on another node.
 //!
-//! The home's table has them; its daemon sets them for the asking process. A waiting process asks
-//! again in growing steps, up to [`MAX_POLL_INTERVAL`]. This node notes each owner and file before
-//! the first request. By that note the locks are given up at the end of the owner. The home asks
-//! now and then whether the owners still have locks ([`Cluster::check_lock_owners`]), because it
-//! may have missed an end.
+//! The home's lock table contains these locks; its daemon sets them for the requesting process. A
+//! waiting process repeats its request in growing intervals, up to [`MAX_POLL_INTERVAL`]. Before
+//! the first request, this node records the owner and the file, so that the locks are released when
+//! the owner ends. The home may miss such an end: so it periodically asks whether the owners still
+//! have locks ([`Cluster::check_lock_owners`]).
 
 use super::leases::clock;
 use crate::Cluster;
@@ -75,16 +75,16 @@ impl<'a> Cluster<'a> {
             return Ok(());
         }
         match self.ask(home, request::END_LOCKS, &(object, owner)) {
-            // If the node comes back, it will find out.
+            // If the home comes back, its check of lock owners releases the locks.
             Err(Errno::HOSTDOWN) => Ok(()),
             reply => reply,
         }
     }
 
-    /// Asks the other nodes whether the owners of locks here still have them, and releases the
-    /// locks of those that don't. (A node whose daemon is restarted may miss the end of a process;
-    /// and a request that was in progress when its sender was killed may be carried out after the
-    /// sender's locks were released.)
+    /// Asks the other nodes whether the owners of locks in this node's table still have them, and
+    /// releases the locks of those that don't. (A node whose daemon is restarted may miss the end
+    /// of a process; and a request that was in progress when its sender was killed may be carried
+    /// out after the sender's locks were released.)
     ///
     /// # Errors
     /// ETIMEDOUT.
@@ -96,7 +96,7 @@ impl<'a> Cluster<'a> {
             for some in of_node.chunks(MAX_OWNERS_PER_REQUEST) {
                 let arguments = List(some.iter().map(|f| (f.object, f.owner)).collect());
                 let Ok(reply) = self.ask(node, request::HOLDS, &arguments) else {
-                    // If it stays away, it will be given up as a whole.
+                    // If the node stays unreachable, all its locks will be released.
                     break;
                 };
                 for (remote, holds) in some.iter().zip(reply.0) {

@@ -29,7 +29,7 @@ impl<'a> Cluster<'a> {
     /// As [`Cluster::map`], for ranges for which [`Cluster::is_own`] is true.
     ///
     /// # Errors
-    /// Those of [`Cluster::map`]; EHOSTDOWN if the home can't be asked.
+    /// Those of [`Cluster::map`]; EHOSTDOWN if the home can't be reached.
     pub fn map_own(
         &self,
         index: u32,
