@@ -1,4 +1,4 @@
-//! Lists of unused entries of the tables, without locks.
+//! Lock-free lists of the unused entries of the control region's tables.
 
 use forebay_runtime::atomics::{AtomicU32, AtomicU64, Ordering::*};
 use rustix::io::Result;
@@ -8,9 +8,9 @@ use rustix::io::Result;
 /// ([`crate::process::use_reserve`]).
 pub const RESERVED_ENTRIES: u32 = if cfg!(loom) { 0 } else { 64 };
 
-/// Lock-free lists of unused entries: index + 1 in the low half of the head, a tag against
-/// reuse (ABA) in the high half. Entries never used before are counted up from `fresh`; those
-/// below `room` have memory. The reserve has a list and a count of its own, and always memory.
+/// The unused entries of one table, as two lock-free lists: one of the reserve, one of all others.
+/// The low half of a head is index + 1, the high half a tag against reuse (ABA). `fresh` counts the
+/// entries that were ever used; those below `room` have memory. The reserve always has memory.
 #[repr(C)]
 pub struct FreeList {
     head: AtomicU64,
@@ -19,9 +19,9 @@ pub struct FreeList {
     pub(super) room: AtomicU32,
     /// Entries that this region has room for.
     pub(super) limit: AtomicU32,
-    /// How often there was none left.
+    /// Number of requests for an entry while all were in use.
     refused: AtomicU32,
-    /// As `fresh`, for the entries below.
+    /// Number of entries of the reserve that have been in use.
     kept_fresh: AtomicU32,
     kept: AtomicU64,
 }
@@ -37,13 +37,15 @@ impl FreeList {
         self.limit.load(Relaxed)
     }
 
-    /// How often an entry was wanted while all were in use, since the region was made.
+    /// Returns the number of requests for an entry while all were in use, since the region was
+    /// made.
     pub fn refused(&self) -> u32 {
         self.refused.load(Relaxed)
     }
 
-    /// Takes an index below `limit`; None if all are taken. `next` gives the link field of an
-    /// entry; `grow` reserves memory for entries from one on, and tells where they end.
+    /// Takes an unused entry with an index below `limit`; None if all are in use. `next` returns
+    /// the link field of an entry; `grow` reserves memory for entries from an index on, and returns
+    /// the end of those that have memory.
     ///
     /// # Errors
     /// Those of `grow`.
@@ -73,7 +75,7 @@ impl FreeList {
         fresh
     }
 
-    /// Takes an index of the reserve; None if all of it is taken. It always has memory.
+    /// Takes an unused entry of the reserve, which always has memory; None if all are in use.
     pub fn pop_kept<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
         let limit = RESERVED_ENTRIES.min(self.bound(limit) as u32);
         take(&self.kept, &next).or_else(|| count_up(&self.kept_fresh, limit))
@@ -110,7 +112,7 @@ impl FreeList {
         }
     }
 
-    /// Forgets all free entries (to rebuild the list). Only while no other process uses it.
+    /// Empties the lists, to rebuild them. Only while no other process uses the table.
     pub fn clear(&self) {
         for head in [&self.head, &self.kept] {
             let tag = (head.load(Acquire) >> 32) + 1;
@@ -121,8 +123,8 @@ impl FreeList {
         }
     }
 
-    /// The free entries below [`FreeList::end`]; None if a list runs in a circle, or leads out of
-    /// the table. Only while no process takes or returns any.
+    /// Returns the unused entries below [`FreeList::end`]; None if a list has a cycle or an index
+    /// outside the table. Only while no process takes or returns entries.
     pub fn walk<'a>(&self, limit: usize, next: impl Fn(u32) -> &'a AtomicU32) -> Option<Vec<u32>> {
         let limit = self.bound(limit);
         let kept = self.kept_fresh.load(Acquire).min(RESERVED_ENTRIES);
@@ -140,7 +142,7 @@ impl FreeList {
         Some(found)
     }
 
-    /// Gives `index` back.
+    /// Returns the entry `index` to its list.
     pub fn push(&self, index: u32, next: &AtomicU32) {
         assert!(
             index < self.limit(),
@@ -154,7 +156,7 @@ impl FreeList {
         let mut head = list.load(Acquire);
         loop {
             assert!(head as u32 != index + 1, "an entry is freed once: {index}");
-            // Release: for threads that still read the entry as part of a chain.
+            // Release, for threads that still read the entry as part of a chain.
             next.store(head as u32, Release);
             let new = ((head >> 32) + 1) << 32 | u64::from(index + 1);
             match list.compare_exchange_weak(head, new, AcqRel, Acquire) {
@@ -180,7 +182,7 @@ fn take<'a>(list: &AtomicU64, next: &impl Fn(u32) -> &'a AtomicU32) -> Option<u3
     None
 }
 
-/// Takes the next entry that was never used, of `limit`.
+/// Takes the next entry that was never used; None if `limit` entries have been.
 fn count_up(fresh: &AtomicU32, limit: u32) -> Option<u32> {
     if fresh.load(Relaxed) >= limit {
         return None;

@@ -1,4 +1,4 @@
-//! How many entries the tables of the control region have, and where each table lies.
+//! The sizes of the control region's tables, and the offset of each table.
 
 use super::shared::*;
 use crate::map_table::MapRef;
@@ -11,29 +11,29 @@ pub const MAX_SHARDS: usize = 64;
 pub const MAX_LIVE: usize = MAX_OPEN;
 /// Maximum number of open file descriptions at the same time on a node of any size: see [`Limits`].
 pub const MAX_OPEN: usize = 1 << 20;
-/// Fewest open file descriptions that any node has room for.
+/// Minimum number of open file descriptions for which a node of any size has room.
 pub const MIN_OPEN: usize = if cfg!(loom) { 64 } else { 1 << 17 };
-/// Open file descriptions that a node has room for, per core.
+/// Number of open file descriptions for which a node has room, per core.
 pub const OPEN_PER_CORE: usize = 1 << 13;
-/// Maximum number of locks on files (ranges, and whole files) at the same time, on a node of any
-/// size.
+/// Maximum number of locks on files (on ranges and on whole files) at the same time, on a node of
+/// any size.
 pub const MAX_FILE_LOCKS: usize = MAX_OPEN;
 
 pub(super) const DIR_TIMES: usize = 16_384;
 
-/// How many entries the tables of a control region have.
+/// Numbers of entries of a control region's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Open file descriptions; also open objects, and locks on files. A power of two.
     pub open: u32,
-    /// Mappings of files of the pool, in each process.
+    /// Mappings of the pool's files in each process.
     pub maps: u32,
 }
 
 impl Limits {
-    /// For this machine: [`OPEN_PER_CORE`] open files for each core; as many mappings as the
-    /// kernel lets a process have, and a quarter more, since the kernel may count two of ours
-    /// as one.
+    /// Returns the limits for this machine: [`OPEN_PER_CORE`] open files for each core; and a
+    /// quarter more mappings than the kernel lets a process have, since the kernel may count two of
+    /// the table's mappings as one.
     pub fn of_machine() -> Limits {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let maps = std::fs::read_to_string("/proc/sys/vm/max_map_count");
@@ -61,8 +61,9 @@ impl Limits {
     }
 }
 
-/// Fewest and most places in the table of mappings of a process.
+/// Minimum number of entries in a process's table of mappings.
 pub(super) const LEAST_MAPS: usize = if cfg!(loom) { 16 } else { 1 << 16 };
+/// Maximum number of entries in a process's table of mappings.
 pub(super) const MAX_MAPS: usize = 1 << 22;
 
 /// Where the tables of a control region lie: offsets in bytes, and numbers of entries.
@@ -78,7 +79,7 @@ pub struct Layout {
     pub(super) open_owners_at: usize,
     pub(super) lock_chains_at: usize,
     pub(super) file_locks_at: usize,
-    /// Where the areas of the processes begin: the part before is mapped by everyone.
+    /// Offset of the processes' areas. Every process maps the part before them.
     pub areas_at: usize,
     /// Bytes of one process's area.
     pub area_len: usize,
@@ -128,13 +129,15 @@ impl Layout {
     }
 }
 
-/// Words of the bits that say which of this many mappings have to lose pages.
+/// Returns the number of 64-bit words of the marks of a table of `maps` mappings. A mark says that
+/// a mapping has to lose pages; a second level marks words.
 pub(super) fn mark_words(maps: u32) -> usize {
     let maps = maps as usize;
     maps.div_ceil(64) + maps.div_ceil(64 * 64)
 }
 
-/// Offset of the node's tracing: switches of tracepoints, and counters of ended processes.
+/// Offset of the node's tracing data: the switches of tracepoints, and the counters of ended
+/// processes.
 pub const TRACED_AT: usize = align(size_of::<Header>());
 pub(super) const SHARDS_AT: usize = align(TRACED_AT + forebay_trace::shared::LEN);
 pub(super) const PROCESSES_AT: usize = align(SHARDS_AT + MAX_SHARDS * size_of::<Shard>());

@@ -1,5 +1,5 @@
-//! The layout of the control region: the fixed part, and an entry of each table. All of it is
-//! atomics, zeroed at first.
+//! The types of the control region: its fixed part, and the entries of its tables. All fields are
+//! atomics, initially zero.
 
 use super::free_list::FreeList;
 use super::states::{CopyState, JournalState, QuotaState, WatchState};
@@ -9,11 +9,11 @@ use forebay_runtime::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Orderi
 
 /// Descriptor numbers below this can stand for files of a pool.
 pub const MAX_FDS: usize = 1 << 20;
-/// This many of them lie in the live entry itself, the others in a table of their own: few files
-/// have more, and an entry without them takes an eighth of the memory.
+/// Number of extents of chunk 0 that lie in the live entry itself; further ones lie in a separate
+/// table. Few files have more, and without them an entry takes 1/8 of the memory.
 pub const NEAR_EXTENTS: usize = 11;
 
-/// Descriptor numbers for which each area has room: what fits into its second page.
+/// Number of descriptors for which each area has memory from the start.
 pub(crate) const FIRST_FDS: usize = 1024;
 
 /// Fixed part at the start of the region.
@@ -23,33 +23,33 @@ pub struct Header {
     pub shards: AtomicU32,
     /// Set while a multi-shard commit of a dead process waits to be completed.
     pub recover: AtomicU32,
-    /// Changes whenever a resolved directory path may have become wrong: a directory or
-    /// symbolic link was moved, replaced or removed, or a directory's mode changed.
-    /// Its high half is the same on all nodes of a pool, but while it changes.
+    /// Changes whenever a resolved directory path may have become wrong: a directory or symbolic
+    /// link was moved, replaced or removed, or a directory's mode changed. The high half is equal
+    /// on all nodes of a pool, except while it is being changed.
     pub names_epoch: AtomicU64,
-    /// The directory in which nothing may be made at the moment, since it is about to be
-    /// removed; 0: none.
+    /// Id of the directory in which no entry may be created now, since it is about to be removed;
+    /// 0: none.
     pub frozen: AtomicU64,
-    /// Set when something that concerns other nodes was left to be done later, by the keeper.
+    /// Set when an operation that concerns other nodes was left to the keeper to complete.
     pub unsettled: AtomicU32,
     /// Counts attachments: the keeper sleeps on it while no process is attached.
     pub activity: AtomicU32,
     pub keeper_sleeps: AtomicU32,
-    /// When this region was made, in seconds since 1970, and how many descriptions have locked
-    /// something since: together a number for each that no other ever has.
+    /// Time at which this region was made (seconds since 1970), and the number of descriptions that
+    /// have locked something since. Together they are a unique number for each such description.
     pub born: AtomicU32,
     pub lockers: AtomicU32,
     pub free_live: FreeList,
     pub free_open: FreeList,
     pub free_locks: FreeList,
-    /// Held by the process that reads everything at once: no section begins meanwhile, see
-    /// [`crate::Store::section`].
+    /// Held by a process during quiescence: meanwhile no section begins
+    /// ([`crate::Store::section`]).
     pub quiet: Lock,
     /// Set when a process has died in a section: entries and pages that only it knew are
     /// lost until [`crate::Store::put_in_order`] has found them.
     pub leaks: AtomicU32,
     pub journal: JournalState,
-    /// In which PID namespace the numbers of processes mean something; 0: not known.
+    /// The PID namespace of the process ids in this region; 0: not known.
     pub namespace: AtomicU64,
     /// The user namespace of the ids in inodes (0: not known), and the ids of the pool's owner in
     /// it.
@@ -59,16 +59,16 @@ pub struct Header {
     pub watches: WatchState,
     pub copies: CopyState,
     /// Number of times the users of files of any node were counted, because controls were to be
-    /// declared for one (`controls/declare.rs`): a process that was opening a file meanwhile checks
-    /// again.
+    /// declared for one (`controls/declare.rs`). A process that was opening a file during such a
+    /// count checks the file's controls again.
     pub counts: AtomicU32,
     /// The [`super::Limits`] of the region.
     pub(super) open_limit: AtomicU32,
     pub(super) maps_limit: AtomicU32,
-    /// Which process uses the pool alone (`exclusive_mount.rs`); 0: none.
+    /// The process that uses the pool exclusively (`exclusive_mount.rs`); 0: none.
     pub exclusive_user: AtomicU32,
-    /// When its keeper last saw that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't
-    /// check.
+    /// When the keeper last saw that the pool was used. Seconds of CLOCK_BOOTTIME; 0: it didn't
+    /// check yet.
     pub used: AtomicU64,
     pub quota: QuotaState,
 }
@@ -84,7 +84,7 @@ pub struct Shard {
     /// again.
     pub removing: AtomicU32,
     pub pad: AtomicU32,
-    /// Counts commits, so that a reader notices that its snapshot has grown old.
+    /// Counts commits, so that a reader notices that its snapshot is outdated.
     pub commits: AtomicU64,
     /// Last sequence number given to an object.
     pub last_seq: AtomicU64,
@@ -100,29 +100,31 @@ pub struct Process {
     /// State, process id and start time in one word, so that they change together: see
     /// [`crate::process`]. 0: free.
     pub owner: AtomicU64,
-    /// Counts the owners, to tell what an earlier owner left locked from what the present one has
-    /// locked.
+    /// Number of owners so far: distinguishes locks that an earlier owner left from locks of the
+    /// present owner.
     pub generation: AtomicU32,
     /// One more than the highest descriptor number in the process's table.
     pub fds_end: AtomicU32,
-    /// Sections that its threads are in: if it dies then, something may be lost.
+    /// Number of sections in which its threads are. If the process dies in one, entries or pages
+    /// may be lost.
     pub in_flight: AtomicU32,
-    /// Identity of the process for whose lock it has been waiting for a while; for reports.
+    /// Identity of the process whose lock this process has been waiting for, if it waits long; for
+    /// reports.
     pub waits_for: AtomicU32,
-    /// Live entries (plus one) that it uses for the moment, without an open file
-    /// description: released when it dies.
+    /// Live entries (index + 1) that its threads use briefly, without an open file description.
+    /// They are released when the process dies.
     pub held: [AtomicU32; HELD_PLACES],
-    /// One more than the highest place ever used of [`ProcessArea::held`].
+    /// One more than the highest index ever used in [`ProcessArea::held`].
     pub held_end: AtomicU32,
-    /// One more than the highest place in use in its table of mappings.
+    /// One more than the highest index in use in its table of mappings.
     pub maps_end: AtomicU32,
-    /// Number of times other processes have asked this one to check its mappings, and the number up
-    /// to which it has.
+    /// Number of requests of other processes that this one check its mappings, and the number of
+    /// those that it has carried out.
     pub maps_requested: AtomicU32,
     pub maps_done: AtomicU32,
-    /// The process may have locks on ranges of files, which end when it closes the files.
+    /// Not 0: the process may have locks on ranges of files, which end when it closes the files.
     pub locked: AtomicU32,
-    /// Not 0: the beginning of its area has memory (also of a former owner's).
+    /// Not 0: the beginning of its area has memory, perhaps since an earlier owner.
     pub area: AtomicU32,
     /// The waits of its threads.
     pub waits: [Wait; MAX_WAITS],
@@ -145,14 +147,14 @@ pub struct Wait {
     pub kind: AtomicU32,
 }
 
-/// Threads of one process that may be opening or closing at the same time with a place in its slot.
-/// Further ones have places in its area: [`MORE_HELD`].
+/// Number of threads of one process that can open or close a file at the same time with a place in
+/// its slot. Further threads use places in its area: [`MORE_HELD`].
 pub const HELD_PLACES: usize = 25;
-/// Further threads of one process that may be opening or closing at the same time. Those beyond
-/// wait for a place, for at most [`crate::live::PLACE_TIMEOUT`].
+/// Number of further threads of one process that can open or close a file at the same time. Any
+/// more wait for a place, for at most [`crate::live::PLACE_TIMEOUT`].
 pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
 
-/// Flags of an open file description besides the system's, which has no such bits.
+/// Flags of an open file description beside the kernel's flags, which don't use these bits.
 pub mod open_flag {
     /// Watchers are notified of operations on it (`watches.rs`).
     pub const WATCHED: u32 = 1 << 30;
@@ -160,7 +162,7 @@ pub mod open_flag {
     pub const LAMINATES: u32 = 1 << 29;
     /// The file's bytes come from the pool's origin as they are read ([`Open::fill`]).
     pub const RANGES: u32 = 1 << 28;
-    /// All of them.
+    /// All flags of this module.
     pub const OURS: u32 = WATCHED | LAMINATES | RANGES;
 }
 
@@ -174,7 +176,7 @@ pub mod live_flag {
     pub const UNLINKED: u32 = 4;
     /// The data lies in the record.
     pub const INLINE: u32 = 8;
-    /// A process has mapped it: its pages must stay where they are until its last user leaves.
+    /// A process has mapped the object: its pages must not move until its last user leaves.
     pub const MAPPED: u32 = 16;
     /// The object's last user is removing it: no process can become a user any more.
     pub const GONE: u32 = 32;
@@ -184,15 +186,15 @@ pub mod live_flag {
     pub const TAIL: u32 = 128;
     /// Truncation has left pages beyond the end, because a process has them mapped.
     pub const CUT: u32 = 256;
-    /// The entry stands for an object of another node and has no data beyond this.
+    /// The entry stands for an object of another node. Only some of its fields are used.
     pub const REMOTE: u32 = 512;
-    /// For a striped file: other nodes may have parts of it; its home knows.
+    /// For a striped or spilled file: other nodes may have parts of it, and its home knows that.
     pub const PARTS: u32 = 1024;
     /// For a striped file: chunk 0 may have bytes beyond the end of the file, which become part of
     /// it when a longer write ends.
     pub const BEHIND: u32 = 2048;
-    /// The object lies on another node, and a process of this node maps a copy of it, or has done
-    /// so.
+    /// The object lies on another node, and a process of this node maps a shadow copy of it, or has
+    /// done so.
     pub const COPIED: u32 = 4096;
     /// Controls were declared for the object while processes that may not know them had it open
     /// (`stripes/seal.rs`).
@@ -200,16 +202,16 @@ pub mod live_flag {
     /// For a striped file: the parts on other nodes know that their bytes lie on `files` media
     /// (`data/on_files.rs`).
     pub const ON_FILES: u32 = 16384;
-    /// The object's bytes were at the pool's origin when it was opened, and are being brought in:
-    /// writing them is no change, and its times stay.
+    /// The object's bytes were only at the pool's origin when it was opened, and are being fetched.
+    /// Writing the fetched bytes is no change: the times stay.
     pub const RELEASED: u32 = 32768;
-    /// The pool's origin has the same version: a change is noted in the journal before it is made
-    /// (`data/noted.rs`).
+    /// The pool's origin has the same version of the object. A change is recorded in the journal
+    /// before it is made (`data/noted.rs`).
     pub const CLEAN: u32 = 65536;
     /// The object's mode has a set-user-ID or set-group-ID bit, which a process that changes the
     /// bytes removes.
     pub const PRIVILEGED: u32 = 131_072;
-    /// A description of it may have a lease (`leases.rs`).
+    /// An open file description of the object may have a lease (`leases.rs`).
     pub const LEASED: u32 = 262_144;
 }
 
@@ -220,22 +222,23 @@ pub struct Live {
     pub id: AtomicU64,
     /// Next entry of the bucket (index + 1), or of the free list.
     pub next: AtomicU32,
-    /// Open file descriptions and others that use the entry. Under the bucket's lock.
+    /// Number of users of the entry: open file descriptions and others. Protected by the bucket's
+    /// lock.
     pub refs: AtomicU32,
     /// Held for every change of the object's data or extents.
     pub lock: Lock,
     pub flags: AtomicU32,
-    /// Odd while extents are taken away or move; changes with each time they do.
+    /// A version: odd while extents are removed or moved; grows with each such change.
     pub moved: AtomicU64,
     pub size: AtomicU64,
     pub mtime: AtomicI64,
-    /// Of a file of another node: the number by which its home knows that it is open here.
+    /// For another node's file: the number by which its home knows this node's use of it.
     pub ctime: AtomicI64,
-    /// Pages of all extents.
+    /// Number of pages in all extents.
     pub pages: AtomicU64,
     /// Number of extents of chunk 0.
     pub extents: AtomicU32,
-    /// Not 0: the extents that lie outside of the entry have memory.
+    /// Not 0: the entry's extents in the separate table have memory.
     pub(super) far_room: AtomicU32,
     /// For a striped file and its parts: number of truncations (`stripes.rs`). For a copy:
     /// [`Live::copy_stamp`].
@@ -246,26 +249,25 @@ pub struct Live {
     /// For a striped file: number of appends under a lease, or in chunk 0 over bytes beyond its
     /// end.
     pub appends: AtomicU32,
-    /// For a striped file: number of the last lease, its end (milliseconds of the clock that
-    /// doesn't stop; 0: it is over), node and identity of its holder. Locked. For another node's
-    /// object, `lease_until` has another meaning: see `locks/leases.rs` of forebay-cluster.
+    /// For a striped file: number of the last lease, its end (milliseconds of CLOCK_BOOTTIME; 0: it
+    /// is over), node and identity of its holder. Protected by `lock`. For another node's object,
+    /// `lease_until` has another meaning: see `locks/leases.rs` of forebay-cluster.
     pub lease: AtomicU64,
     pub lease_until: AtomicU64,
     pub lease_of: AtomicU64,
-    /// As [`crate::Inode::controls`]; for another node's object: as reported when it was opened
-    /// last.
+    /// As [`crate::Inode::controls`]; for another node's object, as its home reported it last.
     pub controls: AtomicU64,
     /// For a file of this node: the last two nodes whose processes have changed the bytes, the
-    /// later one in the lower half; their numbers plus one, 0 is this node. Locked.
+    /// later one in the lower half. A node's number plus one; 0 is this node. Protected by `lock`.
     pub changed_by: AtomicU64,
-    /// As [`crate::Inode::edition`], in the same way; and the size of what another node keeps,
-    /// while that is odd.
+    /// As [`crate::Inode::edition`], kept like `controls`. While the edition is odd, `last_size` is
+    /// the size of another node's object.
     pub edition: AtomicU64,
     pub last_size: AtomicU64,
-    /// The live entry of this node's copy of its remote chunks, plus one, which it uses
-    /// (`cached_copies.rs`).
+    /// The live entry (index + 1) of this node's cached copy of the file's remote chunks
+    /// (`cached_copies.rs`). This entry counts as a user of that one.
     pub copy: AtomicU32,
-    /// The first extents of chunk 0; the others: [`super::Control::extent`].
+    /// The first extents of chunk 0. All extents: [`super::Control::extent`].
     pub(super) near: [AtomicU64; NEAR_EXTENTS],
 }
 
@@ -278,7 +280,7 @@ const _: () = assert!(cfg!(loom) || size_of::<Live>() == 256 && size_of::<Open>(
 /// An open file description (POSIX): what dup and fork share.
 #[repr(C, align(64))]
 pub struct Open {
-    /// Descriptors that refer to it, in all processes.
+    /// Number of descriptors that refer to the description, in all processes.
     pub refs: AtomicU32,
     /// Index of the live entry, plus one; 0 for a directory.
     pub live: AtomicU32,
@@ -291,21 +293,24 @@ pub struct Open {
     pub lock: Lock,
     pub next: AtomicU32,
     pub offset: AtomicU64,
-    /// Directory in which it was opened, for /proc/self/fd.
+    /// Directory in which the file was opened, for /proc/self/fd.
     pub parent: AtomicU64,
-    /// For a directory: shard of the next entry, entries passed so far.
+    /// For a directory: the shard of the next entry.
     pub shard: AtomicU32,
     pub name_len: AtomicU32,
-    /// The description's number among those of this node that have locked something; 0: it hasn't.
+    /// The description's number among those of this node that have locked something; 0: this one
+    /// hasn't.
     pub locker: AtomicU32,
-    /// For a file that is fetched by ranges: number of the fill of its bytes, which distinguishes
-    /// it from those before an eviction.
+    /// For a file whose bytes are fetched by ranges: number of the fill, which distinguishes it
+    /// from fills before an eviction.
     pub fill: AtomicU32,
-    /// For whom it was opened: a [`crate::controls::Party`].
+    /// The party for which the file was opened: a [`crate::controls::Party`].
     pub party: AtomicU64,
-    /// The name it was opened by; for a directory being read, the last name returned.
+    /// The name by which the file was opened; for a directory that is being read, the last name
+    /// returned.
     pub name: [AtomicU8; 256],
-    /// Its lease, and until when it is given up (seconds since boot): see `leases.rs`.
+    /// The description's lease, and the time by which it must be given up (seconds since boot): see
+    /// `leases.rs`.
     pub lease: AtomicU32,
     pub lease_until: AtomicU32,
     /// The processes that get a signal when the lease is broken, and which signal: F_SETOWN and
@@ -341,16 +346,15 @@ pub mod lock_kind {
     pub const EXCLUSIVE: u32 = 1;
     /// Other owners can have the lock, too.
     pub const SHARED: u32 = 2;
-    /// A lock of flock(2), which conflicts only with others of its kind.
+    /// A lock of flock(2), which conflicts only with other locks of flock(2).
     pub const WHOLE: u32 = 4;
     /// A use of the object: see `controls.rs`. Conflicts only with other uses.
     pub const USE: u32 = 16;
-    /// Not a lock, but a note: the owner, of this node, may have locks on this object of another
-    /// node.
+    /// Not a lock, but a note that the owner, of this node, may have locks on this object of
+    /// another node.
     pub const REMOTE: u32 = 8;
-    /// Not a lock, but a fence: the owner's node has lost the locks that it had on this object of
-    /// this node, and its programs that had the file open then don't know
-    /// (`peers/serve/fences.rs`).
+    /// Not a lock, but a fence: the owner's node has lost its locks on this object of this node,
+    /// and its programs that had the file open then don't know that (`peers/serve/fences.rs`).
     pub const FENCE: u32 = 32;
 }
 
@@ -362,7 +366,7 @@ pub struct FileLock {
     pub start: AtomicU64,
     /// The last byte of the range.
     pub end: AtomicU64,
-    /// Whose: see [`crate::locks::Owner`].
+    /// The owner's number: see [`crate::locks::Owner`].
     pub owner: AtomicU64,
     pub node: AtomicU32,
     pub slot: AtomicU32,
@@ -370,7 +374,7 @@ pub struct FileLock {
     pub stamp: AtomicU64,
     /// See [`lock_kind`].
     pub kind: AtomicU32,
-    /// Next one of the chain (index + 1), or of the free list.
+    /// Next lock of the chain (index + 1), or next entry of the free list.
     pub next: AtomicU32,
 }
 
@@ -378,29 +382,31 @@ pub struct FileLock {
 #[repr(C, align(64))]
 pub struct LockChain {
     pub lock: Lock,
-    /// First one (index + 1).
+    /// First lock (index + 1).
     pub head: AtomicU32,
-    /// How many have begun to wait and not ended (more, if some were killed).
+    /// Number of threads that wait for locks of the chain. It is too high if some were killed.
     pub waiters: AtomicU32,
     /// Counts releases; a process that waits sleeps on it.
     pub changes: AtomicU32,
 }
 
-/// A process's private page run: working directory, then its tables of descriptors and mappings.
-/// The first [`FIRST_FDS`] descriptors have memory where the area has; what is behind grows.
+/// The area of one process: working directory, counters, tables of descriptors and mappings. The
+/// first [`FIRST_FDS`] descriptors have memory as soon as the area has; the rest gets memory when
+/// it is needed.
 #[repr(C, align(4096))]
 pub struct ProcessArea {
     /// Directory id of the working directory, 0 if it lies outside the pool.
     pub cwd: AtomicU64,
     /// umask + 1, or 0 if not known yet.
     pub umask: AtomicU32,
-    /// Number of descriptors and mappings that have memory; below [`FIRST_FDS`], that many have.
+    /// Numbers of descriptors and of mappings that have memory. If `fds_room` is below
+    /// [`FIRST_FDS`], that many descriptors have.
     pub(super) fds_room: AtomicU32,
     pub(super) maps_room: AtomicU32,
     /// Not 0: [`ProcessArea::held`] has memory.
     pub(super) held_room: AtomicU32,
-    /// The table of mappings: see [`crate::map_table`]. Its chains and places, and the marks of
-    /// places that have to lose pages, follow after the descriptors.
+    /// The table of mappings: see [`crate::map_table`]. Its chains, its entries, and the marks of
+    /// entries that have to lose pages follow after the descriptors.
     pub(crate) maps: crate::map_table::Heads,
     rest: [AtomicU32; 1024 - 6 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
     /// Counters of this process.
@@ -409,7 +415,7 @@ pub struct ProcessArea {
         [AtomicU32; (COUNTED - size_of::<forebay_trace::block::Block>()) / size_of::<AtomicU32>()],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub(crate) fds: [AtomicU32; MAX_FDS],
-    /// As [`Process::held`], for more threads.
+    /// As [`Process::held`], for further threads.
     pub held: [AtomicU32; MORE_HELD],
     pub(super) chains: crate::map_table::Chains,
 }
@@ -430,7 +436,8 @@ const _: () =
     assert!(cfg!(loom) || FDS_IN_AREA == 4096 + COUNTED && CHAINS_IN_AREA.is_multiple_of(4096));
 
 impl Header {
-    /// Marks process ids and user ids here as those of this process's namespaces from now on.
+    /// Records this process's namespaces and user: process ids and user ids in the region belong to
+    /// these namespaces from now on.
     pub fn take_over(&self) {
         use forebay_runtime::{process, thread_ids};
         self.owner
@@ -444,7 +451,7 @@ impl Header {
 }
 
 impl ProcessArea {
-    /// The place of descriptor number `n`, if it has memory; else it is empty.
+    /// Returns the table entry of descriptor `n`; None if it has no memory, and so was never used.
     pub fn fd(&self, n: usize) -> Option<&AtomicU32> {
         let room = (self.fds_room.load(Acquire) as usize).max(FIRST_FDS);
         if n < room { self.fds.get(n) } else { None }

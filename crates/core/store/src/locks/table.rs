@@ -1,9 +1,8 @@
-//! The table of locks: a chain for each object (and others with the same hash), under a lock of its
-//! own.
+//! The table of locks on files: a hash table whose chains each have a lock.
 //!
-//! A change is made in steps: at no moment does the owner have fewer locks than both before and
-//! after it, and the chain is whole at each moment. So a process that dies in the middle leaves
-//! nothing that must be repaired.
+//! A change of an owner's locks is made in steps. At each moment the owner has at least the locks
+//! that it has both before and after the change, and the chain is intact. So a process that dies
+//! during a change leaves nothing that must be repaired.
 
 use super::{DESCRIPTION, InTheWay, LockType, Owner, Request, Sort, stamp};
 use crate::control_region::{
@@ -19,15 +18,15 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::collections::HashSet;
 
-/// The number of the owner of a fence: that of no process or description.
+/// The owner's number in a fence: no process or description has it.
 const NOBODY: u64 = u64::MAX;
 
-/// The locks of one object, held together.
+/// The locks of one object. While this value lives, their chain is locked.
 pub struct Locks<'a> {
     store: &'a Store,
     chain: &'a LockChain,
     object: ObjectId,
-    /// Something was given up: wake the waiting processes.
+    /// A lock was released or reduced: the waiting processes must be woken.
     freed: Cell<bool>,
     _critical: Critical,
     _section: Option<Section<'a>>,
@@ -56,7 +55,7 @@ impl FileLock {
         (self.start.load(Relaxed), self.end.load(Relaxed))
     }
 
-    /// Whether it is no lock: a note, or a fence.
+    /// Whether the entry isn't a lock, but a note or a fence.
     fn is_note(&self) -> bool {
         self.kind.load(Relaxed) & (lock_kind::REMOTE | lock_kind::FENCE) != 0
     }
@@ -65,13 +64,13 @@ impl FileLock {
         self.kind.load(Relaxed) & lock_kind::FENCE != 0
     }
 
-    /// Whether a program has set it, and relies on it.
+    /// Whether the entry is a lock that a program has set and relies on.
     fn is_lock(&self) -> bool {
         !self.is_note() && Sort::of_kind(self.kind.load(Relaxed)) != Sort::Use
     }
 
-    /// Turns the lock into a fence for its owner's node. From the first store on it conflicts with
-    /// no lock.
+    /// Turns the lock into a fence for its owner's node. After the first of these stores it
+    /// conflicts with no lock.
     fn make_fence(&self) {
         self.kind.store(lock_kind::FENCE, Release);
         self.owner.store(NOBODY, Relaxed);
@@ -91,7 +90,7 @@ impl FileLock {
         }
     }
 
-    /// The user, if it is a use.
+    /// Returns the user, if the entry is a use.
     fn user(&self) -> Option<User> {
         let is_use = Sort::of_kind(self.kind.load(Relaxed)) == Sort::Use && !self.is_note();
         is_use.then(|| User {
@@ -100,7 +99,7 @@ impl FileLock {
         })
     }
 
-    /// Whether it is of the owner and sort that `r` is about.
+    /// Whether the entry is a lock of the owner and sort of `r`.
     fn is_of(&self, r: &Request) -> bool {
         let sort = Sort::of_kind(self.kind.load(Relaxed));
         !self.is_note() && sort == r.sort && self.owner() == r.owner
@@ -134,7 +133,7 @@ impl<'a> Locks<'a> {
         .filter(move |(_, lock)| lock.object.load(Relaxed) == object)
     }
 
-    /// Frees the locks for which `keep` returns false. Returns whether there were any.
+    /// Removes the object's locks for which `keep` returns false. Returns whether there were any.
     fn retain(&self, mut keep: impl FnMut(u32, &FileLock) -> bool) -> bool {
         let mut place = &self.chain.head;
         let mut some = false;
@@ -157,11 +156,11 @@ impl<'a> Locks<'a> {
         some
     }
 
-    /// A place for one more.
+    /// Takes an unused entry of the lock table. ENOLCK if there is none.
     fn place(&self) -> Result<u32> {
         match self.store.control.take_lock() {
             Ok(place) => place.ok_or(Errno::NOLCK),
-            // Programs know of no other reason why a lock isn't granted.
+            // ENOLCK is the error of POSIX for a lock that can't be granted for lack of resources.
             Err(Errno::NOSPC) => Err(Errno::NOLCK),
             Err(e) => Err(e),
         }
@@ -186,8 +185,8 @@ impl<'a> Locks<'a> {
         self.chain.head.store(index + 1, Release);
     }
 
-    /// The conflicting lock; of several, the one that begins first: programs list all locks of a
-    /// file by asking again after the end of each.
+    /// Returns the conflicting lock; of several, the lock with the lowest start, since programs
+    /// list all locks of a file by repeating the request after the end of each.
     pub fn conflict(&self, r: &Request) -> Option<InTheWay> {
         self.each()
             .filter(|(_, lock)| lock.is_in_the_way(r))
@@ -195,14 +194,14 @@ impl<'a> Locks<'a> {
             .min_by_key(|found| found.start)
     }
 
-    /// All uses of the object.
+    /// Returns all users of the object.
     pub fn users(&self) -> Vec<User> {
         let uses = self.each().filter_map(|(_, lock)| lock.user());
         uses.collect()
     }
 
-    /// Records a use of the object, in place of the owner's former one, unless another use is there
-    /// that it `excludes`; with `beside`, even then. Some: the conflicting use.
+    /// Records a use of the object, in place of the owner's former one, unless there is a use that
+    /// it `excludes`; with `beside`, even then. Returns the conflicting use, if any.
     pub fn set_use(
         &self,
         r: &Request,
@@ -228,7 +227,7 @@ impl<'a> Locks<'a> {
             .any(|(_, lock)| of(lock) == Sort::Use && lock.range().1 & bits != 0)
     }
 
-    /// The owners of conflicting locks.
+    /// Returns the processes that own conflicting locks.
     pub fn blockers(&self, r: &Request) -> Vec<Owner> {
         let mut found: Vec<Owner> = Vec::new();
         for (_, lock) in self.each() {
@@ -240,7 +239,7 @@ impl<'a> Locks<'a> {
         found
     }
 
-    /// Removes all of an owner. Returns whether there was a note among it.
+    /// Removes all locks and notes of an owner. Returns whether there was a note.
     pub fn remove(&self, owner: Owner) -> bool {
         let mut noted = false;
         self.retain(|_, lock| {
@@ -259,23 +258,23 @@ impl<'a> Locks<'a> {
         Ok(())
     }
 
-    /// Whether there is such a note.
+    /// Whether the owner has a note on this object of another node.
     pub fn has_note(&self, owner: Owner) -> bool {
         self.each()
             .any(|(_, lock)| lock.is_note() && lock.owner() == owner)
     }
 
-    /// Whether this node has notes of the object, which belongs to another node: its programs may
-    /// have locks on it.
+    /// Whether any owner of this node has a note on this object of another node: then programs of
+    /// this node may have locks on it.
     pub fn has_notes(&self) -> bool {
         self.each()
             .any(|(_, lock)| lock.is_note() && !lock.is_fence())
     }
 
-    /// Carries out the request, unless a lock conflicts.
+    /// Carries out the request, unless a lock conflicts. Returns that lock then.
     fn set(&self, r: &Request) -> Result<Option<InTheWay>> {
         if r.sort != Sort::Range {
-            // As in Linux: a lock that is to be changed is released first.
+            // As in Linux, a lock that is to be changed is released first.
             self.retain(|_, lock| !lock.is_of(r));
         }
         if let Some(other) = self.conflict(r) {
@@ -307,7 +306,7 @@ impl<'a> Locks<'a> {
                 split = Some((lock.kind.load(Relaxed), e));
             }
         }
-        // Takes all places first: if there are none, nothing is changed.
+        // Takes all entries first: if the table is full, no lock is changed.
         let new = (kind != 0 && kept.is_none())
             .then(|| self.place())
             .transpose()?;
@@ -369,7 +368,8 @@ pub struct RemoteLock {
 }
 
 impl<'s> LockTable<'s> {
-    /// The locks of an object, which no other thread reads or changes meanwhile.
+    /// Locks the chain of an object, so that no other thread reads or changes the object's locks
+    /// meanwhile.
     pub fn locks_of(self, object: ObjectId) -> Result<Locks<'s>> {
         let section = self.0.section()?;
         self.locks_of_held(object, Some(section))
@@ -392,7 +392,7 @@ impl<'s> LockTable<'s> {
         })
     }
 
-    /// Sets or releases a lock on an object of this node. Some: the conflicting lock.
+    /// Sets or releases a lock on an object of this node. Returns the conflicting lock, if any.
     pub fn lock_now(&self, request: &Request) -> Result<Option<InTheWay>> {
         let locks = self.locks_of(request.object)?;
         match (request.sort, request.want) {
@@ -411,9 +411,9 @@ impl<'s> LockTable<'s> {
             .filter(|(object, _)| object.0 != 0)
     }
 
-    /// The objects on which the process in `slot`, which sets no more locks, has locks or notes. (A
-    /// process that reaps it has taken over the slot already. So the dead process's number comes
-    /// from the locks.)
+    /// Returns the objects on which the process in `slot`, which sets no more locks, has locks or
+    /// notes. The owner comes from the locks, since a process that cleans up behind a dead one has
+    /// taken over its slot already.
     pub(super) fn locked_from(&self, slot: u32) -> Vec<(ObjectId, Owner)> {
         let me = self.names().node();
         let all = self
@@ -426,7 +426,7 @@ impl<'s> LockTable<'s> {
         found
     }
 
-    /// Locks on objects of this node that other nodes have.
+    /// Returns the locks of other nodes on objects of this node.
     pub fn remote_locks(&self) -> Vec<RemoteLock> {
         let me = self.names().node();
         self.all_locks()
@@ -439,14 +439,14 @@ impl<'s> LockTable<'s> {
             .collect()
     }
 
-    /// Whether there are any.
+    /// Whether other nodes have locks on objects of this node.
     pub fn has_remote_locks(&self) -> bool {
         let me = self.names().node();
         self.all_locks()
             .any(|(_, lock)| lock.owner().node != me && !lock.is_note())
     }
 
-    /// Removes a lock of another node's program, unless it was set again since.
+    /// Removes a lock of another node's program, unless the program has set it again since.
     pub fn drop_remote_lock(&self, remote: &RemoteLock) -> Result<()> {
         self.locks_of(remote.object)?.retain(|_, lock| {
             lock.owner() != remote.owner || lock.stamp.load(Relaxed) != remote.stamp
@@ -454,7 +454,7 @@ impl<'s> LockTable<'s> {
         Ok(())
     }
 
-    /// The objects of this node on which programs of another one have locks.
+    /// Returns the objects of this node on which programs of `node` have locks.
     pub fn locked_by(&self, node: NodeId) -> HashSet<ObjectId> {
         self.all_locks()
             .filter(|(_, l)| l.owner().node == node && l.is_lock())
@@ -462,7 +462,7 @@ impl<'s> LockTable<'s> {
             .collect()
     }
 
-    /// The objects of other nodes on which this one's programs may have locks.
+    /// Returns the objects of other nodes on which this node's programs may have locks.
     pub fn noted(&self) -> HashSet<ObjectId> {
         let notes = self
             .all_locks()
@@ -470,8 +470,8 @@ impl<'s> LockTable<'s> {
         notes.map(|(object, _)| object).collect()
     }
 
-    /// Releases the locks of a node that is gone: on the objects for which `may` is true, and on
-    /// all others on which the node's programs have no locks. Where they had some, a fence stays.
+    /// Removes all entries of a node that was given up: on the objects for which `may` is true, and
+    /// on those on which its programs have no locks. Where its programs had locks, a fence stays.
     ///
     /// # Errors
     /// ETIMEDOUT.
@@ -499,26 +499,27 @@ impl<'s> LockTable<'s> {
         Ok(())
     }
 
-    /// Which nodes are fenced off from which objects of this one.
+    /// Returns all fences: each node with an object of this node from which it is fenced off.
     pub fn fences(&self) -> Vec<(NodeId, ObjectId)> {
         let fences = self.all_locks().filter(|(_, l)| l.is_fence());
         fences.map(|(object, l)| (l.owner().node, object)).collect()
     }
 
-    /// The node's programs know of the loss, or the object was removed.
+    /// Removes a fence, after the node's programs have learned of the loss, or the object was
+    /// removed.
     pub fn lift_fence(&self, node: NodeId, object: ObjectId) -> Result<()> {
         let fence = |l: &FileLock| l.is_fence() && l.owner().node == node;
         self.locks_of(object)?.retain(|_, l| !fence(l));
         Ok(())
     }
 
-    /// The nodes that have locks here.
+    /// Returns the nodes that have locks on objects of this node.
     pub fn nodes_with_locks(&self) -> Vec<NodeId> {
         let nodes: HashSet<NodeId> = self.remote_locks().iter().map(|f| f.owner.node).collect();
         nodes.into_iter().collect()
     }
 
-    /// The owners of this node that exist: processes and descriptions.
+    /// Returns the numbers of this node's living owners: processes and descriptions.
     fn owners_here(&self) -> HashSet<u64> {
         let processes = (0..MAX_PROCESSES as u32)
             .map(|slot| self.lock_owner_slot(slot).number)
@@ -531,8 +532,8 @@ impl<'s> LockTable<'s> {
         processes.chain(descriptions).collect()
     }
 
-    /// During quiescence: removes locks whose owners have ended, and puts all places that aren't in
-    /// a chain into the free list.
+    /// During quiescence: removes locks whose owners have ended, and puts all entries that aren't
+    /// in a chain into the free list.
     pub(crate) fn recount_locks(&self) -> Result<()> {
         let (me, here) = (self.names().node(), self.owners_here());
         let lost = |l: &FileLock| l.owner().node == me && !here.contains(&l.owner().number);
@@ -555,7 +556,8 @@ impl<'s> LockTable<'s> {
         Ok(())
     }
 
-    /// The places that are in chains; None if a chain runs in a circle, or out of the table.
+    /// Returns the entries that are in chains; None if a chain has a cycle or an index outside the
+    /// table.
     pub fn linked_locks(&self) -> Option<HashSet<u32>> {
         let mut linked = HashSet::new();
         for chain in self.control.lock_chains() {
@@ -570,7 +572,7 @@ impl<'s> LockTable<'s> {
         Some(linked)
     }
 
-    /// Locks in chains whose owner isn't a process of this node, during quiescence.
+    /// Returns, during quiescence, the locks of this node's owners that don't exist any more.
     pub(crate) fn stray_locks(&self) -> Vec<(ObjectId, Owner)> {
         let (me, here) = (self.names().node(), self.owners_here());
         self.all_locks()

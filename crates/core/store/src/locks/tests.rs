@@ -126,7 +126,7 @@ fn a_full_table_is_an_error_and_loses_nothing() {
     let one = |at: u64| range(object, owner(1), LockType::Shared, at, at);
     let long = range(object, owner(2), LockType::Shared, 0, 10);
     assert_eq!(s.locks().lock_now(&long), Ok(None));
-    // Every second place of the list is taken directly, since a chain of all would take long.
+    // The entries are taken directly, since a chain of so many locks would take long.
     let mut taken = Vec::new();
     while let Some(i) = s.control.take_lock().unwrap() {
         taken.push(i);
@@ -141,7 +141,7 @@ fn a_full_table_is_an_error_and_loses_nothing() {
             .conflict(&range(object, owner(1), LockType::Exclusive, 5, 5))
             .is_some()
     );
-    // A process that puts things in order finds the places that were lost.
+    // A repair finds the entries that were lost.
     s.control.header().leaks.store(1, Relaxed);
     assert_eq!(s.recovery().put_in_order(), Ok(true));
     assert_eq!(s.locks().lock_now(&one(100)), Ok(None));

@@ -1,9 +1,9 @@
-//! Waiting for a lock: until it is granted, a signal arrives, or a deadlock is found.
+//! Waits for a lock until it is granted, a signal arrives, or a deadlock is found.
 //!
-//! While a thread waits for a lock of its process, what it waits for stands in the process's slot,
-//! where those who look for a deadlock find it. A handler of the program ends that: it may do
-//! anything, never to come back included. If all handlers that ran have SA_RESTART, the wait goes
-//! on afterwards.
+//! While a thread waits for a lock of its process, its wait is published in the process's slot,
+//! where searches for deadlocks find it. The wait is withdrawn before a signal handler of the
+//! program runs, since the handler may never return. If all handlers that ran have SA_RESTART, the
+//! wait continues afterwards.
 
 use super::{Owner, Request, Sort, Waited};
 use crate::control_region::Wait;
@@ -16,20 +16,20 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// From the beginning of a wait to the first search for a deadlock over several nodes, and the
-/// longest time from one search to the next.
+/// Time from the beginning of a wait to the first search for a deadlock over several nodes.
 const FIRST_SEARCH: Duration = Duration::from_millis(10);
+/// Maximum time from one such search to the next.
 const MAX_GAP: Duration = Duration::from_secs(1);
 
-/// In [`Wait::stamp`]: it is being written.
+/// Value of [`Wait::stamp`] while the wait is being written.
 const WRITING: u64 = 1;
 
 struct Here {
     /// The wait that this thread has published.
     wait: Cell<*const Wait>,
-    /// Handlers have run: some.
+    /// Whether a handler of the program has run.
     handled: Cell<bool>,
-    /// Handlers have run: one that interrupts calls.
+    /// Whether a handler without SA_RESTART has run: it interrupts the wait.
     interrupted: Cell<bool>,
     /// A flag by which another thread can end the wait; or null.
     cancel: Cell<*const AtomicBool>,
@@ -46,7 +46,8 @@ thread_local! {
     };
 }
 
-/// Runs `f`; while it waits for a lock, another thread can end that (EINTR) by setting `cancel`.
+/// Runs `f`. While `f` waits for a lock, another thread can end the wait (EINTR) by setting
+/// `cancel`.
 pub fn interruptible<T>(cancel: &AtomicBool, f: impl FnOnce() -> T) -> T {
     HERE.with(|here| here.cancel.set(cancel));
     let result = f();
@@ -60,7 +61,8 @@ fn is_cancelled(here: &Here) -> bool {
     !cancel.is_null() && unsafe { (*cancel).load(Acquire) }
 }
 
-/// A handler of the program is about to run on this thread. For the code that wraps them.
+/// Withdraws this thread's wait, since a handler of the program is about to run on the thread.
+/// Called by the code that wraps handlers. `restarts`: the handler has SA_RESTART.
 pub fn handler_begins(restarts: bool) {
     HERE.with(|here| {
         withdraw(here);
@@ -72,26 +74,26 @@ pub fn handler_begins(restarts: bool) {
 fn withdraw(here: &Here) {
     let wait = here.wait.replace(std::ptr::null());
     if !wait.is_null() {
-        // SAFETY: in the control region, which stays mapped as long as the process runs; made of
-        // atomics.
+        // SAFETY: the wait lies in the control region, which stays mapped as long as the process
+        // runs; its fields are atomics.
         unsafe { (*wait).stamp.store(0, Release) };
     }
 }
 
-/// The stamp of a lock or a wait: nanoseconds since 1970. Expected to be different for each of an
-/// owner, and to grow; not if the clock is set back.
+/// Returns a stamp for a lock or a wait: nanoseconds since 1970. An owner's stamps differ and grow,
+/// unless the clock is set back.
 pub fn stamp() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |d| d.as_nanos() as u64).max(WRITING + 1)
 }
 
-/// A thread that waits.
+/// A thread's wait for a lock.
 pub struct Waiting<'a> {
     store: &'a Store,
     request: &'a Request,
     home: NodeId,
-    /// Whether the process that waits for this is to give up; without the flag, only what this node
-    /// knows is examined.
+    /// Returns whether the waiting process must give up because of a deadlock; without the flag,
+    /// examines only what this node knows.
     search: &'a dyn Fn(&Waited, bool) -> Result<bool>,
     /// Stamp of the published wait; 0: nothing is published.
     stamp: u64,
@@ -130,7 +132,8 @@ impl<'a> Waiting<'a> {
         waiting
     }
 
-    /// Locks of descriptions aren't examined, as in Linux: any process may release them.
+    /// Whether the wait is for a lock of a process. Locks of descriptions aren't examined, as in
+    /// Linux: any process may release them.
     fn is_of_process(&self) -> bool {
         self.request.sort == Sort::Range && self.request.owner.pid().is_some()
     }
@@ -160,7 +163,8 @@ impl<'a> Waiting<'a> {
         self.stamp = stamp;
     }
 
-    /// After another unsuccessful try: the maximum pause before the next one.
+    /// To be called after each unsuccessful try: searches for a deadlock if that is due. Returns
+    /// the maximum pause before the next try.
     ///
     /// # Errors
     /// EINTR; EDEADLK.
@@ -178,7 +182,7 @@ impl<'a> Waiting<'a> {
         let now = Instant::now();
         let due = now >= self.next_search;
         if self.stamp != 0 && (due || !self.searched) {
-            // At first without asking others: most waits are short.
+            // The first search sends no requests to other nodes, since most waits are short.
             let mine = Waited {
                 stamp: self.stamp,
                 home: self.home,
@@ -196,10 +200,11 @@ impl<'a> Waiting<'a> {
         Ok(self.next_search.saturating_duration_since(now))
     }
 
-    /// A sleep ended with EINTR: passes it on, unless all handlers of the program are known to us.
+    /// To be called when a sleep ended with EINTR: returns EINTR, unless this code wraps all
+    /// handlers of the program.
     pub fn interrupted(&self) -> Result<()> {
         if process::delivers() {
-            // Whether a handler ran, and its SA_RESTART flag, are known.
+            // `check` knows whether a handler ran, and whether it has SA_RESTART.
             Ok(())
         } else {
             Err(Errno::INTR)
@@ -217,7 +222,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl LockTable<'_> {
-    /// The waits of the threads of a process of this node.
+    /// Returns the waits of the threads of a process of this node.
     pub fn waits_of(&self, owner: Owner) -> Vec<Waited> {
         if !self.is_in_its_slot(owner) {
             return Vec::new();
@@ -246,7 +251,8 @@ impl LockTable<'_> {
             .collect()
     }
 
-    /// In a slot that is free again, or whose process has executed another program.
+    /// Removes the waits from a slot that is free again, or whose process has executed another
+    /// program.
     pub(crate) fn forget_waits(&self, slot: u32) {
         for wait in &self.control.process(slot as usize).waits {
             wait.stamp.store(0, Release);

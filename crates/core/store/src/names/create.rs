@@ -1,11 +1,11 @@
-//! Making objects and their names.
+//! Creates objects and their names.
 
 use super::*;
 use crate::NAME_MAX;
 use crate::views::Names;
 
 impl<'s> Names<'s> {
-    /// Makes an object and its entry, both on this node, at time `t`. `counts`: adds one to the
+    /// Creates an object and its entry, both on this node, at time `t`. `counts`: adds one to the
     /// link count of the directory, which lies on this node. Returns the object's id, or the
     /// existing entry.
     ///
@@ -75,7 +75,7 @@ impl<'s> Names<'s> {
         made
     }
 
-    /// The last step of a transaction that makes the file `id`.
+    /// Opens a new file as the last step of the transaction that creates it, if `opened` is given.
     pub fn open_new(
         &self,
         opened: &mut Option<Opening<'_, '_>>,
@@ -90,7 +90,7 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// Makes an object without a name in `slot`, which is of this node.
+    /// Creates an object without a name in `slot`, which belongs to this node.
     ///
     /// # Errors
     /// ENOSPC, EDQUOT.
@@ -113,7 +113,7 @@ impl<'s> Names<'s> {
         })
     }
 
-    /// The next sequence number of `shard`, whose lock is held.
+    /// Returns the next sequence number of `shard`, whose lock the caller holds.
     pub fn next_seq(&self, shard: usize) -> Result<u64> {
         let last = &self.control.shard(shard).last_seq;
         if last.load(Relaxed) == 0 {
@@ -134,7 +134,7 @@ impl<'s> Names<'s> {
     fn highest_seq(&self, shard: usize) -> Result<u64> {
         let mut highest = 0;
         self.committed(shard)?.each_inode(ObjectId(0), |id, _| {
-            // A part's number was given by its file's home.
+            // A part has the sequence number of its file, which the file's home assigned.
             if !id.is_part() {
                 highest = highest.max(id.seq());
             }
@@ -147,8 +147,8 @@ impl<'s> Names<'s> {
     /// object without a name: then [`Store::unmark_named`] is due.
     ///
     /// # Errors
-    /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC; EAGAIN: a change of the entry
-    /// has begun and isn't finished.
+    /// EEXIST; ENOENT if the object has no name left; EMLINK; ESTALE; ENOSPC; EAGAIN: a change of
+    /// the entry has begun and isn't finished.
     pub fn link_here(
         &self,
         id: ObjectId,
@@ -172,9 +172,10 @@ impl<'s> Names<'s> {
         })
     }
 
-    /// One name more for an object, in a transaction. Its kind, and whether it is the first one of
-    /// an object without a name: then [`Store::unmark_named`] is due behind the transaction.
-    /// (Before its end, a death would leave an object without name or mark.)
+    /// Counts one more name of an object, in a transaction. Returns the object's kind, and whether
+    /// this is the first name of an object without one: then [`Store::unmark_named`] is due after
+    /// the transaction. (During the transaction, a death would leave an object without name or
+    /// mark.)
     pub(crate) fn count_link(
         &self,
         w: &mut Write<'_>,

@@ -1,22 +1,23 @@
-//! Intents: changes of entries of this node that have begun and aren't finished on other nodes.
-//! They are finished, whatever happens.
+//! Intents: records of changes of this node's entries that have begun and aren't finished on other
+//! nodes. Each is completed, even if its process dies.
 //!
 //! An intent is a record beside the entry, written in the transaction that begins. While there is
-//! one, the entry is *moving* (`EntryRecord::changing`): lookups wait ([`Errno::AGAIN`]),
-//! and changes find it busy ([`Store::check_note`]). It names its owner, a process; when that has
-//! ended, any process completes the intent ([`crate::cluster`]). Nothing here asks another node.
+//! one, the entry is *moving* (`EntryRecord::changing`): lookups wait ([`Errno::AGAIN`]), and
+//! changes find it busy ([`Store::check_note`]). An intent contains its owner, a process; when the
+//! owner has ended, any process completes the intent ([`crate::cluster`]). This module sends no
+//! requests to other nodes.
 
 use super::*;
 use crate::codec::{Wire, decode, encode};
 use crate::process::identity;
 use crate::views::Intents;
 
-/// Whether paths may lead through what this entry is.
+/// Whether a path may lead through the object of this entry: a directory or symbolic link.
 pub fn is_on_paths(entry: Entry) -> bool {
     matches!(entry.kind, libc::S_IFDIR | libc::S_IFLNK)
 }
 
-/// An exchange, as its leader notes it.
+/// The intent of an exchange at its leading name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exchange {
     /// A number that no other exchange has.
@@ -24,12 +25,12 @@ pub struct Exchange {
     pub source: Entry,
     /// The other name.
     pub with: (ObjectId, Vec<u8>),
-    /// The existing object, once that is known.
+    /// The entry of the other name, as soon as it is known.
     pub target: Option<Entry>,
     pub phase: Phase,
 }
 
-/// How far an exchange is.
+/// The progress of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     Begun,
@@ -52,7 +53,7 @@ impl Phase {
 /// The remaining work for an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Note {
-    /// The entry's object has to be told that it has lost the name.
+    /// The name has still to be removed from the entry's object.
     Drop(Entry),
     /// For a file that is removed (the entry has no name): its parts on other nodes are to be
     /// removed.
@@ -65,7 +66,7 @@ pub enum Note {
         to: (ObjectId, Vec<u8>),
         /// Whether the new name's link record has been made.
         announced: bool,
-        /// Whether the new entry is there.
+        /// Whether the new entry is set.
         placed: bool,
     },
     /// The entry is being exchanged with another one, and leads the exchange.
@@ -74,7 +75,7 @@ pub enum Note {
     Joined {
         there: Entry,
         comes: Entry,
-        /// Which name leads, and the number of the exchange.
+        /// The leading name, and the number of the exchange.
         led: (ObjectId, Vec<u8>, u64),
     },
 }
@@ -149,7 +150,7 @@ impl Note {
 }
 
 impl Intents<'_> {
-    /// In a transaction: the note on an entry, if there is one.
+    /// In a transaction: returns the intent on an entry and its owner, if there is one.
     pub fn note_on(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<Option<(Note, u32)>> {
         match w.intent(self.entry_ref(name))? {
             None => Ok(None),
@@ -157,8 +158,8 @@ impl Intents<'_> {
         }
     }
 
-    /// In a transaction that changes an entry: EAGAIN if another change of it has begun and isn't
-    /// finished; see `Cluster::retry_noted`.
+    /// In a transaction that changes an entry: returns EAGAIN if the entry has an intent, since
+    /// another change of it isn't finished. See `Cluster::retry_noted`.
     pub fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
         if self.remote.is_none() || self.note_on(w, name)?.is_none() {
             return Ok(());
@@ -166,7 +167,7 @@ impl Intents<'_> {
         Err(Errno::AGAIN)
     }
 
-    /// EAGAIN while there is a note on the entry.
+    /// Returns EAGAIN while there is an intent on the entry.
     pub fn note_gone(&self, name: Named<'_>) -> Result<()> {
         let at = self.entry_ref(name);
         match self.records(at.shard())?.intent(at)? {
@@ -175,13 +176,14 @@ impl Intents<'_> {
         }
     }
 
-    /// Sets the note on an entry, whose home this is.
+    /// Sets the intent on an entry of this node.
     pub fn put_note(&self, w: &mut Write<'_>, name: Named<'_>, note: &Note) -> Result<()> {
         let owner = self.own_identity()?;
         w.set_intent(self.entry_ref(name), &note.encode(owner))
     }
 
-    /// In a transaction that removes the file `id`: its parts on other nodes are to go as well.
+    /// In a transaction that removes the file `id`: records the intent to remove its parts on other
+    /// nodes.
     pub(crate) fn leave_parts(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
         w.leave_unsettled();
         let note = Note::Parts.encode(0);
@@ -193,13 +195,13 @@ impl Intents<'_> {
         self.transact(at.set(), Need::Removal, |w| w.end_intent(at))
     }
 
-    /// The keeper finishes what was left unfinished.
+    /// Makes the keeper complete the intents that were left.
     pub fn leave_unsettled(&self) {
         self.control.header().unsettled.store(1, Release);
         self.control.wake_keeper();
     }
 
-    /// Makes the keeper find out whether the entry was made.
+    /// Gives an unconfirmed link up: the keeper finds out whether its entry was made.
     pub fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
         self.transact(self.names().object_set(id), Need::Removal, |w| {
@@ -213,7 +215,7 @@ impl Intents<'_> {
         })
     }
 
-    /// Gives a note up, so that any process may complete it.
+    /// Gives an intent up, so that any process may complete it.
     pub fn disown_note(&self, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
         let at = self.entry_ref(name);
@@ -227,8 +229,8 @@ impl Intents<'_> {
 
     // ---- after deaths ----
 
-    /// After a loss of shared memory: no process continues anything that was recorded. The
-    /// identities in the notes belong to ended processes, and are about to be given to others.
+    /// Gives all intents and links up, after a loss of shared memory: their processes have ended,
+    /// and the identities in the records are about to be given to others.
     ///
     /// # Errors
     /// EIO.
@@ -281,7 +283,7 @@ impl Intents<'_> {
         Ok(())
     }
 
-    /// ESTALE while nothing may be made in `dir`.
+    /// Returns ESTALE while no entry may be created in `dir`.
     pub fn check_frozen(&self, dir: ObjectId) -> Result<()> {
         if self.control.header().frozen.load(Acquire) == dir.0 {
             Err(Errno::STALE)
@@ -294,7 +296,8 @@ impl Intents<'_> {
         Ok(identity(&self.control, self.process_slot()?))
     }
 
-    /// Makes visible the new state of an entry whose object has lost the name `dropped`.
+    /// Makes the new state of an entry visible, after the object of `dropped` has lost the name.
+    /// `forget`: also removes the intent.
     pub fn end_drop(&self, name: Named<'_>, dropped: Entry, forget: bool) -> Result<()> {
         let at = self.entry_ref(name);
         self.transact(at.set(), Need::Removal, |w| {
@@ -306,7 +309,7 @@ impl Intents<'_> {
         })
     }
 
-    /// In a transaction: what [`Store::end_drop`] does but for the note.
+    /// In a transaction: does what [`Store::end_drop`] does, except for the intent.
     pub fn let_see(&self, w: &mut Write<'_>, name: Named<'_>, dropped: Entry) -> Result<()> {
         let at = self.entry_ref(name);
         match w.look_up(at)? {
@@ -317,13 +320,13 @@ impl Intents<'_> {
         }
     }
 
-    /// A held entry is kept, or removed.
+    /// Makes a held entry an ordinary one if it `stays`, else removes it.
     pub fn release_entry_here(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
         let at = self.entry_ref(name);
         self.transact(at.set(), Need::Removal, |w| {
             match self.note_on(w, name)? {
                 Some((Note::Held(held), _)) if held == entry => {}
-                // The change is done already.
+                // The entry was released before.
                 _ => return Ok(()),
             }
             if stays {
@@ -335,31 +338,33 @@ impl Intents<'_> {
         })
     }
 
-    /// The entry as it lies here, even if it is being moved.
+    /// Returns the recorded entry, even if it is being changed.
     pub fn entry_here(&self, name: Named<'_>) -> Result<Option<Entry>> {
         let at = self.entry_ref(name);
         let found = self.records(at.shard())?.look_up(at)?;
         Ok(found.map(|found| found.entry))
     }
 
-    /// From now on nothing is made in `dir`, and paths resolved before are resolved again. Returns
-    /// whether there are entries of `dir` on this node.
+    /// Forbids the creation of entries in `dir`, and raises the epoch of names, so that paths are
+    /// resolved again. Returns whether `dir` has entries on this node. `dir` 0: only raises the
+    /// epoch.
     pub fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
         if epoch >> 32 < self.names().names_epoch() >> 32 {
-            // From long ago.
+            // The request is older than the last change of names.
             return Err(Errno::STALE);
         }
         if dir.0 == 0 {
             self.names().raise_epoch(epoch);
             return Ok(false);
         }
-        // With all shards locked, a process that makes something has made it, or will see this.
+        // All shards are locked: a process that creates an entry has committed it, or will see
+        // `frozen`.
         self.transact(self.all_shards(), Need::Removal, |w| {
             self.names().raise_epoch(epoch);
             let frozen = &self.control.header().frozen;
             frozen.store(dir.0, SeqCst);
             if epoch >> 32 != self.names().names_epoch() >> 32 {
-                // A later change was announced just now.
+                // A later change of names was announced meanwhile.
                 frozen.store(0, SeqCst);
                 return Err(Errno::STALE);
             }

@@ -1,8 +1,8 @@
-//! Link records, at an object's home: for each name whose entry isn't beside the object, whether it
-//! counts.
+//! Link records, at an object's home: for each name whose entry lies on another node, whether the
+//! object counts it.
 //!
-//! Nothing here asks another node: an operation over several nodes that begins here is completed by
-//! [`crate::cluster`], however its process ends.
+//! This module sends no requests to other nodes: [`crate::cluster`] completes an operation over
+//! several nodes, even if its process dies.
 
 use super::*;
 use crate::process::identity_lives;
@@ -16,13 +16,13 @@ pub enum Link {
     Counted,
     /// The name counts; whether its entry exists isn't known yet.
     Unconfirmed,
-    /// A rename to it is in progress: it doesn't count yet. Its owner is the slot of the old name,
-    /// which tells the renames of one object apart.
+    /// A rename to the name is in progress: it doesn't count yet. The record's owner is the slot of
+    /// the old name, which distinguishes the renames of one object.
     Coming,
-    /// A link(2) to it is in progress: it doesn't count yet.
+    /// A link(2) with the name is in progress: it doesn't count yet.
     Offered,
     /// An exchange (`RENAME_EXCHANGE`) that gives the object this name is in progress: it doesn't
-    /// count yet. Its owner is the lower half of the exchange's number.
+    /// count yet. The record's owner is the lower half of the exchange's number.
     Exchanged,
 }
 
@@ -47,12 +47,12 @@ impl Link {
     }
 }
 
-/// For a link record: whether the name counts although it isn't known yet if its entry exists.
+/// Whether the name of a link record counts although it isn't known yet if its entry exists.
 pub fn is_unconfirmed(value: &[u8]) -> bool {
     Link::decode(value).is_some_and(|(link, _)| link == Link::Unconfirmed)
 }
 
-/// From a link record: directory, name, whether it counts.
+/// Decodes a link record: directory, name, whether the name counts.
 pub fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a [u8], bool)> {
     let (dir, name) = rest.split_first_chunk()?;
     let counts = matches!(Link::decode(value)?.0, Link::Counted | Link::Unconfirmed);
@@ -89,7 +89,7 @@ impl<'s> Links<'s> {
     }
 
     /// In a transaction that removes an entry beside its object: removes the entry's link record,
-    /// if there is one. True if the name doesn't count.
+    /// if there is one. Returns true if the object didn't count the name.
     pub(crate) fn end_link(
         &self,
         w: &mut Write<'_>,
@@ -109,8 +109,8 @@ impl<'s> Links<'s> {
     }
 
     /// In a transaction that removes a name that is the target of a rename in progress: its entry
-    /// exists already, so the object has got the name in place of the old one, and now loses it.
-    /// False if the old one doesn't count any more.
+    /// exists already, so the object has got this name in place of the old one, and now loses it.
+    /// Returns false if the old name didn't count any more.
     fn end_arrived(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<bool> {
         let key = Key::link(id, name.0, name.1);
         let coming = w.attached(id, &key)?.and_then(Link::decode);
@@ -154,8 +154,7 @@ impl<'s> Links<'s> {
         Ok(matches!(link, Some(Link::Counted | Link::Unconfirmed)))
     }
 
-    /// Announces to the object a name whose entry is about to be made on another node, instead of
-    /// `from`.
+    /// Records at the object the announcement that a rename will replace its name `from` by `name`.
     pub fn add_link_here(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
         let t = now();
         self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
@@ -164,12 +163,13 @@ impl<'s> Links<'s> {
             match w.attached(id, &key)? {
                 None => w.attach(id, &key, &coming)?,
                 Some(there) if there == coming => {}
-                // The object has that name, or is just getting or losing it in another operation.
+                // The object has that name already, or another operation is adding or removing it.
                 Some(_) => return Err(Errno::ALREADY),
             }
             match self.link_state(w, id, from)? {
                 None => self.set_link(w, id, from, Link::Counted)?,
-                // The rename that brings it has to end before the next one begins.
+                // The operation that gives the object the name `from` must end before the next one
+                // begins.
                 Some(Link::Coming | Link::Offered | Link::Exchanged) => {
                     return Err(Errno::ALREADY);
                 }
@@ -185,7 +185,8 @@ impl<'s> Links<'s> {
         self.names().set_live_ctime(id, t)
     }
 
-    /// In a link: the object may get one more name. EALREADY if it is getting or losing that name.
+    /// Records, for a link(2), that the object may get the name. EALREADY if the object has it, or
+    /// is getting or losing it.
     pub fn offer_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.transact(self.names().object_set(id), Need::Bytes(0), |w| match self
             .link_state(w, id, name)?
@@ -195,8 +196,8 @@ impl<'s> Links<'s> {
         })
     }
 
-    /// The object gets the name, if it still has another one. This is the moment when a link
-    /// happens.
+    /// Counts the offered name, if the object still has another one. With this the link(2) takes
+    /// effect.
     pub fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let nameless = self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
@@ -214,7 +215,7 @@ impl<'s> Links<'s> {
         self.names().set_live_ctime(id, t)
     }
 
-    /// The object doesn't get the name.
+    /// Removes the record of an offered name: the object doesn't get it.
     pub fn withdraw_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.transact(self.names().object_set(id), Need::Removal, |w| {
             if self.link_state(w, id, name)? == Some(Link::Offered) {
@@ -237,8 +238,8 @@ impl<'s> Links<'s> {
         })
     }
 
-    /// The state of a link whose entry is held on another node: Some(true) it counts, Some(false)
-    /// it won't, None: that isn't known yet.
+    /// Whether the link of a held entry counts: Some(true) if it does, Some(false) if it never
+    /// will, None if that isn't decided yet.
     pub fn offered_here(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         let key = Key::link(id, name.0, name.1);
         self.transact(self.names().object_set(id), Need::Removal, |w| {
@@ -255,17 +256,17 @@ impl<'s> Links<'s> {
         })
     }
 
-    /// The entry was made: the name needs no checking any more.
+    /// Confirms a link whose entry was made.
     pub fn confirm_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.transact(self.names().object_set(id), Need::Removal, |w| {
             self.confirm(w, id, name)
         })
     }
 
-    /// In a transaction: the name needs no further check; the object is in the index by it.
+    /// In a transaction: confirms a link whose entry was made, and adds the name to the index.
     pub fn confirm(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<()> {
         match self.link_state(w, id, name)? {
-            // A directory has one name only, and knows it.
+            // A directory has only one name, which is in its inode: it needs no link record.
             Some(Link::Unconfirmed) if self.is_dir_here(w, id)? => {
                 w.detach(id, &Key::link(id, name.0, name.1)).map(|_| ())
             }
@@ -281,8 +282,8 @@ impl<'s> Links<'s> {
         Ok(w.inode(id)?.is_some_and(|(inode, _)| inode.is_dir()))
     }
 
-    /// Withdraws the announced name from the object, for which it was to lose the name in slot
-    /// `from`.
+    /// Withdraws the announced name from the object. `from` is the slot of the name that it was to
+    /// replace.
     pub fn undo_link_here(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         let key = Key::link(id, name.0, name.1);
         self.transact(self.names().object_set(id), Need::Removal, |w| {
@@ -293,13 +294,13 @@ impl<'s> Links<'s> {
         })
     }
 
-    /// The object hasn't got a name of which it wasn't known yet whether its entry was made.
+    /// Removes an unconfirmed name from the object: its entry wasn't made.
     pub fn lose_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let mut freed = Vec::new();
         let _section = self.section()?;
         let done = self.transact(self.names().object_set(id), Need::Removal, |w| {
-            // The name is known now; it may have been removed and made again, in another operation.
+            // Another operation has confirmed the name, or has removed it and made it again.
             if self.link_state(w, id, name)? != Some(Link::Unconfirmed) {
                 return Ok(());
             }
@@ -313,8 +314,8 @@ impl<'s> Links<'s> {
         self.names().set_live_ctime(id, t)
     }
 
-    /// Tells the object that it has lost a name whose entry lay on another node: replaced by `new`,
-    /// or removed. `again`: it may have been told before.
+    /// Records at the object that it has lost a name whose entry lay on another node: replaced by
+    /// `new`, or removed. `again`: the same request may have been carried out before.
     pub fn lose_name_here(
         &self,
         id: ObjectId,
@@ -351,12 +352,12 @@ impl<'s> Links<'s> {
             };
             match link {
                 Link::Counted | Link::Unconfirmed => {}
-                // The link of the removed name: it was removed before, and is being made again.
+                // The name was removed before, and another operation is making it again.
                 Link::Offered | Link::Exchanged => return Ok(()),
                 Link::Coming if new.is_some() => return Ok(()),
                 Link::Coming if again => {
-                    // Or the removed name is this one: when the rename that brought it ends, it
-                    // removes the name from the count.
+                    // If the name is the one that a rename in progress has just given the object,
+                    // the end of that rename removes it from the count.
                     return w.detach(id, &key).map(|_| ());
                 }
                 Link::Coming => {
@@ -374,7 +375,7 @@ impl<'s> Links<'s> {
                 self.index().names_in_index(w, id, Some(name), Some(new))?;
                 return w.change_inode(id, |i| i.ctime = t);
             }
-            // Without a new name, or the name was removed already.
+            // There is no new name, or it was removed already.
             self.names()
                 .drop_link(w, id, name, t, &mut freed)
                 .map(|_| ())
@@ -384,7 +385,7 @@ impl<'s> Links<'s> {
         self.names().set_live_ctime(id, t)
     }
 
-    /// Whether a rename to the name is still on its way.
+    /// Whether a rename of the object to the name is in progress.
     pub fn has_coming_here(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         let records = self.records_of(id)?;
         let bytes = records.attached(&Key::link(id, name.0, name.1))?;

@@ -1,4 +1,4 @@
-//! Taking names away, and objects with their last name.
+//! Removes names, and objects with their last name.
 
 use super::*;
 use crate::data::is_summed;
@@ -41,7 +41,7 @@ impl<'s> Names<'s> {
         Ok(Dropped::Stays)
     }
 
-    /// Removes all records of `id` inside a transaction. `freed` gets the extents; those of
+    /// Removes all records of `id` inside a transaction. Adds its extents to `freed`; those of
     /// chunk 0 only with `first`.
     pub(crate) fn remove_records(
         &self,
@@ -59,8 +59,8 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// Removes the inode and all other records of `id`; `freed` gets the extents of chunk 1
-    /// and later ones. Attributes and chunks that are too many for one transaction follow it
+    /// Removes the inode and all other records of `id`. Adds the extents of chunk 1 and later ones
+    /// to `freed`. Attributes and chunks that are too many for one transaction are removed after it
     /// (`leftovers.rs`).
     fn remove_inode(
         &self,
@@ -112,8 +112,8 @@ impl<'s> Names<'s> {
         })
     }
 
-    /// Removes the records from `first` on that have its tag and object; `each` sees their
-    /// values before.
+    /// Removes the records from `first` on that have its tag and object; Calls `each` with each
+    /// value before.
     pub(crate) fn remove_range(
         &self,
         w: &mut Write<'_>,
@@ -177,11 +177,12 @@ impl<'s> Names<'s> {
         Ok(true)
     }
 
-    /// If a removal failed after its object was marked as unlinked, takes the mark away.
+    /// Passes the result of a removal on. If it failed after its object was marked as unlinked,
+    /// removes the mark.
     pub(crate) fn undo_mark<T>(&self, result: Result<T>, id: ObjectId) -> Result<T> {
         match &result {
             Ok(_) => return result,
-            // Nothing is marked before these are found.
+            // These errors occur before any object is marked.
             Err(Errno::STALE | Errno::AGAIN | Errno::REMOTE) => return result,
             Err(_) => {}
         }
@@ -189,9 +190,9 @@ impl<'s> Names<'s> {
         result
     }
 
-    /// Removes the mark of having no name from an open file that has one.
+    /// Removes the `UNLINKED` mark from an open file that has a name.
     pub fn unmark_named(&self, id: ObjectId) -> Result<()> {
-        // With the shard locked: a removal may just have marked it, and not be committed yet.
+        // The shard must be locked: a removal may have marked the file and not be committed yet.
         self.transact(self.object_set(id), Need::Removal, |w| {
             if w.inode(id)?
                 .is_some_and(|(inode, _)| inode.nlink > 0 && !inode.is_dir())

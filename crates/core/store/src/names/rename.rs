@@ -1,4 +1,4 @@
-//! rename(2), as far as entries and objects of this node are concerned.
+//! Carries out rename(2) for entries and objects of this node.
 
 use super::*;
 use crate::records::EntryRef;
@@ -8,14 +8,14 @@ use crate::views::Names;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renamed {
     Done,
-    /// Both are names of one object: nothing is to be done.
+    /// Both are names of one object: there was nothing to do.
     Nothing,
     /// An entry has changed since it was looked up: nothing was done.
     Otherwise,
 }
 
 impl<'s> Names<'s> {
-    /// Renames an entry of this node to another, if everything involved lies here: only if both are
+    /// Renames an entry, if all entries and objects involved lie on this node, and both entries are
     /// still as they were when they were looked up. `check` may refuse, in the transaction; `t` is
     /// the time.
     ///
@@ -37,8 +37,8 @@ impl<'s> Names<'s> {
             // Two names of one file, or the same name twice: nothing to do.
             (_, Some(t)) if t.id == source.id => Some(Ok(Renamed::Nothing)),
             (RenameMode::Replace, Some(t)) => match (is_dir(source), is_dir(t)) {
-                // Into itself, first of all; where a directory above lies on another node, the kinds
-                // tell why it fails.
+                // A directory's move into itself is checked first. If that can't be checked, since
+                // a directory above lies on another node, the error follows from the kinds.
                 (true, false) if self.is_below(to.0, source.id) == Ok(true) => {
                     Some(Err(Errno::INVAL))
                 }
@@ -52,8 +52,8 @@ impl<'s> Names<'s> {
             _ => None,
         };
         if let Some(answer) = answer {
-            // Whether both existed at one time: another process may have renamed one of them
-            // between the two look-ups.
+            // Checks that both entries existed at one moment: another process may have renamed one
+            // of them between the two lookups.
             let set = old.set().with(new.shard());
             let seen = self.transact(set, Need::Removal, |w| {
                 self.entries_are(w, (old, source), (new, target))
@@ -62,7 +62,8 @@ impl<'s> Names<'s> {
         }
         let dirs = is_dir(source) || target.is_some_and(is_dir);
         let set = if dirs {
-            // Loops and vanishing directories can't happen while all is locked.
+            // While all shards are locked, no directory can be moved or removed: so no loop can
+            // arise.
             self.all_shards()
         } else {
             let mut set = old.set().with(new.shard());
@@ -74,7 +75,8 @@ impl<'s> Names<'s> {
         };
         let mut freed = Vec::new();
         let _section = self.section()?;
-        // Also in a full map: one name replaces another, and the replaced object is removed.
+        // A rename that replaces an object must work even if the record file is full, since it
+        // removes the object.
         let need = match (mode, target) {
             (RenameMode::Replace, Some(_)) => Need::Removal,
             _ => Need::Update,
@@ -101,7 +103,7 @@ impl<'s> Names<'s> {
     }
 
     /// In a transaction: whether the entries, which lie in this store, are still those that were
-    /// looked up; false while one is being changed.
+    /// looked up. False while one of them is being changed.
     pub fn entries_are(
         &self,
         w: &mut Write<'_>,
@@ -117,7 +119,8 @@ impl<'s> Names<'s> {
         }
     }
 
-    /// The body of rename. False if the entries have changed since they were looked up.
+    /// Renames inside the transaction. Returns false if the entries have changed since they were
+    /// looked up.
     fn rename_locked(
         &self,
         w: &mut Write<'_>,
@@ -158,7 +161,7 @@ impl<'s> Names<'s> {
             w.rename(old, new, source)?;
             self.moved(w, source, (from, to), t)?;
         }
-        // Link counts of the parents: each directory inside counts one.
+        // A directory's link count contains each of its subdirectories.
         let replaced = target_dir && mode != RenameMode::Exchange;
         let back = target_dir && mode == RenameMode::Exchange;
         if from.0 == to.0 {

@@ -1,11 +1,12 @@
-//! How this process takes part in a store: its slot in the control region, and its area.
+//! Attaches this process to a store: gives it a process slot in the control region, and maps its
+//! area.
 //!
 //! A process attaches when it first needs a slot, and keeps the slot until it ends. The area is
 //! mapped with it. A vfork child runs in its parent's memory, but has its own slot: the parent's
 //! thread borrows that slot meanwhile ([`Store::lend`]).
 //!
 //! `attaching` is held while the process takes a slot. A process attaches only if no process
-//! repairs the store (`no_repair`), and ends the sole use of another process first
+//! repairs the store (`no_repair`), and first ends the exclusive use by another process
 //! (`exclusive_mount.rs`).
 
 use crate::control_region::{Control, MAX_PROCESSES, ProcessArea};
@@ -15,7 +16,7 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
-/// Not attached.
+/// In place of a slot: the process isn't attached.
 pub(super) const NO_SLOT: u32 = u32::MAX;
 /// The thread is between two slots: descriptors that it opens and closes now belong to no table.
 const BETWEEN: u32 = u32::MAX - 2;
@@ -25,17 +26,17 @@ const BORROW_LATER: u32 = u32::MAX - 1;
 thread_local! {
     /// Slot and area of a vfork child that runs on this thread in the parent's memory.
     ///
-    /// This has to be a thread-local. For which process a call acts is decided by the thread that
-    /// makes it, and by nothing else: the child of a vfork shares all memory with its parent, the
-    /// [`Store`] included, and other threads of the parent go on to call the store meanwhile. The
-    /// parent's own thread stands still until the child executes a program or ends, so one cell for
-    /// each thread is enough. Program code (a handler, a library's constructor) may run between the
+    /// This has to be a thread-local. Only the thread that makes a call decides for which process
+    /// the call acts: the child of a vfork shares all memory with its parent, the [`Store`]
+    /// included, and other threads of the parent continue to call the store meanwhile. The parent's
+    /// own thread stands still until the child executes a program or ends, so one cell for each
+    /// thread is enough. Program code (a handler, a library's constructor) may run between the
     /// vfork and the call, so no caller has a context that it could pass.
     static BORROWED: Cell<(u32, *mut ProcessArea)> =
         const { Cell::new((NO_SLOT, std::ptr::null_mut())) };
 }
 
-/// How long a thread that takes the process's slot waits for one that executes a program.
+/// Maximum time that a thread which attaches waits for another one that executes a program.
 /// Milliseconds.
 const MAX_EXEC_WAIT: u32 = 10_000;
 
@@ -57,7 +58,7 @@ impl Store {
         }
     }
 
-    /// The slot that calls on this thread act for, if there is one.
+    /// Returns the slot for which calls on this thread act, if there is one. Doesn't attach.
     pub(crate) fn attached_slot(&self) -> Option<u32> {
         if BORROWED.with(Cell::get).0 == NO_SLOT {
             Some(self.slot.load(Acquire)).filter(|&slot| slot != NO_SLOT)
@@ -66,7 +67,8 @@ impl Store {
         }
     }
 
-    /// The slot of this process, if it has one: not before an attach in progress has ended.
+    /// Returns the slot of this process, if it has one. Waits until an attach in progress has
+    /// ended.
     pub fn settled_slot(&self) -> Option<u32> {
         let _one = self.attaching.hold();
         Some(self.slot.load(Acquire)).filter(|&slot| slot != NO_SLOT)
@@ -77,7 +79,7 @@ impl Store {
         self.slot.load(Acquire) != NO_SLOT
     }
 
-    /// Whether any slot is in use, but for this process's own.
+    /// Whether any slot other than this process's is in use.
     pub fn any_attached(&self) -> bool {
         let mine = self.slot.load(Acquire) as usize;
         (0..MAX_PROCESSES).any(|i| i != mine && self.control.process(i).owner.load(Acquire) != 0)
@@ -121,7 +123,7 @@ impl Store {
             if !process::others_execute() || turns == MAX_EXEC_WAIT {
                 break one;
             }
-            // This thread ends when the other one executes its program, unless the kernel refuses.
+            // The exec of the other thread ends this thread, unless the kernel refuses the exec.
             drop(one);
             std::thread::sleep(std::time::Duration::from_millis(1));
             turns += 1;
@@ -145,13 +147,14 @@ impl Store {
         Ok(slot)
     }
 
-    /// How often other processes than this one have attached, modulo 2^32: it changes with each.
+    /// Returns the number of times that other processes have attached, modulo 2^32.
     pub fn attachments_of_others(&self) -> u32 {
         let all = self.control.header().activity.load(Acquire);
         all.wrapping_sub(self.attachments.load(Acquire))
     }
 
-    /// EBUSY while another process repairs the store: it has the control region locked.
+    /// Returns EBUSY while another process repairs the store, which keeps the control region's file
+    /// locked.
     fn no_repair(&self) -> Result<()> {
         if self.mending.load(Acquire) {
             return Ok(());
@@ -178,8 +181,8 @@ impl Store {
         Ok(())
     }
 
-    /// After exec: uses the slot of the program before. The operations of its other threads ended
-    /// in the middle, as if their process had been killed.
+    /// Uses, after exec, the slot that this process had before. Operations of its other threads
+    /// were cut off by the exec, as if their process had been killed.
     ///
     /// # Errors
     /// Those of mmap, and of writing files back.
@@ -196,13 +199,13 @@ impl Store {
         self.recovery().release_owned(slot, before, true)
     }
 
-    /// Gives the slot up without releasing what it holds: this process continues to use it through
-    /// another `Store`, which adopts it.
+    /// Gives the slot up without releasing what it holds. For a process that continues to use the
+    /// slot through another `Store`, which adopts it.
     pub fn give_up_slot(&self) -> Option<u32> {
         Some(self.slot.swap(NO_SLOT, AcqRel)).filter(|&slot| slot != NO_SLOT)
     }
 
-    /// Maps the area of `slot`. Stays mapped: areas are few per process.
+    /// Maps the area of `slot`. The mapping stays until [`Store::unmap_area`].
     ///
     /// # Errors
     /// ENOSPC if there is no memory for it; errors of open and mmap.
@@ -228,10 +231,10 @@ impl Store {
         Ok(base)
     }
 
-    /// Unmaps an area that [`Store::map_area`] gave.
+    /// Unmaps an area that [`Store::map_area`] returned.
     ///
     /// # Safety
-    /// Nothing may use it any more.
+    /// No thread may use the area any more.
     pub unsafe fn unmap_area(&self, area: *mut ProcessArea) {
         // SAFETY: mapped by map_area with this length; the caller vouches for the rest.
         let _ = unsafe { rustix::mm::munmap(area.cast(), self.control.layout().area_len) };
@@ -253,18 +256,18 @@ impl Store {
         Ok(unsafe { &*area })
     }
 
-    /// From now on, calls on this thread act for the process in `slot` (a vfork child).
+    /// Makes calls on this thread act for the process in `slot` (a vfork child) from now on.
     pub fn lend(&self, slot: u32, area: *mut ProcessArea) {
         BORROWED.with(|b| b.set((slot, area)));
     }
 
-    /// Until [`Store::lend`] or [`Store::end_lending`], this thread has no slot: it is about to get
-    /// one, and must not touch another process's table meanwhile.
+    /// Takes the slot from this thread until [`Store::lend`] or [`Store::end_lending`]: the thread
+    /// is about to get another slot, and must not change the table of a wrong process meanwhile.
     pub fn between_slots(&self) {
         BORROWED.with(|b| b.set((BETWEEN, std::ptr::null_mut())));
     }
 
-    /// As [`Store::lend`], with a slot that is only taken when it is needed.
+    /// As [`Store::lend`], but the slot is only taken when the child first needs one.
     pub fn borrow_later(&self) {
         BORROWED.with(|b| b.set((BORROW_LATER, std::ptr::null_mut())));
     }
@@ -336,7 +339,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let slot = *self.slot.get_mut();
-        // In a forked child that doesn't know yet that it is one, the slot is the parent's.
+        // In a forked child that hasn't run its fork handlers yet, the slot is the parent's.
         if slot != NO_SLOT && process::is_mine(&self.control, slot) {
             let _ = self.recovery().detach();
         }
