@@ -1,11 +1,11 @@
-//! How long copies stay, and how much room they get: the unused rest.
+//! Decides how long cached copies stay, and how much unused room they may occupy.
 //!
 //! - Copies take at most half of each medium, and files are copied only while a tenth of the medium
-//!   is free. Before a program's write would leave less than a twentieth free, copies are removed,
-//!   the oldest first; all of them before the write fails with ENOSPC.
-//! - Now and then the keeper asks the homes, for many files per request, whether the files still
+//!   is free. Before a program's write that would leave less than a twentieth free, copies are
+//!   removed, the oldest first. All of them are removed before a write fails with ENOSPC.
+//! - The keeper periodically asks the homes, for many files per request, whether the files still
 //!   exist unchanged (`Cluster::sweep_copies`). A home doesn't record which nodes have copies of
-//!   its files: it never has to notify them, and nothing is to be done if they die.
+//!   its files: it need not notify them, and their death requires no work.
 
 use super::*;
 use crate::Extent;
@@ -14,20 +14,21 @@ use crate::record::parse_key;
 use crate::views::LocalCopies;
 use forebay_runtime::atomics::Ordering::*;
 
-/// At most one copy for this many bytes of a node: records have their limits, too.
+/// A node has at most one copy for each of this number of bytes of its media, since records have
+/// limits, too.
 const FOR_ONE: u64 = 32 << 10;
-/// After a copy has failed, nothing is copied for this long. Nanoseconds.
+/// Time without copying after a copy has failed. Nanoseconds.
 const RETRY_DELAY_NANOSECONDS: i64 = 1_000_000_000;
-/// Copies on a node.
+/// The number and the size of the copies on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// How many files have copies here.
+    /// Number of files that have copies on the node.
     pub files: u64,
-    /// Bytes that they take.
+    /// Bytes that the copies occupy.
     pub bytes: u64,
 }
 
-/// A copy, by its record.
+/// A cached copy, as its record describes it.
 pub struct Copy {
     pub id: ObjectId,
     pub edition: u64,
@@ -40,7 +41,7 @@ impl<'s> LocalCopies<'s> {
         &self.0.control.header().copies
     }
 
-    /// Whether copies may take a MiB more of medium `i`.
+    /// Whether copies may occupy 1 MiB more of medium `i`.
     pub(crate) fn has_room_for_copies(&self, i: usize) -> bool {
         let (Some(medium), Some(copied)) = (self.media().get(i), self.copy_state().pages.get(i))
         else {
@@ -51,7 +52,7 @@ impl<'s> LocalCopies<'s> {
         usage.used + CHUNK <= usage.capacity / 10 * 9 && copied + CHUNK <= usage.capacity / 2
     }
 
-    /// Whether something may be copied now.
+    /// Whether copies may be made now.
     pub fn may_copy(&self) -> bool {
         let state = self.copy_state();
         let capacity: u64 = self.media().iter().map(|m| m.usage().capacity).sum();
@@ -61,7 +62,7 @@ impl<'s> LocalCopies<'s> {
             && (0..self.media().len()).any(|i| self.has_room_for_copies(i))
     }
 
-    /// There was no room for a copy after all.
+    /// Suspends copying for a while, after there was no room for a copy.
     pub(super) fn copying_failed(&self) {
         self.copy_state()
             .pause
@@ -73,7 +74,7 @@ impl<'s> LocalCopies<'s> {
         self.copy_state().files.fetch_add(1, Relaxed);
     }
 
-    /// Counts the pages of these extents, which a copy has got.
+    /// Adds the pages of these extents, which a copy has received, to the count.
     pub(crate) fn count_copied(&self, extents: &[Extent]) {
         for e in extents {
             if let Some(pages) = self.copy_state().pages.get(e.medium()) {
@@ -82,14 +83,14 @@ impl<'s> LocalCopies<'s> {
         }
     }
 
-    /// Before this many bytes are written: removes copies that would take their room. No lock is
-    /// held.
+    /// To be called before a write of `len` bytes: removes copies that occupy the room for it. The
+    /// caller must not hold a lock.
     #[inline]
     pub fn make_room(&self, len: usize) {
         let copied = &self.copy_state().pages[..self.media().len().min(MAX_MEDIA)];
         for (i, pages) in copied.iter().enumerate() {
             if pages.load(Relaxed) > 0 && self.would_be_full(i, len) {
-                // Otherwise a process that finds no room reports it.
+                // If this fails, the write itself reports ENOSPC.
                 let _: Result<()> = self.make_room_on(i, len);
             }
         }
@@ -100,12 +101,12 @@ impl<'s> LocalCopies<'s> {
         usage.used + len as u64 + CHUNK > usage.capacity / 20 * 19
     }
 
-    /// Removes copies until this many bytes fit on a medium, or none are left.
+    /// Removes copies until `len` bytes fit on medium `i`, or no copies are left.
     #[cold]
     fn make_room_on(&self, i: usize, len: usize) -> Result<()> {
         let mut all = self.all_copies()?;
         all.sort_by_key(|copy| copy.made);
-        // Some more room, so that this isn't done for each write.
+        // Makes some more room, so that not each write has to remove copies.
         let spare = (self.copy_state().pages[i].load(Relaxed) as usize * PAGE / 8).min(64 << 20);
         for copy in all {
             if !self.would_be_full(i, len.saturating_add(spare)) {
@@ -133,7 +134,7 @@ impl<'s> LocalCopies<'s> {
         Ok(!all.is_empty())
     }
 
-    /// All copies of this node.
+    /// Returns all copies of this node.
     pub fn all_copies(&self) -> Result<Vec<Copy>> {
         let mut all = Vec::new();
         for shard in 0..self.names().shard_count() {
@@ -156,7 +157,7 @@ impl<'s> LocalCopies<'s> {
         Ok(all)
     }
 
-    /// The copies of this node, as far as they are known without examining each.
+    /// Returns the approximate number and size of this node's copies, without examining each.
     pub fn copied(&self) -> Copies {
         let state = self.copy_state();
         let pages: u64 = state.pages.iter().map(|pages| pages.load(Relaxed)).sum();
@@ -166,7 +167,7 @@ impl<'s> LocalCopies<'s> {
         }
     }
 
-    /// Whether this is the present edition of a file of this node.
+    /// Whether `edition` is the present edition of a file of this node.
     pub fn stands(&self, id: ObjectId, edition: u64) -> Result<bool> {
         match self.names().stat_here(id) {
             Ok(inode) => Ok(inode.edition == edition),
@@ -175,8 +176,8 @@ impl<'s> LocalCopies<'s> {
         }
     }
 
-    /// Counts again what copies take. Copies that are fetched meanwhile may be missing until the
-    /// next time.
+    /// Counts the copies and their pages again. Copies that are made meanwhile may be missing until
+    /// the next count.
     pub fn recount_copied(&self) -> Result<()> {
         let mut pages = [0; MAX_MEDIA];
         let all = self.all_copies()?;
@@ -194,7 +195,8 @@ impl<'s> LocalCopies<'s> {
         Ok(())
     }
 
-    /// Calls `each` with the extents of one object of this node, as of its records.
+    /// Calls `each` with the extents of one object of this node: those in its records, and if it is
+    /// open, the present ones of chunk 0.
     fn each_extent_of(&self, id: ObjectId, mut each: impl FnMut(Extent)) -> Result<()> {
         let records = self.records_of(id)?;
         let open = self.open_first_chunk(id)?;
@@ -215,7 +217,7 @@ impl<'s> LocalCopies<'s> {
         Ok(())
     }
 
-    /// The extents of the first chunk of an object, if it is open: its record may not know them.
+    /// Returns the extents of the first chunk of an object, if it is open: its record may be older.
     fn open_first_chunk(&self, id: ObjectId) -> Result<Option<crate::record::ChunkMap>> {
         self.objects()
             .with_live(id, |index| self.content().first_chunk(index))

@@ -1,27 +1,29 @@
-//! Declaring controls for a file that other processes have open, so that they hold for those, too.
+//! Declares controls for a file that other processes have open, so that the controls apply to
+//! these, too.
 //!
-//! As long as nothing is declared for a file, nobody counts which processes have it open. Before
-//! controls are declared for which that matters (`exclusive`, `append`, `immutable`), the uses of
-//! the file are counted on all nodes:
+//! While no controls are declared for a file, its uses by processes aren't recorded. Before
+//! controls are declared for which the uses matter (`exclusive`, `append`, `immutable`), the uses
+//! of the file are counted on all nodes:
 //! 1. The home marks the file's live entry as [`COUNTED`]. From then on, a process that opens the
 //!    file records its use, as if controls were declared. If no process has the file open, the
 //!    controls are declared at once.
 //! 2. Each node records the uses of its open file descriptions at the home (`Cluster::count_here`).
-//!    A thread that is just opening the file either has made its description already, which is
-//!    found; or it sees afterwards that uses were counted, and reads the declaration again
-//!    ([`Store::counts`]). Dead processes don't count.
+//!    A thread that is opening the file either has made its description already, which is found; or
+//!    it sees afterwards that uses were counted, and reads the controls again ([`Store::counts`]).
+//!    Uses of dead processes aren't counted.
 //! 3. The home, holding the locks of the file, checks whether the uses permit the controls. If so,
 //!    it declares them.
 //!
-//! If the declaring process is killed in between, nothing is declared. The recorded uses are true,
-//! and end with their descriptions. If the file was closed and forgotten in between, so that uses
-//! aren't counted any more, the declaration begins again.
+//! If the declaring process is killed before step 3, no controls are declared. The recorded uses
+//! stay correct, and end with their descriptions. If the file was closed meanwhile and its live
+//! entry is gone, uses aren't recorded any more, and the declaration begins again.
 //!
-//! Mappings keep their descriptions. Nobody sees stores through a mapping of the medium's pages: a
-//! file that may only grow must have no writable mapping. So step 3 searches for such mappings
-//! again after it has set the controls. Then all nodes get the controls and search, too, since
-//! parts of striped files are mapped there; if a node finds one, the declaration is taken back. A
-//! process that maps the file records the mapping first, and reads the controls afterwards.
+//! A mapping keeps its open file description. Stores through a mapping of the medium's pages can't
+//! be detected: so a file that may only grow must have no writable mapping. So step 3 searches for
+//! such mappings again after it has set the controls. Then all nodes get the controls and search,
+//! too, since parts of striped files are mapped there; if a node finds a writable mapping, the
+//! controls are set back. A process that maps the file first records the mapping, and then reads
+//! the controls.
 
 use crate::codec::{List, Wire};
 use crate::control_region::{MAX_OPEN, Open};
@@ -33,18 +35,18 @@ use forebay_controls::{Controls, Mutability, OnViolation, Parallelism};
 use forebay_runtime::atomics::{Ordering::*, fence};
 use rustix::io::{Errno, Result};
 
-/// How often it is begun again.
+/// Maximum number of times that a declaration is begun.
 pub const ATTEMPTS: u32 = 100;
 
 /// The outcome of a declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeclareOutcome {
-    /// The declaration was refused: current users of the file contradict it.
+    /// Whether the declaration was refused because of present users of the file.
     pub refused: bool,
-    /// The users of which there should be at most one: parties, or (for `exclusive(node)`) one of
-    /// each node.
+    /// The users that conflict, since the controls permit only one: all parties, or (for
+    /// `exclusive(node)`) one party of each node.
     pub open: Vec<User>,
-    /// Processes that can change what should only grow through mappings.
+    /// Processes that can change the file through mappings, although it should only grow.
     pub mapped: Vec<User>,
 }
 
@@ -68,7 +70,7 @@ impl Wire for DeclareOutcome {
     }
 }
 
-/// Whether it matters which processes have a file open when these controls are declared for it.
+/// Whether the present users of a file matter when these controls are declared for it.
 pub fn concerns_users(controls: &Controls) -> bool {
     controls.parallelism != Parallelism::Shared || controls.mutability != Mutability::Overwrite
 }
@@ -80,8 +82,8 @@ impl DeclaredControls<'_> {
         self.control.header().counts.load(SeqCst)
     }
 
-    /// The first step, for a file of this node: returns the nodes that are known to have it open,
-    /// besides this one. None: there are none, and the controls were declared.
+    /// Carries out the first step, for a file of this node. Returns the nodes other than this one
+    /// that have it open. None if no process has it open: then the controls were declared.
     pub fn begin_declaring_here(&self, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
         let (index, held) = self.objects().live_acquire_here(id)?;
         let begun = self.begin_declaring_of(index, id, word);
@@ -97,7 +99,8 @@ impl DeclaredControls<'_> {
             live.controls.fetch_or(COUNTED, SeqCst);
         }
         fence(SeqCst);
-        // A process that opens it becomes a user of the entry before it reads the word.
+        // A process that opens the file becomes a user of the live entry before it reads the
+        // controls.
         if live.refs.load(SeqCst) == 1
             && let Some(outcome) = self.end_declaring_here(id, word)?
             && !outcome.refused
@@ -116,7 +119,8 @@ impl DeclaredControls<'_> {
         Ok(Some(nodes))
     }
 
-    /// The processes that keep files open for other nodes, or did until they died.
+    /// Returns the daemons, living or dead, whose open file descriptions keep files open for other
+    /// nodes.
     pub fn keepers(&self) -> Vec<u32> {
         let end = self.control.header().free_open.end(MAX_OPEN);
         let is_keeper = |o: &Open| o.refs.load(Acquire) > 0 && is_kept(o.party.load(Acquire));
@@ -129,7 +133,8 @@ impl DeclaredControls<'_> {
         owners
     }
 
-    /// The third step, for a file of this node. None: uses aren't counted any more.
+    /// Carries out the third step, for a file of this node. None if uses aren't recorded any more:
+    /// then the declaration must be begun again.
     pub fn end_declaring_here(&self, id: ObjectId, word: u64) -> Result<Option<DeclareOutcome>> {
         let controls = declared(word).0.resolve();
         let refuse = controls.on_violation == OnViolation::Refuse;
@@ -153,11 +158,12 @@ impl DeclaredControls<'_> {
                     result.refused = true;
                     return Err(Errno::BUSY);
                 }
-                // From here on, uses are judged by it.
+                // From here on, new uses are checked against the new controls.
                 before = Some(live.controls.swap(word | COUNTED, SeqCst));
             }
             if controls.mutability == Mutability::Append {
-                // A process that maps the file records that first, and reads the word afterwards.
+                // A process that maps the file first records the mapping, and then reads the
+                // controls.
                 fence(SeqCst);
                 let node = self.names().node().0;
                 let user = |party| User { node, party };
@@ -178,7 +184,7 @@ impl DeclaredControls<'_> {
             return Ok(Some(result));
         };
         if let Some(before) = before {
-            // Either no other process has declared anything meanwhile, or its declaration stays.
+            // Sets the old controls back, unless another process has declared others meanwhile.
             let new = word | COUNTED;
             self.objects().with_live(id, |index| {
                 let place = &self.objects().live(index).controls;
@@ -193,8 +199,8 @@ impl DeclaredControls<'_> {
     }
 }
 
-/// Returns the users among `users` that mustn't have the file open at the same time: none, or at
-/// least two.
+/// Returns those of `users` that must not have the file open at the same time: none, or at least
+/// two.
 fn beside_each_other(mut users: Vec<User>, parallelism: Parallelism) -> Vec<User> {
     users.sort_unstable();
     match parallelism {

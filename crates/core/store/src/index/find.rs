@@ -1,13 +1,13 @@
-//! Searching by comparison: which objects of a directory have attributes for which all of these
-//! terms hold.
+//! Searches by comparison: finds the objects of a directory for whose attributes all given terms
+//! hold.
 //!
-//! Records of an object lie together in a shard, so each shard answers for its own. It goes over
-//! the places of the term that has the fewest there, which it finds out by counting up to a bound
-//! that grows; the other terms it checks by the attributes themselves. Matches come with all that a
-//! search wants to know of them, so that one request to each node is enough.
+//! All records of an object lie in one shard, so each shard is searched alone. The search scans the
+//! index entries of the term that has the fewest in the shard, and checks the other terms against
+//! the objects' attributes. It finds the rarest term by counting up to a growing bound. A match
+//! contains the object's description, so that one request to each node is enough.
 //!
-//! A reply is a page. The place where the next one begins is part of it, and is the only state of a
-//! search.
+//! A reply is a page. It contains the place where the next page begins, which is the only state of
+//! a search.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
 use crate::codec::{List, Record, Wire, fields};
@@ -17,21 +17,21 @@ use crate::views::Index;
 use crate::{NAME_MAX, ObjectId};
 use rustix::io::{Errno, Result};
 
-/// Maximum number of terms of a search that are checked; the others are taken for true.
+/// Maximum number of terms of a search that are checked; further terms are taken for true.
 pub const TERMS: usize = 64;
 /// Maximum number of objects that are examined for one page.
 const STEPS: usize = 20_000;
-/// Bytes of a page.
+/// Maximum size of a page. Bytes.
 pub const BYTES: usize = 40 << 10;
-/// Maximum number of bytes of attributes that are returned with an object.
+/// Maximum size of the attributes that are returned with an object. Bytes.
 const ATTRIBUTES: usize = 8 << 10;
-/// Maximum number of objects that one request is about.
+/// Maximum number of objects in one request for descriptions.
 pub const DESCRIBED: usize = 512;
-/// The index places of each term are counted up to this number first, then up to `GROWTH` times as
-/// many.
+/// First bound of the count of each term's index entries. Each further bound is `GROWTH` times as
+/// high.
 const COUNT: usize = 32;
 const GROWTH: usize = 16;
-/// Terms with more index places in a shard than this count as equally frequent.
+/// Bound of these counts: terms with more index entries in a shard count as equally frequent.
 const COUNT_MAX: usize = 1 << 17;
 
 /// The condition on an attribute `user.KEY`.
@@ -39,7 +39,7 @@ const COUNT_MAX: usize = 1 << 17;
 pub enum Term {
     /// The key has this value.
     Equal(Vec<u8>, Vec<u8>),
-    /// The key has a value from here to there, both included.
+    /// The key has a value between these two bounds, both included.
     Within(Vec<u8>, Order, Order),
 }
 
@@ -54,7 +54,7 @@ pub struct Wanted {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Match {
     pub id: ObjectId,
-    /// In the directory.
+    /// The object's name in the directory.
     pub name: Vec<u8>,
     /// Type bits of its mode.
     pub kind: u32,
@@ -68,7 +68,7 @@ pub struct Match {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Description {
     pub inode: Inode,
-    /// The name by which the object is in the index, and its directory; None: it isn't there.
+    /// The directory and name under which the object is in the index; None if it isn't indexed.
     pub name: Option<OwnedName>,
     /// Names and values of its user attributes; None if they are many.
     pub attributes: Option<Attributes>,
@@ -80,15 +80,15 @@ pub type Described = std::result::Result<Description, u32>;
 /// Names and values.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Where a page begins: a shard, the number of the term whose places are scanned there, and the key
-/// of one of them. None: both are to be chosen.
+/// Where a page begins: a shard, the index of the term whose index entries are scanned there, and
+/// the key of one of these. `at` None: term and key are still to be chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     shard: u64,
     at: Option<(u64, Vec<u8>)>,
 }
 
-/// Matches, and where the rest begins.
+/// A page of matches.
 pub type Page = super::query::Page<Match, Place>;
 
 impl Wire for Order {
@@ -146,7 +146,7 @@ impl Match {
 }
 
 impl Wanted {
-    /// None if no object can meet the term.
+    /// Encodes a term; None if no object can meet it.
     pub fn new(term: &Term) -> Option<Wanted> {
         let (Term::Equal(key, _) | Term::Within(key, ..)) = term;
         let attribute = [USER, key].concat();
@@ -168,7 +168,7 @@ impl Wanted {
         }
     }
 
-    /// The first of its places in the index.
+    /// Returns the key of the term's first index entry.
     fn first(&self) -> Key {
         match self.value {
             Ok(word) => Key::indexed(word, Mark::FIRST),
@@ -176,7 +176,8 @@ impl Wanted {
         }
     }
 
-    /// The object of a record, if the record is one of its places. These are consecutive.
+    /// Returns the object of a record, if the record is an index entry of the term. These entries
+    /// are consecutive.
     fn place(&self, record: &[u8]) -> Option<ObjectId> {
         match self.value {
             Ok(word) => {
@@ -190,7 +191,7 @@ impl Wanted {
         }
     }
 
-    /// Its places in a shard, up to `most`.
+    /// Counts the term's index entries in a shard, up to `most`.
     fn count(&self, records: &impl ReadRecords, most: usize) -> Result<usize> {
         let mut count = 0;
         records.each_attached(&self.first(), |key, _| {
@@ -202,8 +203,8 @@ impl Wanted {
     }
 }
 
-/// Index of the term with about the fewest index entries in a shard. It counts up to [`COUNT_MAX`]
-/// of each term; with more of all, the first one.
+/// Returns the index of the term with about the fewest index entries in a shard. Counts up to
+/// [`COUNT_MAX`] entries of each term; if all terms have more, returns 0.
 fn rarest(records: &impl ReadRecords, terms: &[Wanted]) -> Result<usize> {
     let mut most = COUNT;
     while terms.len() > 1 && most < COUNT_MAX {
@@ -219,8 +220,8 @@ fn rarest(records: &impl ReadRecords, terms: &[Wanted]) -> Result<usize> {
     Ok(0)
 }
 
-/// The description of an object, if it is in the directory and meets all terms other than the one
-/// through which it was found.
+/// Returns the description of an object if it is in the directory and meets all terms. The term
+/// `led`, by whose index entry it was found, isn't checked.
 fn matched(
     records: &impl ReadRecords,
     (id, dir): (ObjectId, ObjectId),
@@ -253,7 +254,7 @@ fn matched(
     }))
 }
 
-/// Its user attributes, unless they are many.
+/// Returns an object's user attributes; None if they have more than [`ATTRIBUTES`] bytes.
 fn attributes(records: &impl ReadRecords, id: ObjectId) -> Result<Option<Attributes>> {
     let (mut all, mut bytes) = (Attributes::new(), 0);
     records.each_attached(&Key::attribute(id, USER), |key, value| {
@@ -305,7 +306,7 @@ impl<'s> Index<'s> {
         })
     }
 
-    /// Calls back for all objects of this node in the directory that meet these terms.
+    /// Calls `each` for all objects of this node in the directory that meet these terms.
     ///
     /// # Errors
     /// EIO.
@@ -324,14 +325,14 @@ impl<'s> Index<'s> {
         Ok(())
     }
 
-    /// A page of the matches on this node.
+    /// Returns a page of the matches on this node.
     pub fn matching_here(&self, terms: &[Wanted], dir: ObjectId, from: Place) -> Result<Page> {
         let (mut items, mut bytes, mut steps) = (Vec::new(), 0, 0);
         let Place { shard, mut at } = from;
         for shard in shard as usize..self.names().shard_count() {
             let records = self.records(shard)?;
             let (led, first) = match at.take() {
-                // Another node may have sent it.
+                // The place may come from another node: its key must be one of the index.
                 Some((_, key)) if !matches!(key.first(), Some(b'V' | b'R')) => {
                     return Err(Errno::PROTO);
                 }
@@ -376,10 +377,10 @@ impl<'s> Index<'s> {
         Ok(Page { items, next: None })
     }
 
-    /// The reply to another node's `Cluster::matching`.
+    /// Serves another node's `Cluster::matching`: returns a page of this node's matches.
     ///
     /// # Errors
-    /// EPROTO for terms that no node asks for.
+    /// EPROTO for terms that no node sends.
     pub fn matching_part(&self, dir: ObjectId, from: Place, terms: &[Wanted]) -> Result<Page> {
         if (1..=TERMS).contains(&terms.len()) && terms.iter().all(Wanted::is_sound) {
             self.matching_here(terms, dir, from)

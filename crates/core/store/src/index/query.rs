@@ -1,7 +1,7 @@
-//! Asking the index: which objects have these attributes, and which keys and values there are.
+//! Queries the index: which objects have given attributes, and which keys and values occur.
 //!
-//! Replies are pages, in the order of the index. Shards and nodes are each asked for a part of a
-//! page; items after the end of the shortest part wait for the next page. So no page takes long,
+//! Replies are pages, in the order of the index. Each shard and each node contributes a part of a
+//! page; items after the end of the shortest part are left to the next page. So no page takes long,
 //! whatever the index contains.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
@@ -12,14 +12,14 @@ use crate::records::{ReadRecords, Records};
 use crate::views::Index;
 use rustix::io::Result;
 
-/// Maximum number of places that are examined in one shard for one page, if several attributes are
-/// asked for.
+/// Maximum number of index entries that are examined in one shard for one page, in a query for
+/// several attributes.
 const STEPS: usize = 4_000;
-/// Steps from record to record that take about as long as looking for one.
+/// Number of steps to the next record that take about as long as one seek.
 const SEEK: usize = 8;
-/// Maximum number of hits, keys or values of one message.
+/// Maximum number of hits, keys or values in one message.
 const MAX_ITEMS_PER_MESSAGE: usize = 1024;
-/// Maximum number of bytes of a reply that one message has room for.
+/// Maximum size of a reply in one message. Bytes.
 const BYTES: usize = 40 << 10;
 
 /// An object that has the attributes.
@@ -31,13 +31,13 @@ pub struct Hit {
     pub name: OwnedName,
 }
 
-/// A key, or a value of one: its hash, and how it is written in a path.
+/// A key, or a value of a key: its hash, and its form in a path.
 pub type Written = (u64, Vec<u8>);
 
 /// A part of a result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page<T, P> {
-    /// In order.
+    /// The items, in the order of the index.
     pub items: Vec<T>,
     /// Where the rest begins; None if the page is the last.
     pub next: Option<P>,
@@ -65,7 +65,7 @@ impl<T: Wire, P: Wire> Wire for Page<T, P> {
 }
 
 impl<T, P: Ord + Copy> Page<T, P> {
-    /// Joins pages that begin at the same place: keeps the items before the first of their ends.
+    /// Joins pages that begin at the same place: keeps the items before the earliest of their ends.
     pub fn join(pages: Vec<Page<T, P>>, place: impl Fn(&T) -> P) -> Page<T, P> {
         let next = pages.iter().filter_map(|p| p.next).min();
         let mut items: Vec<T> = pages.into_iter().flat_map(|p| p.items).collect();
@@ -74,7 +74,7 @@ impl<T, P: Ord + Copy> Page<T, P> {
         Page { items, next }
     }
 
-    /// Shortens the page so that it fits a message.
+    /// Shortens the page so that it fits into a message.
     fn fit(mut self, bytes_of: impl Fn(&T) -> usize, place: impl Fn(&T) -> P) -> Page<T, P> {
         let mut bytes = 0;
         let fits = |item: &&T| {
@@ -100,8 +100,8 @@ impl<'s> Index<'s> {
         most: usize,
     ) -> Result<Page<Hit, Mark>> {
         let shards = self.names().shard_count();
-        // Up to 8 more than an equal share: `Page::join` cuts the result where the page of the first
-        // shard ends, so without them most hits of the others would be lost.
+        // Up to 8 more than an equal share: `Page::join` drops all items after the earliest end of
+        // a shard's page, which would otherwise be many.
         let share = most / shards + most.min(8);
         let from = from.max(Mark {
             name: only.unwrap_or(0),
@@ -146,7 +146,7 @@ impl<'s> Index<'s> {
         let shards = shards.collect::<Result<Vec<_>>>()?;
         let pages = shards.iter().map(|s| distinct(s, of, from, most));
         let found = Page::join(pages.collect::<Result<_>>()?, |one| one.0);
-        // Most shards have most of the values: each value is formatted once.
+        // The same value may occur in many shards: it is formatted once.
         let mut items: Vec<Written> = Vec::new();
         for (hash, word, id) in found.items {
             if items.last().is_none_or(|last| last.0 != hash) {
@@ -158,7 +158,7 @@ impl<'s> Index<'s> {
         Ok(Page { items, next })
     }
 
-    /// Answers another node's `Cluster::search`.
+    /// Serves another node's `Cluster::search`.
     pub fn search_part(
         &self,
         words: &[Word],
@@ -175,7 +175,7 @@ impl<'s> Index<'s> {
         Ok(page.fit(|hit| 28 + hit.name.1.len(), |hit| hit.mark))
     }
 
-    /// Answers another node's `Cluster::written`.
+    /// Serves another node's `Cluster::written`.
     pub fn written_part(
         &self,
         of: Option<u64>,
@@ -187,7 +187,7 @@ impl<'s> Index<'s> {
     }
 }
 
-/// The first record of the index from this place on.
+/// Returns the first index entry from this place on.
 fn first_from(records: &impl ReadRecords, word: Word, mark: Mark) -> Result<Option<(Word, Mark)>> {
     let mut found = None;
     records.each_attached(&Key::indexed(word, mark), |key, _| {
@@ -200,7 +200,7 @@ fn first_from(records: &impl ReadRecords, word: Word, mark: Mark) -> Result<Opti
 /// A key or value by its hash, and an object that has it.
 type Distinct = (u64, Word, ObjectId);
 
-/// The keys in a shard, or the values of one, from a hash on.
+/// Returns the keys in a shard, or with `of` the values of that key, from a hash on.
 fn distinct(
     records: &impl ReadRecords,
     of: Option<u64>,
@@ -238,10 +238,10 @@ fn distinct(
     Ok(Page { items, next })
 }
 
-/// Places in a shard, and where the rest begins.
+/// Index entries of a shard, and where the rest begins.
 type Places = (Vec<Mark>, Option<Mark>);
 
-/// The places of those that have an attribute.
+/// Returns the index entries of an attribute.
 fn places(
     records: &impl ReadRecords,
     word: Word,
@@ -267,8 +267,9 @@ fn places(
     Ok((marks, next))
 }
 
-/// The common places of several attributes: each attribute skips the others to its own next place,
-/// so that the number of steps is about that of the rarest attribute's places.
+/// Returns the marks that are common to the index entries of several attributes. Each attribute in
+/// turn seeks its first entry from the present mark on, so that the number of steps is about the
+/// number of the rarest attribute's entries.
 fn common(
     records: &impl ReadRecords,
     words: &[Word],
@@ -296,7 +297,8 @@ fn common(
     Ok((marks, Some(at)))
 }
 
-/// The key of an attribute, or its value, in the form used in paths: from an object that has it.
+/// Returns the key of an attribute, or its value, in the form used in paths, taken from an object
+/// that has it.
 fn write(
     records: &impl ReadRecords,
     id: ObjectId,

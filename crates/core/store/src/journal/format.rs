@@ -1,4 +1,4 @@
-//! The bytes of the journal: files and the records in them.
+//! The byte format of the journal: its files and their records.
 //!
 //! ```text
 //! file:    a page: "FBYJNL01" version:4 shards:4 generation:8 start:8 checksum:8, zeros
@@ -7,20 +7,20 @@
 //!          3 extents that are initialised on stable storage    4 extents that are not
 //! ```
 //! Numbers are little-endian. A checksum is xxh3 with the generation as its seed. A reader of the
-//! file stops at the first record that isn't whole: those behind it were never promised to anyone.
+//! file stops at the first incomplete record: no sync has reported the records after it as durable.
 
 use crate::Extent;
 use rustix::io::Result;
 use twox_hash::XxHash3_64;
 
-/// Bytes at the start of a file.
+/// Length of the head of a file. Bytes.
 pub(crate) const FILE_HEAD: usize = 4096;
 const MAGIC: &[u8; 8] = b"FBYJNL01";
 const VERSION: u32 = 1;
-/// Bytes before a record's content.
+/// Length of the head of a record, before its content. Bytes.
 pub(super) const HEAD: usize = 24;
 
-/// The content of a record.
+/// Kinds of records.
 pub(crate) mod kind {
     pub const COMMIT: u32 = 1;
     pub const VOID: u32 = 2;
@@ -28,7 +28,7 @@ pub(crate) mod kind {
     pub const CLEARED: u32 = 4;
 }
 
-/// The bytes before a record's content.
+/// Encodes the head of a record.
 pub(super) fn record_head(generation: u64, position: u64, kind: u32, content: &[u8]) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[8..16].copy_from_slice(&position.to_le_bytes());
@@ -39,14 +39,14 @@ pub(super) fn record_head(generation: u64, position: u64, kind: u32, content: &[
     head
 }
 
-/// Position, kind and length.
+/// Decodes the head of a record: its position, kind and length.
 pub(super) fn parse_head(head: &[u8; HEAD]) -> (u64, u32, usize) {
     let n64 = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
     let n32 = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
     (n64(8), n32(20), n32(16) as usize)
 }
 
-/// The beginning of a file.
+/// Encodes the head of a file.
 pub(super) fn file_head(generation: u64, start: u64, shards: u32) -> Vec<u8> {
     let mut head = MAGIC.to_vec();
     head.extend_from_slice(&VERSION.to_le_bytes());
@@ -58,7 +58,7 @@ pub(super) fn file_head(generation: u64, start: u64, shards: u32) -> Vec<u8> {
     head
 }
 
-/// A journal's file, read back.
+/// A journal's file that was read into memory.
 pub(crate) struct Read {
     bytes: Vec<u8>,
     generation: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// None if these aren't the bytes of a journal of this generation.
+    /// Checks the head of a file; None if these aren't the bytes of a journal of this generation.
     pub(crate) fn new(bytes: Vec<u8>, generation: u64, shards: usize) -> Option<Read> {
         let start = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
         let head = bytes.get(..FILE_HEAD)?;
@@ -108,7 +108,7 @@ pub(crate) fn extents_bytes(extents: &[Extent]) -> Vec<u8> {
     extents.iter().flat_map(|e| e.0.to_le_bytes()).collect()
 }
 
-/// The extents in the content of a record.
+/// Decodes the extents in the content of a record.
 pub(crate) fn extents(content: &[u8]) -> impl Iterator<Item = Extent> {
     content
         .chunks_exact(8)

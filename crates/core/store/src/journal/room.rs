@@ -1,5 +1,5 @@
-//! Reserves disk space for the next steps, so that a full disk doesn't wedge a pool: removals
-//! always work, and what they free is given back.
+//! Reserves room on the disk for the journal and the checkpoint, so that a full disk doesn't block
+//! a pool: removals always work, and the room that they free can be used again.
 //!
 //! - *The journal.* The file of a generation is preallocated: `bound` and [`RING`] bytes
 //!   ([`Store::journal_len`]). So is the file of the next generation, `journal.spare`. After a
@@ -23,7 +23,7 @@ use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, Result};
 use std::path::Path;
 
-/// The next generation's file, before it has a number.
+/// Name of the preallocated file of the next generation, before it has a number.
 const SPARE: &str = "journal.spare";
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 pub(crate) const PART: &str = "checkpoint.part";
@@ -33,7 +33,7 @@ fn reserve(file: &OwnedFd, len: u64) -> Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len))
 }
 
-/// Makes the first `len` bytes of a file zeros. They keep their room.
+/// Fills the first `len` bytes of a file with zeros, and keeps their room on the disk.
 fn clear(file: &OwnedFd, len: u64) -> Result<()> {
     let len = len.min(rustix::fs::fstat(file)?.st_size as u64);
     if len == 0 || rustix::fs::fallocate(file, FallocateFlags::ZERO_RANGE, 0, len).is_ok() {
@@ -61,15 +61,15 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<OwnedFd> {
 }
 
 impl<'s> Durability<'s> {
-    /// Bytes for which a generation's file has room.
+    /// Returns the length of a generation's preallocated file. Bytes.
     fn journal_len(&self) -> u64 {
         self.journal_state().bound.load(Relaxed) + RING as u64
     }
 
-    /// The file of the generation to begin, `path`, empty and with all of its room.
+    /// Makes the file `path` of the next generation, empty and with all of its room.
     pub(crate) fn next_journal(&self, dir: &Path, path: &Path) -> Result<OwnedFd> {
         let len = self.journal_len();
-        // A process that may not write long files leaves it to others.
+        // A process with a limit on file sizes (RLIMIT_FSIZE) leaves this to other processes.
         forebay_media::may_grow(len)?;
         if rustix::fs::access(path, rustix::fs::Access::EXISTS).is_err() {
             match rustix::fs::rename(dir.join(SPARE), path) {
@@ -84,8 +84,8 @@ impl<'s> Durability<'s> {
         Ok(file)
     }
 
-    /// Makes the spare of a generation's file that isn't needed any more, of which `used` bytes
-    /// were written; or removes it.
+    /// Makes an old generation's file, of which `used` bytes were written, the spare; if that isn't
+    /// possible, removes the file.
     pub(crate) fn recycle_journal(&self, dir: &Path, old: &Path, used: u64) {
         let spare = dir.join(SPARE);
         let recycled = (|| {
@@ -101,7 +101,7 @@ impl<'s> Durability<'s> {
         }
     }
 
-    /// Makes the spare if there is none.
+    /// Makes the spare file if there is none, and reserves its room.
     ///
     /// # Errors
     /// ENOSPC; errors of open.
@@ -116,8 +116,8 @@ impl<'s> Durability<'s> {
         rustix::fs::ftruncate(&file, len)
     }
 
-    /// Bytes that a checkpoint may have: all records that there is room for, a head for each part,
-    /// and the longest list of durable pages.
+    /// Returns the maximum size of a checkpoint: all records for which memory is reserved, a head
+    /// for each part, and the longest list of durable pages. Bytes.
     fn checkpoint_need(&self) -> u64 {
         let shards = (0..self.names().shard_count()).map(|i| self.control().shard(i));
         let records: u64 = shards.map(|s| s.room.reserved.load(Relaxed)).sum();
@@ -125,7 +125,7 @@ impl<'s> Durability<'s> {
         records + records / 64 + pages / 1024 + (64 << 10)
     }
 
-    /// Reserves room for a checkpoint of all records that there is room for.
+    /// Reserves room for a checkpoint of all records for which memory is reserved.
     ///
     /// # Errors
     /// ENOSPC; errors of open.
@@ -137,7 +137,8 @@ impl<'s> Durability<'s> {
         }
         let _critical = Critical::enter();
         s.rooming.acquire(self.control(), self.process_slot()?)?;
-        // Not for each step of the records, if there is more room.
+        // If the disk has more room, reserves a quarter more, so that not each growth of the
+        // records comes here.
         let reserved = [need + need / 4, need].into_iter().find_map(|len| {
             let reserved = self.reserve_checkpoint_files(journal.dir(), len);
             match reserved {
@@ -164,14 +165,14 @@ impl<'s> Durability<'s> {
         }
     }
 
-    /// The complete part becomes the checkpoint, and that the next part.
+    /// Exchanges the complete part file with the checkpoint, whose file becomes the next part file.
     pub(crate) fn swap_checkpoint(&self, dir: &Path) -> Result<()> {
         let s = self.journal_state();
         s.rooming.acquire(self.control(), self.process_slot()?)?;
         let (part, checkpoint) = (dir.join(PART), dir.join(CHECKPOINT));
         let swapped =
             match rustix::fs::renameat_with(CWD, &part, CWD, &checkpoint, RenameFlags::EXCHANGE) {
-                // The first one; or the file system can't.
+                // There is no checkpoint yet, or the file system can't exchange files.
                 Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
                     rustix::fs::rename(&part, &checkpoint).map(|()| {
                         let room = s.checkpoint_room.load(Acquire);
@@ -187,15 +188,15 @@ impl<'s> Durability<'s> {
         swapped
     }
 
-    /// Before a commit: if the generation is about to run out of room, ensures that there is a new
-    /// one. The caller must not hold a lock of a shard.
+    /// To be called before a commit: if the generation's file is nearly full, waits until there is
+    /// a new generation. The caller must not hold a lock of a shard.
     pub(crate) fn wait_for_journal(&self) {
         let s = self.journal_state();
         let len = || s.end.load(Relaxed).wrapping_sub(s.start.load(Relaxed)) + FILE_HEAD as u64;
         while len() > s.bound.load(Relaxed) + RING as u64 / 2 {
             match self.checkpoint() {
                 Ok(true) => {}
-                // If there can't be a new one, the commit will report why.
+                // If there can't be a new generation, the commit reports why.
                 Err(_) => return,
                 Ok(false) => {
                     let _critical = Critical::enter();

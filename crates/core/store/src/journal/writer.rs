@@ -1,4 +1,4 @@
-//! Appending to the journal, and writing it to its file, with its lock held.
+//! Appends to the journal, and writes it to its file, with the journal's lock held.
 
 use super::format::{HEAD, extents_bytes, file_head, kind, parse_head, record_head};
 use super::{FILE_HEAD, Journal, RING};
@@ -12,7 +12,7 @@ use rustix::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{DupFlags, Errno, Result};
 
-/// The journal, locked.
+/// The locked journal; dropping this value unlocks it.
 pub(crate) struct Writer<'a> {
     store: &'a Store,
     journal: &'a Journal,
@@ -26,7 +26,8 @@ impl Drop for Writer<'_> {
 }
 
 impl<'a> Writer<'a> {
-    /// Locks the journal. The caller is critical.
+    /// Locks the journal, and repairs its state if the last holder of the lock has died. The caller
+    /// has entered [`crate::process::Critical`].
     pub(super) fn lock(store: &'a Store, journal: &'a Journal) -> Result<Writer<'a>> {
         let state = store.durability().journal_state();
         let abandoned =
@@ -40,7 +41,7 @@ impl<'a> Writer<'a> {
             w.begin_next();
             let end = state.end.load(Acquire);
             state.written.fetch_min(end, AcqRel);
-            // Announced, but never appended.
+            // The record was announced, but never appended.
             for shard in 0..MAX_SHARDS {
                 let pending = &store.control().shard(shard).pending;
                 if pending.load(Acquire) > end {
@@ -54,8 +55,8 @@ impl<'a> Writer<'a> {
         Ok(w)
     }
 
-    /// A process died while recording durable pages: writes all bytes to stable storage and records
-    /// all pages again.
+    /// Repairs the list of durable pages, after a process died while recording changes of it:
+    /// writes all bytes to stable storage and records all pages again.
     #[cold]
     fn be_sure(&self) -> Result<()> {
         let mut durable = Vec::new();
@@ -68,7 +69,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Appends a record. Returns its position. `before` is called just before it is valid.
+    /// Appends a record. Returns its position. Calls `before` with the position just before the
+    /// record becomes valid.
     ///
     /// # Errors
     /// ENOSPC, EIO if the ring's content can't be written to the file; nothing is appended then.
@@ -91,7 +93,8 @@ impl<'a> Writer<'a> {
         debug_assert!(!s.lock.is_free(), "the journal is locked while it grows");
         let end = position + (HEAD + content.len()).next_multiple_of(8) as u64;
         let head = record_head(s.generation.load(Relaxed), position, kind, content);
-        // Opened before anything is promised, so that no error of the disk passes unseen.
+        // The file is opened before the record is accepted, so that no error of the disk goes
+        // unnoticed.
         if self.journal.opened.load(Relaxed) != s.generation.load(Relaxed) {
             self.file()?;
         }
@@ -114,7 +117,7 @@ impl<'a> Writer<'a> {
         Ok(position)
     }
 
-    /// Place of `position` in the generation's file.
+    /// Returns the offset of `position` in the generation's file. Bytes.
     fn offset(&self, position: u64) -> u64 {
         FILE_HEAD as u64 + position - self.state.start.load(Relaxed)
     }
@@ -142,7 +145,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The file of the present generation.
+    /// Returns the file of the present generation, which this process keeps open.
     pub(super) fn file(&self) -> Result<File> {
         let j = self.journal;
         let generation = self.state.generation.load(Acquire);
@@ -156,7 +159,7 @@ impl<'a> Writer<'a> {
         }
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let path = Journal::path(&j.dir, generation);
-        // If the file is missing, that isn't the program's ENOENT.
+        // A missing file must not appear to the program as its own ENOENT.
         let open = || rustix::fs::open(&path, flags, Mode::empty());
         let new = forebay_runtime::fd::with_room(open).map_err(|e| match e {
             Errno::NOENT => Errno::IO,
@@ -170,7 +173,8 @@ impl<'a> Writer<'a> {
                 .file
                 .lend_or_open(|| rustix::io::fcntl_dupfd_cloexec(&new, 0))?,
             Some(lent) => {
-                // SAFETY: the number is ours; it is given back at once, not closed.
+                // SAFETY: the descriptor belongs to the journal; `into_raw_fd` releases it without
+                // closing it.
                 let mut old = unsafe { OwnedFd::from_raw_fd(lent.as_raw_fd()) };
                 let replaced = rustix::io::dup3(&new, &mut old, DupFlags::CLOEXEC);
                 let _ = old.into_raw_fd();
@@ -182,7 +186,7 @@ impl<'a> Writer<'a> {
         Ok(File::Kept(lent))
     }
 
-    /// Kind, content and end of the record at `position`, which is still pending.
+    /// Returns kind, content and end of the record at `position`, which is still pending.
     pub(super) fn read(&self, position: u64) -> Result<(u32, Vec<u8>, u64)> {
         let mut head = [0; HEAD];
         self.read_at(position, &mut head)?;
@@ -241,7 +245,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Goes over to the next generation, if one is to begin: also after a death on the way.
+    /// Switches to the next generation if one was prepared, even if the process that prepared it
+    /// has died.
     fn begin_next(&self) {
         let s = self.state;
         let next = s.next.load(Acquire);
@@ -256,7 +261,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Appends what `change` finds, which changes the bits of durable pages accordingly.
+    /// Calls `change`, which changes the bits of durable pages, and appends records of these
+    /// changes.
     pub(crate) fn note_pages(&self, change: impl FnOnce(&mut Changes)) -> Result<()> {
         let mut changes = Changes::default();
         self.state.unsure.store(1, SeqCst);

@@ -3,7 +3,8 @@ use crate::control_region::{Control, Layout, Limits, ProcessArea};
 use forebay_media::Region;
 use std::collections::BTreeMap;
 
-/// An area whose table has room for this many mappings, in a file that is removed at once.
+/// Makes a control region for processes with up to 70,000 mappings, in a file that is removed at
+/// once.
 fn area(name: &str) -> (Control, Region) {
     let path = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
     let limits = Limits::of(1, 70_000);
@@ -24,7 +25,7 @@ fn table<'a>(control: &Control, region: &'a Region) -> MapTable<'a> {
     control.maps_of(area)
 }
 
-/// How long the way to each place is, on average.
+/// Returns the average depth of the tree's nodes. The root has depth 1.
 fn mean_depth(table: &MapTable<'_>) -> f64 {
     let mut left = vec![(table.heads.root.load(Relaxed), 1u64)];
     let (mut all, mut count) = (0, 0);
@@ -76,8 +77,8 @@ fn the_tree_finds_what_an_ordered_map_finds() {
     assert!(end.load(Relaxed) <= 5000, "places are used again");
 }
 
-/// The cost of a mapping doesn't depend on how many there are: with a hundred times as many, the
-/// way to one is not twice as long, and the way through a file's chain is no longer.
+/// The cost of a mapping hardly depends on their number: with 100 times as many, the tree is at
+/// most 2.5 times as deep, and a file's chain is short.
 #[test]
 fn with_many_mappings_each_is_as_near_as_with_few() {
     let (control, region) = area("map-many");
@@ -126,7 +127,7 @@ fn a_chain_left_in_the_middle_of_a_change_is_not_relied_on() {
         place.chain.store(chain_of(5, false), Relaxed);
         table.chain(place);
     }
-    // As after the death of the process that owns the table.
+    // The state after the owner of the table has died while it changed a chain.
     table.heads.version.fetch_add(1, Relaxed);
     table.chains.0[chain_of(5, false) as usize].store(0, Relaxed);
     let mut seen = std::collections::HashSet::new();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::repair::tests::{CAPACITY, make, store, write};
 
-/// A new file, open: its description and its live entry.
+/// Makes a new file and opens it. Returns its open file description and its live entry.
 fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
     let id = make(s, name);
     let live = s.objects().live_acquire_here(id).unwrap().0;
@@ -26,7 +26,7 @@ fn read(s: &Store, index: u32, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes through a mapping, as the segment's own bytes.
+/// Writes to the pages of a mapping, through the segment's file.
 fn store_at(s: &Store, piece: &MapPiece, offset: usize, bytes: &[u8]) {
     let at = piece.segment_offset + offset as u64;
     let medium = s.media()[piece.medium].file().unwrap();
@@ -49,7 +49,7 @@ fn truncation_leaves_pages_to_mappings_and_the_last_close_frees_them() {
     let before = used(&s);
     s.truncate(live, 5000).unwrap();
     assert_eq!(used(&s), before, "no page is another file's");
-    // A stale mapping writes where the file was: no process ever sees it.
+    // A stale mapping writes behind the new end of the file: no process ever reads these bytes.
     for p in &pieces {
         store_at(&s, p, p.len - 100, &[9; 100]);
     }
@@ -72,7 +72,7 @@ fn the_last_close_clears_and_frees_what_mappings_left() {
     let pieces = s.mappings().map_here(live, 0, SIZE, 0).unwrap();
     s.truncate(live, 5000).unwrap();
     store_at(&s, &pieces[0], 5001, &[9; 1000]);
-    // The record names pages that are to be freed.
+    // The record still contains pages that are to be freed.
     s.content().flush(live, false).unwrap();
     s.objects().open_release(open).unwrap();
     assert_ne!(
@@ -108,7 +108,7 @@ fn a_dead_process_had_its_files_mapped_until_it_is_reaped() {
     s.mappings().map_here(live, 0, SIZE, 0).unwrap();
     s.truncate(live, 0).unwrap();
     assert!(used(&s) >= SIZE as u64);
-    // As after its death: another process's id.
+    // The state after the process has died: no process has this id.
     s.control
         .process(dead as usize)
         .owner

@@ -1,4 +1,4 @@
-//! The operations on records ([`crate::records`]), over the shards' LMDB transactions.
+//! Implements the operations on records ([`crate::records`]) with LMDB transactions on the shards.
 
 use super::{View, Write};
 use crate::ObjectId;
@@ -6,7 +6,7 @@ use crate::record::{Entry, EntryRecord, Inode, Key, parse_key};
 use crate::records::{ChangeRecords, EntryRef, ReadRecords};
 use rustix::io::{Errno, Result};
 
-/// Whether the key is that of an attached record.
+/// Whether a key is that of an attached record: of an object, but neither entry nor inode.
 fn is_attached(key: &[u8]) -> bool {
     !matches!(key.first(), None | Some(b'D' | b'I' | b'J'))
 }

@@ -1,4 +1,5 @@
-//! Records that a repair writes as they are stored, without an operation.
+//! Writes records for a repair: keys and values as they are stored, without the operations of
+//! `operations.rs`.
 
 use crate::lmdb::{Env, OnFull, Room};
 use crate::process::Critical;
@@ -10,7 +11,7 @@ use std::path::Path;
 /// Maximum number of changes of one transaction.
 const BATCH: usize = 100;
 
-/// Writes a new record file with these records: keys and values.
+/// Writes a new record file that contains these keys and values.
 ///
 /// # Errors
 /// ENOSPC and errors of the file system.
@@ -36,7 +37,7 @@ pub(crate) fn write_file(
 }
 
 impl Store {
-    /// Writes changes, shard by shard.
+    /// Writes changes of records, shard by shard, in batches.
     ///
     /// # Errors
     /// ENOSPC; EIO.
@@ -54,7 +55,7 @@ impl Store {
                     0 => OnFull::Removes,
                     _ => OnFull::Fails,
                 };
-                // Each may lie on a page of its own.
+                // Each change may need a separate page.
                 let room = bytes + batch.len() * PAGE;
                 let mut txn = env.write(&self.control.shard(shard).room, room, on_full)?;
                 for (_, key, value) in batch {

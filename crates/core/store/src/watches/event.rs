@@ -1,9 +1,10 @@
-//! Events, as names of files that are made in shadows.
+//! Encodes events as names of files that are created in shadows.
 //!
-//! A name begins with a mark, the mask (4 hexadecimal digits) and, if there is a name, the cookie
-//! (8) and that name: 16 bytes before it. The kernel pads names to multiples of 16, so an event
-//! about a shadow is 16 bytes longer than the one it stands for, always. A name too long to have
-//! something before it is kept aside, by its hash: then both are equally long.
+//! A file name consists of a mark, the mask (4 hexadecimal digits) and, if the event has a name,
+//! the cookie (8 digits) and that name: 16 bytes precede the name. The kernel pads names to
+//! multiples of 16, so its event about the shadow is always 16 bytes longer than the event that it
+//! encodes. A name that is too long for a prefix is stored separately under its hash; then both
+//! events have the same length.
 
 use crate::views::Watches;
 use rustix::io::{Errno, Result};
@@ -14,11 +15,11 @@ pub const SHADOW_MASK: u32 = libc::IN_CREATE;
 
 const MARK: &[u8; 4] = b"\x01fb\x02";
 const LONG_MARK: &[u8; 4] = b"\x01fb\x03";
-/// Bytes before a name.
+/// Length of the prefix before a name. Bytes.
 const BEFORE: usize = 16;
-/// Names of this length or longer are stored aside.
+/// Names of this length or longer are stored separately. Bytes.
 const LONG: usize = 256 - BEFORE;
-/// IN_ISDIR in four digits.
+/// The bit for IN_ISDIR in the 4 digits of the mask.
 const IS_DIR: u32 = 1 << 12;
 
 /// An event.
@@ -27,13 +28,13 @@ pub struct Happened<'a> {
     /// As in `struct inotify_event`.
     pub mask: u32,
     pub cookie: u32,
-    /// Empty: it happened to the watched object itself.
+    /// Empty if the event concerns the watched object itself.
     pub name: std::borrow::Cow<'a, [u8]>,
 }
 
 impl<'a> Happened<'a> {
     pub(super) fn new(what: u32, kind: u32, name: &'a [u8], cookie: u32) -> Happened<'a> {
-        // As in the kernel.
+        // As in the kernel, these events don't have IN_ISDIR.
         let without = what & (libc::IN_MOVE_SELF | libc::IN_DELETE_SELF) != 0;
         let dir = if kind == libc::S_IFDIR && !without {
             libc::IN_ISDIR
@@ -52,7 +53,7 @@ fn hash(name: &[u8]) -> String {
     format!("{:016x}", twox_hash::XxHash3_64::oneshot(name))
 }
 
-/// The name of the file that stands for the event.
+/// Encodes an event as a file name.
 pub(super) fn file_name(e: &Happened<'_>) -> Vec<u8> {
     let dir = if e.mask & libc::IN_ISDIR != 0 {
         IS_DIR
@@ -76,8 +77,8 @@ pub(super) fn file_name(e: &Happened<'_>) -> Vec<u8> {
     file
 }
 
-/// The event for which a file name stands; a name stored aside is found by its hash. None if it
-/// stands for nothing.
+/// Decodes a file name; None if it doesn't encode an event. `aside` returns a separately stored
+/// name by its hash.
 fn parse<'a>(file: &'a [u8], aside: impl FnOnce(&str) -> Result<Vec<u8>>) -> Option<Happened<'a>> {
     let long = file.starts_with(LONG_MARK);
     if !long && !file.starts_with(MARK) {
@@ -113,7 +114,7 @@ fn parse<'a>(file: &'a [u8], aside: impl FnOnce(&str) -> Result<Vec<u8>>) -> Opt
 }
 
 impl Watches<'_> {
-    /// Stores the name of an event aside, if it is a long one. It stays as long as anything is
+    /// Stores the name of an event separately, if it is long. It stays as long as any object is
     /// watched.
     pub(super) fn keep_long_name(&self, e: &Happened<'_>) -> Result<()> {
         if e.name.len() < LONG {
@@ -126,7 +127,7 @@ impl Watches<'_> {
         }
     }
 
-    /// The event for which `file` was made in a shadow.
+    /// Decodes the event for which `file` was created in a shadow.
     pub fn happened<'a>(&self, file: &'a [u8]) -> Option<Happened<'a>> {
         parse(file, |hash| {
             let at = self.watch_path("names").join(hash);
@@ -146,7 +147,7 @@ mod tests {
         Happened::new(mask, kind, name, cookie)
     }
 
-    /// As the kernel counts: names end in a zero, and are padded.
+    /// Returns the length of a name in the kernel's events: with a final zero, and padded.
     fn len(name: usize) -> usize {
         if name == 0 {
             0

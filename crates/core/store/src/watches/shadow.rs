@@ -1,9 +1,9 @@
-//! Shadows: files that the kernel watches in place of objects of the pool.
+//! Shadows: directories that the kernel watches in place of objects of the pool.
 //!
 //! `watches/ID/MASK.N` is the shadow number N of object ID, for one inotify descriptor, which is to
-//! be told the events in MASK. `watches/by-inode/INODE` is a link that says `ID N`: by the number
-//! of its inode the kernel tells which shadow a descriptor watches. A shadow that has told the one
-//! thing it was to tell (IN_ONESHOT) is called `-N` before it goes.
+//! get the events in MASK. `watches/by-inode/INODE` is a symbolic link to `ID N`: the kernel names
+//! the shadows that a descriptor watches by their inode numbers. A shadow that has sent its only
+//! event (IN_ONESHOT) is renamed to `-N` before it is removed.
 
 use super::{open_dir, poke};
 use crate::ObjectId;
@@ -29,7 +29,7 @@ fn shadow_of(name: &str) -> Option<Shadow> {
     })
 }
 
-/// Names in a directory that are made by us.
+/// Returns the names in a directory of the watches, all of which are valid UTF-8.
 pub(super) fn names_in(dir: &Path) -> Result<Vec<String>> {
     let fd = open_dir(dir)?;
     let mut names = Vec::new();
@@ -51,12 +51,12 @@ pub(super) fn id_of(name: &str) -> Option<ObjectId> {
 /// A watch of an inotify descriptor.
 pub(super) struct Watched {
     pub inode: u64,
-    /// As the kernel prints it.
+    /// The device number, as the kernel prints it in `fdinfo`.
     device: u64,
     wd: i32,
 }
 
-/// The watches of the descriptor whose `fdinfo` this is.
+/// Returns the watches in the `fdinfo` of an inotify descriptor.
 pub(super) fn watched_by(fdinfo: &str) -> impl Iterator<Item = Watched> {
     let lines = fdinfo.lines().filter_map(|l| l.strip_prefix("inotify "));
     lines.filter_map(|line| {
@@ -77,7 +77,7 @@ fn watched_by_own(fd: i32) -> Result<Vec<Watched>> {
     Ok(watched_by(&text.map_err(|_| Errno::BADF)?).collect())
 }
 
-/// The device that a file lies on, as the kernel prints it.
+/// Returns the device number of a file, in the form that the kernel prints in `fdinfo`.
 fn device_of(s: &rustix::fs::Stat) -> u64 {
     u64::from(rustix::fs::major(s.st_dev)) << 20 | u64::from(rustix::fs::minor(s.st_dev))
 }
@@ -108,7 +108,7 @@ impl Watches<'_> {
     /// makes that call on a path, with [`super::SHADOW_MASK`]; its value is returned.
     ///
     /// # Errors
-    /// EEXIST (IN_MASK_CREATE), ENOSPC and what `add` says.
+    /// EEXIST (IN_MASK_CREATE), ENOSPC, and those of `add`.
     pub fn watch(
         &self,
         fd: i32,
@@ -177,7 +177,7 @@ impl Watches<'_> {
                 Ok(()) => {
                     let inode = rustix::fs::stat(path)?.st_ino;
                     let link = self.inode_link(inode);
-                    // One that another shadow has left.
+                    // Removes a link that an earlier shadow with the same inode number has left.
                     let _ = rustix::fs::unlink(&link);
                     return rustix::fs::symlink(format!("{:x} {number:x}", id.0), &link)
                         .inspect_err(|_| self.remove_shadow(path));
@@ -187,12 +187,12 @@ impl Watches<'_> {
         Err(Errno::NOENT)
     }
 
-    /// The kernel sends IN_IGNORED to the descriptors that watch it.
+    /// Removes a shadow. The kernel then sends IN_IGNORED to the descriptors that watch it.
     pub(super) fn remove_shadow(&self, path: &Path) {
         if let Ok(s) = rustix::fs::stat(path) {
             let _ = rustix::fs::unlink(self.inode_link(s.st_ino));
         }
-        // A process that is just sending an event has a file in it for an instant.
+        // A process that is sending an event has a file in the shadow for a moment.
         for _ in 0..1000 {
             if rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR) != Err(Errno::NOTEMPTY) {
                 break;
@@ -203,10 +203,10 @@ impl Watches<'_> {
         }
     }
 
-    /// Sends a shadow the one event that it waits for, and removes it.
+    /// Sends a shadow its only event, and removes the shadow.
     pub(super) fn notify_once(&self, id: ObjectId, shadow: &Shadow, file: &[u8]) -> Result<()> {
         let spent = self.object_dir(id).join(format!("-{:x}", shadow.number));
-        // The process that gives it this name sends the notification.
+        // Only the process that succeeds in renaming the shadow sends the event.
         rustix::fs::rename(self.shadow_path(id, shadow), &spent)?;
         let told = poke(&spent, file);
         self.remove_shadow(&spent);
@@ -224,8 +224,8 @@ impl Watches<'_> {
         let _ = rustix::fs::rmdir(self.object_dir(id));
     }
 
-    /// The watches of the inotify descriptor `fd` in the pool: watch descriptors, and inodes of
-    /// shadows.
+    /// Returns the watches of the inotify descriptor `fd` on the pool: watch descriptors, and
+    /// inodes of shadows.
     pub fn watched_by(&self, fd: i32) -> Vec<(i32, u64)> {
         let Ok(ours) = rustix::fs::stat(self.watch_path("by-inode")) else {
             return Vec::new();

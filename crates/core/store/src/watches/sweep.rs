@@ -1,5 +1,5 @@
 //! Removes the shadows that no process watches any more: those of programs that were killed, or
-//! that have closed their descriptor while a child had it too.
+//! that closed their descriptor while a child process had it, too.
 
 use super::place;
 use super::shadow::{id_of, names_in, watched_by};
@@ -11,8 +11,8 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering::*;
 
 impl Watches<'_> {
-    /// Removes shadows that no process of the pool watches. When none is left, watchers are not
-    /// searched for any more.
+    /// Removes shadows that no process of the pool watches. If no shadow is left, clears the flag
+    /// by which operations look for watchers.
     ///
     /// # Errors
     /// Those of the file system.
@@ -43,7 +43,7 @@ impl Watches<'_> {
                 any = true;
             }
         }
-        // Nothing is added meanwhile.
+        // No watch is added meanwhile, since the watches are locked.
         let state = self.watch_state();
         for (word, bits) in state.filter.iter().zip(filter) {
             word.store(bits, Release);
@@ -60,11 +60,11 @@ impl Watches<'_> {
     }
 }
 
-/// Adds the inodes that a process watches by all its inotify descriptors, on whatever file
-/// system. One that has ended watches none.
+/// Adds the inodes that a process watches by all its inotify descriptors, on any file system. A
+/// process that has ended watches none.
 ///
 /// # Errors
-/// If that can't be determined: the process may watch anything.
+/// If the watches can't be determined: then the process may watch any shadow.
 fn watched_by_process(pid: u32, all: &mut HashSet<u64>) -> Result<()> {
     let Some(fds) = unless_gone(std::fs::read_dir(format!("/proc/{pid}/fd")), pid)? else {
         return Ok(());
@@ -73,7 +73,7 @@ fn watched_by_process(pid: u32, all: &mut HashSet<u64>) -> Result<()> {
         let Some(fd) = unless_gone(fd, pid)? else {
             return Ok(());
         };
-        // One that was closed meanwhile watches nothing any more.
+        // A descriptor that was closed meanwhile watches nothing.
         let Some(to) = unless_closed(std::fs::read_link(fd.path()))? else {
             continue;
         };
@@ -89,7 +89,7 @@ fn watched_by_process(pid: u32, all: &mut HashSet<u64>) -> Result<()> {
     Ok(())
 }
 
-/// The entries that were found; None if there is nothing any more.
+/// Returns the result of a read in /proc; None if the descriptor was closed.
 fn unless_closed<T>(found: std::io::Result<T>) -> Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -100,7 +100,7 @@ fn unless_closed<T>(found: std::io::Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// The entries that were found; None if the process has ended.
+/// Returns the result of a read in /proc; None if the process has ended.
 fn unless_gone<T>(found: std::io::Result<T>, pid: u32) -> Result<Option<T>> {
     match unless_closed(found) {
         Ok(None) if life(pid) != Life::Gone => Err(Errno::AGAIN),
