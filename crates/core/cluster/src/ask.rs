@@ -106,9 +106,8 @@ impl<'a> Cluster<'a> {
         Ok((request.decode(&reply.head)?, reply.received))
     }
 
-    /// Returns the next message of `node`'s origin service about the request that this node has
-    /// given `number`; None if there is none yet. If `bytes` aren't empty, they are the request,
-    /// which begins.
+    /// Returns the next message of `node`'s origin service about this node's request `number`; None
+    /// if no message has come yet. If `bytes` aren't empty, they are the request, which begins.
     ///
     /// # Errors
     /// ENOTCONN if the service doesn't run, or doesn't know the number; EHOSTDOWN.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The additional state of a process of a pool of several nodes: access to the other nodes.
 pub struct Nodes {
     pub(crate) peers: Arc<dyn Peers>,
-    /// Where chunks of files lie that have grown on other nodes.
+    /// The locations of spilled files' chunks that this process knows.
     placed: PlacementCache,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Cluster<'a> {
         self.store
     }
 
-    /// Locations of chunks that have grown on other nodes, as far as this process knows.
+    /// Returns the cache of the locations of spilled files' chunks.
     pub(crate) fn placed(&self) -> &'a PlacementCache {
         static NONE: PlacementCache = PlacementCache::new();
         self.nodes.map_or(&NONE, |nodes| &nodes.placed)

@@ -1,4 +1,4 @@
-//! The use of files with declared controls, on any node.
+//! Records the use of files with declared controls, on any node.
 //!
 //! An open file description of such a file records its use in the lock table of the file's home
 //! before it reads or changes the file. The home refuses a use that the controls forbid, or reports
@@ -58,7 +58,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Records the controls word that came with a file of another node, when it was opened.
+    /// Stores in the live entry the controls of another node's file, as its home has reported them
+    /// when the file was opened.
     pub fn note_controls(&self, index: u32, inode: &Inode) {
         if self.remote_live(index).is_none() {
             return;

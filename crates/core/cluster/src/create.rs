@@ -61,7 +61,7 @@ impl<'a> Cluster<'a> {
 
     /// As [`Cluster::create_object`] for a file, which is open from the start: a process that
     /// removes its name removes the name of an open file. Returns its id, its live entry, and the
-    /// hold on that entry.
+    /// record of this process's use ([`Held`]).
     ///
     /// # Errors
     /// As for [`Cluster::create_object`]; ENFILE.
@@ -162,7 +162,7 @@ impl<'a> Cluster<'a> {
         }
         if !self.is_nearly_full() {
             match self.make(parent, name, new, epoch, opened) {
-                // No room for records.
+                // This node has no room for the file's records.
                 Err(Errno::NOSPC) => self.close_unmade(opened)?,
                 made => return made,
             }

@@ -119,7 +119,7 @@ impl<'a> Cluster<'a> {
         for (&node, reply) in others.iter().zip(answers) {
             let List(parties) = match reply {
                 Ok(parties) => parties,
-                // A node that can't be reached has nothing open.
+                // An unreachable node that isn't among `known` doesn't have the file open.
                 Err(Errno::HOSTDOWN) if !known.contains(&node.0) => continue,
                 // Another operation is in progress there.
                 Err(Errno::AGAIN) => self.ask(node, request::COUNT_USES, &arguments)?,
@@ -132,14 +132,14 @@ impl<'a> Cluster<'a> {
 
     /// Carries out the second step on this node: records at the home all uses that matter for the
     /// declaration. Returns the processes of this node that map the file for writing. With
-    /// `is_declared`, this node follows the new word from now on.
+    /// `is_declared`, this node applies the new controls from now on.
     pub(crate) fn count_here(
         &self,
         id: ObjectId,
         word: u64,
         is_declared: bool,
     ) -> Result<Vec<Party>> {
-        // Dead daemons aren't cleaned up behind: the other nodes first have to report to the next
+        // What dead daemons keep open stays: the other nodes first have to report to the next
         // daemon which files they have open.
         self.recovery().reap_but(&self.declared().keepers())?;
         if is_declared && self.remote_home(id).is_some() {

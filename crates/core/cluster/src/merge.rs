@@ -30,7 +30,7 @@ struct Run<'a> {
     now: &'a [u8],
 }
 
-/// Returns start and end of each run in which `now` differs from `before`. Both have the same
+/// Returns start and end of each run in which `now` differs from `before`, which has the same
 /// length.
 fn runs<'a>(before: &'a [u8], now: &'a [u8]) -> impl Iterator<Item = (usize, usize)> + 'a {
     let mut at = 0;

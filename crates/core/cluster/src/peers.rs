@@ -93,7 +93,7 @@ pub trait Peers: Send + Sync {
     /// `bytes` can't be touched.
     ///
     /// # Safety
-    /// `bytes` are the caller's to read, or to write.
+    /// `bytes` must be valid for reads if they are sent, for writes if they are received.
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply>;
 
     /// Sends all of these requests at once. Returns the replies, in the same order.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
     /// Removes the entry `name` of `parent`, which must not be a directory. `known` is the result
-    /// of a look-up at `epoch`.
+    /// of a lookup at `epoch`.
     ///
     /// # Errors
     /// ENOENT: the name doesn't exist. EISDIR: it is a directory. ESTALE: names have changed since

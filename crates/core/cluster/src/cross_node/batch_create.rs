@@ -1,8 +1,9 @@
 //! Creating many files at once, with their attributes and names, in few transactions and requests.
 //!
 //! The ids are drawn first, so that the caller can record them before anything exists. An entry of
-//! this node is made with its file, one transaction for each shard. The others follow the steps of
-//! `create_here`, so that a death has the same consequences as there:
+//! this node is made with its file, one transaction for each shard. Files whose entries lie on
+//! other nodes follow the steps of `create_apart`, so that a death has the same consequences as
+//! there:
 //!
 //! 1. The files, each with an unconfirmed name.
 //! 2. The entries, with one request to each home.
@@ -31,7 +32,7 @@ const MAX_BATCH_ATTRIBUTE_BYTES: usize = 256 << 10;
 pub struct NewFile<'a> {
     /// The file's id, from [`Cluster::draw_files`].
     pub id: ObjectId,
-    /// Its name.
+    /// The file's name.
     pub name: &'a [u8],
     /// The file's kind and attributes.
     pub new: NewObject<'a>,

@@ -5,7 +5,7 @@
 //!
 //! 1. At their homes, the entries are marked, and intents record that their objects are to lose the
 //!    names: one transaction for many.
-//! 2. 2. Each home of these objects gets one request that lists the names they have lost.
+//! 2. Each home of these objects gets one request that lists the names they have lost.
 //! 3. Entries and intents are removed.
 //!
 //! A name that can't be removed this way (EAGAIN, an entry that has changed) is left to the caller.

@@ -24,8 +24,8 @@ impl<'a> CrossNode<'a> {
     ///
     /// If several processes rename to one free name without replacing, one succeeds: the entry's
     /// home checks the name in the transaction that sets it ([`CrossNode::replace`], or
-    /// `rename_locked` if everything lies in one store). An early check here only saves these
-    /// steps.
+    /// `rename_locked` if everything lies in one store). The early check here only saves the steps
+    /// of a rename that must fail.
     pub(crate) fn rename_among(
         &self,
         from: Named<'_>,
@@ -452,7 +452,8 @@ impl<'a> CrossNode<'a> {
         if now_there.is_some_and(|e: Entry| e.id == source.id) {
             return Ok(true);
         }
-        // A directory can't have been moved on: no other operation changes directories meanwhile.
+        // A directory can't have been moved again: no other operation changes directories
+        // meanwhile.
         Ok(!is_dir(source) && !self.has_coming(source.id, to)?)
     }
 }

@@ -2,12 +2,12 @@
 //! lost.
 //!
 //! The home of a file gives up a node that it can't reach for the pool's lease ([`crate::serve`]).
-//! The home then refuses that node's requests, but it can't refuse accesses to bytes on that node
-//! itself (parts of striped and spilled files). So each live entry of another node's file contains
-//! the time until which the locks are valid (`lease_until`). Each granted lock, and each reply to
-//! RENEW, moves this time to one lease after the moment of the *request*. After this time, every
-//! access to the file by this node's programs returns EIO until all have closed it. An expired
-//! lease is never renewed.
+//! The home then refuses that node's requests about the file, but it can't refuse accesses to bytes
+//! on that node itself (parts of striped and spilled files). So each live entry of another node's
+//! file contains the time until which the locks are valid (`lease_until`). Each granted lock, and
+//! each reply to RENEW, moves this time to one lease after the moment of the *request*. After this
+//! time, every access to the file by this node's programs returns EIO until all have closed it. An
+//! expired lease is never renewed.
 //!
 //! The home counts from its last *reply* and waits 1/8 of the lease longer. So the clocks of two
 //! nodes need not agree; they only have to run at about the same speed.
@@ -137,7 +137,8 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns, by home, the files of other nodes on which programs of this node may have locks,
-    /// each with the end of its lease ([`clock`]). Files whose lease has expired are left out.
+    /// each with the end of its lease (by `clock`, in milliseconds). Files whose lease has expired
+    /// are left out.
     ///
     /// # Errors
     /// ETIMEDOUT.

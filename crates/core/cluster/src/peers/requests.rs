@@ -1,4 +1,4 @@
-//! The table of requests between nodes, and what follows from it.
+//! The table of requests between nodes, and the code that is derived from it.
 //!
 //! Each request is declared once: number, name, the handler that carries it out, arguments and
 //! reply, class, the effect of carrying it out a second time, whether it may be long, which of its

@@ -1,4 +1,4 @@
-//! Answers about attributes of objects: those of POSIX, and extended ones.
+//! Requests about attributes of objects: those of POSIX, and extended ones.
 
 use super::{Call, Server, check_name, home};
 use crate::peers::messages::List;

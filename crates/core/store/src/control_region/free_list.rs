@@ -17,7 +17,7 @@ pub struct FreeList {
     /// Number of entries from [`RESERVED_ENTRIES`] on that have been in use.
     fresh: AtomicU32,
     pub(super) room: AtomicU32,
-    /// Entries that this region has room for.
+    /// Number of entries for which the region has room.
     pub(super) limit: AtomicU32,
     /// Number of requests for an entry while all were in use.
     refused: AtomicU32,
@@ -32,7 +32,7 @@ impl FreeList {
         limit.min(self.limit.load(Relaxed) as usize)
     }
 
-    /// Entries that this region has room for.
+    /// Number of entries for which the region has room.
     pub fn limit(&self) -> u32 {
         self.limit.load(Relaxed)
     }

@@ -295,7 +295,7 @@ pub struct Open {
     pub offset: AtomicU64,
     /// Directory in which the file was opened, for /proc/self/fd.
     pub parent: AtomicU64,
-    /// For a directory: the shard of the next entry.
+    /// For a directory: the shard of the next entry. (`offset` counts the entries passed so far.)
     pub shard: AtomicU32,
     pub name_len: AtomicU32,
     /// The description's number among those of this node that have locked something; 0: this one

@@ -8,7 +8,7 @@
 use crate::lock::Lock;
 use forebay_runtime::atomics::{AtomicI64, AtomicU32, AtomicU64};
 
-/// Number of words in the filter of watches, with a bit for each of 64 hashes.
+/// Number of words in the filter of watches. Each word has bits for 64 hashes.
 pub(crate) const FILTER_WORDS: usize = 64;
 /// Maximum number of media of a pool.
 pub(crate) const MAX_MEDIA: usize = 16;

@@ -6,7 +6,8 @@ use crate::record::{Entry, EntryRecord, Inode, Key, parse_key};
 use crate::records::{ChangeRecords, EntryRef, ReadRecords};
 use rustix::io::{Errno, Result};
 
-/// Whether a key is that of an attached record: of an object, but neither entry nor inode.
+/// Whether a key is that of an attached record: one that belongs to an object or entry, and is
+/// neither.
 fn is_attached(key: &[u8]) -> bool {
     !matches!(key.first(), None | Some(b'D' | b'I' | b'J'))
 }

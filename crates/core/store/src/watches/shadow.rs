@@ -29,7 +29,8 @@ fn shadow_of(name: &str) -> Option<Shadow> {
     })
 }
 
-/// Returns the names in a directory of the watches, all of which are valid UTF-8.
+/// Returns the names in one of the watches' directories. Skips names that aren't UTF-8, which this
+/// code never creates.
 pub(super) fn names_in(dir: &Path) -> Result<Vec<String>> {
     let fd = open_dir(dir)?;
     let mut names = Vec::new();
