@@ -16,8 +16,8 @@
 //! - Cutting ([`cuts`]) truncates all parts, then the object at the home, under a *lease* that one
 //!   process has at a time. Appending behind chunk 0 needs the lease, too.
 //!
-//! The module [`seal`] has controls that are declared while the file is open, [`placed`] has files
-//! of one node whose node is full; these differ only in where their chunks lie.
+//! The module [`seal`] handles controls that are declared while the file is open. [`placed`]
+//! handles spilled files, which differ from striped ones only in where their chunks lie.
 //!
 //! A read or write within one chunk, and within 1 MiB of it, behaves as in any other file. Of a
 //! longer write to existing bytes, readers may see some pieces before others. All bytes that a
@@ -46,7 +46,7 @@ use rustix::io::Errno;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
 
-/// Pieces of one call that are in progress at the same time.
+/// Maximum number of pieces of one call that are in progress at the same time.
 const MAX_PIECES_IN_FLIGHT: usize = 64;
 
 /// A striped file that this process has open.
@@ -56,7 +56,7 @@ pub(crate) struct Striped {
     /// for the remote file.
     pub index: u32,
     pub chunk: ChunkSize,
-    /// None: this node.
+    /// The file's home; None if that is this node.
     pub home: Option<NodeId>,
     /// Whether the file is spilled: then records of its home say where its chunks lie.
     pub spilled: bool,

@@ -223,7 +223,7 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// Reserves a chunk in the part of a node that has room for it. Returns this node.
+    /// Reserves a chunk in the part of a node that has room for it. Returns that node's id.
     fn reserve_chunk(&self, f: &Striped, cuts: u64, chunk: u64) -> Result<NodeId> {
         let others = self.other_nodes()?;
         let home = f.home.unwrap_or(others.this_node());

@@ -175,8 +175,8 @@ impl<'a> Stripes<'a> {
         self.retry_cut(f, || {
             tries += 1;
             if tries > TRIES {
-                // Other processes keep appending: the lease makes the processes take turns. SAFETY:
-                // the caller's promise.
+                // Other processes keep appending: the lease makes the processes take turns.
+                // SAFETY: the caller's promise.
                 return unsafe { self.write_leased(f, Some(offset), (content, len), in_place) };
             }
             let has_parts = self.objects().live(f.index).flags.load(Acquire) & flag::PARTS != 0;

@@ -354,7 +354,8 @@ pub mod lock_kind {
     /// another node.
     pub const REMOTE: u32 = 8;
     /// Not a lock, but a fence: the owner's node has lost its locks on this object of this node,
-    /// and its programs that had the file open then don't know that (`peers/serve/fences.rs`).
+    /// and its programs that had the file open then don't know that (`serve/fences.rs` of
+    /// forebay-cluster).
     pub const FENCE: u32 = 32;
 }
 

@@ -27,7 +27,8 @@ pub struct JournalState {
     /// Set in a pool that was loaded from stable storage: unrecorded bytes may lie beyond the ends
     /// of files.
     pub loaded: AtomicU32,
-    /// Held by the one process that makes a checkpoint, syncs everything, or empties the limbo.
+    /// Three locks, each held by the one process that makes a checkpoint, syncs everything, or
+    /// empties the limbo.
     pub checkpointing: Lock,
     pub syncing: Lock,
     pub releasing: Lock,

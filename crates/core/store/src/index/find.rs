@@ -60,7 +60,7 @@ pub struct Match {
     pub kind: u32,
     /// Its declared controls: [`crate::controls::declared`].
     pub controls: u64,
-    /// Names and values of its user attributes; None if they are many.
+    /// Names and values of its user attributes; None if they have more than 8 KiB.
     pub attributes: Option<Attributes>,
 }
 
@@ -70,7 +70,7 @@ pub struct Description {
     pub inode: Inode,
     /// The directory and name under which the object is in the index; None if it isn't indexed.
     pub name: Option<OwnedName>,
-    /// Names and values of its user attributes; None if they are many.
+    /// Names and values of its user attributes; None if they have more than 8 KiB.
     pub attributes: Option<Attributes>,
 }
 

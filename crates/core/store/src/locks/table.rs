@@ -220,7 +220,7 @@ impl<'a> Locks<'a> {
         Ok(other)
     }
 
-    /// Whether a use of the object has one of `bits`.
+    /// Whether a use of the object has one of the flags `bits`.
     pub fn is_used(&self, bits: u64) -> bool {
         let of = |lock: &FileLock| Sort::of_kind(lock.kind.load(Relaxed));
         self.each()

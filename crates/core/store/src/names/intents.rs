@@ -35,9 +35,10 @@ pub struct Exchange {
 pub enum Phase {
     Begun,
     Undone,
-    /// The exchange will happen.
+    /// The exchange has taken effect and must be completed.
     Decided,
-    /// The only step left is to change the parents' link counts, which may be done already.
+    /// As `Decided`, but the parents' link counts may have been changed already: completing the
+    /// exchange leaves them as they are.
     Counted,
 }
 

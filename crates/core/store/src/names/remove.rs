@@ -112,8 +112,8 @@ impl<'s> Names<'s> {
         })
     }
 
-    /// Removes the records from `first` on that have its tag and object; Calls `each` with each
-    /// value before.
+    /// Removes the records from `first` on that have its tag and object. Before a removal, calls
+    /// `each` with the record's value.
     pub(crate) fn remove_range(
         &self,
         w: &mut Write<'_>,
