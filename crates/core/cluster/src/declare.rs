@@ -139,8 +139,8 @@ impl<'a> Cluster<'a> {
         word: u64,
         is_declared: bool,
     ) -> Result<Vec<Party>> {
-        // What dead daemons keep open stays: the other nodes first have to report to the next
-        // daemon which files they have open.
+        // Files that dead daemons keep open stay open: the other nodes first have to report to the
+        // next daemon which files they have open.
         self.recovery().reap_but(&self.declared().keepers())?;
         if is_declared && self.remote_home(id).is_some() {
             let note = |index| {
