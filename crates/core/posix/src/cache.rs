@@ -1,7 +1,7 @@
-//! The cache of resolved directory paths of a process.
+//! A process's cache of resolved directory paths.
 //!
-//! An entry says: from directory `base`, this path leads to that directory, and the process may
-//! search all directories on it. An entry holds while the epoch of names and the process's
+//! An entry means: from directory `base`, this path leads to that directory, and the process may
+//! search all directories on the path. An entry is valid while the epoch of names and the process's
 //! credentials stay the same. The table has [`ENTRIES`] slots, indexed by a 128-bit hash. It has no
 //! lock: each slot has a version, which is odd while the slot is written.
 
@@ -12,14 +12,14 @@ use twox_hash::XxHash3_128;
 
 const ENTRIES: usize = 1024;
 
-/// A directory, as far as resolving and creating need it.
+/// The attributes of a directory that resolving paths and creating objects need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirInfo {
     pub id: ObjectId,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// The controls declared for it, and for all that is made in it
+    /// The controls declared for the directory, and for all that is made in it
     /// ([`forebay_store::controls::declared`]).
     pub controls: u64,
     /// The directory's entries are at the pool's origin only. No such directory is cached.
@@ -27,7 +27,7 @@ pub struct DirInfo {
 }
 
 impl DirInfo {
-    /// A directory of which nothing but its number is known.
+    /// A directory of which only the id is known.
     pub fn unknown(id: ObjectId) -> DirInfo {
         DirInfo {
             id,
@@ -58,7 +58,7 @@ pub(crate) struct DirCache {
     slots: Box<[Slot]>,
 }
 
-/// Identity of (base, path) for the cache: 128 bits, so that two don't meet by chance.
+/// Key of a pair (base, path): a 128-bit hash, so that two pairs never collide in practice.
 #[derive(Clone, Copy)]
 pub(crate) struct CacheKey(u128);
 

@@ -1,21 +1,22 @@
 //! Reading and writing open files by the number of their description, with slices.
 //!
-//! For faces that keep a file open without borrowing [`Fs`]. As [`File`], without an owner.
+//! For faces that keep a file open without borrowing [`Fs`]. The methods do what those of [`File`]
+//! do.
 
 use crate::{File, Fs, Whence};
 use rustix::io::Result;
 
 impl File<'_> {
-    /// Leaves the file open for a caller that uses the returned description from here on and
-    /// releases it with [`Fs::release`].
+    /// Leaves the file open. The caller uses the returned description from now on, and releases it
+    /// with [`Fs::release`].
     pub fn into_open(mut self) -> u32 {
         self.take_open()
     }
 }
 
 impl Fs {
-    /// The file of an open description ([`File::into_open`]). Dropping it ends the use: keep it in a
-    /// `ManuallyDrop` for a call in between.
+    /// The open file of a description ([`File::into_open`]). Dropping it closes the file: a caller
+    /// that needs it for one call only must put it into a `ManuallyDrop`.
     pub fn file_of(&self, open: u32) -> File<'_> {
         File::new(self, open)
     }
@@ -37,7 +38,7 @@ impl Fs {
     }
 
     /// write(2) to the end of the file. Returns the offset and the number of bytes written. The
-    /// description's offset is used for it, so appends by one description exclude each other.
+    /// call uses the description's offset, so appends through one description exclude each other.
     ///
     /// # Errors
     /// As for [`Fs::write_chunk`].
@@ -47,10 +48,10 @@ impl Fs {
         Ok((end - n as u64, n))
     }
 
-    /// Ends the use of an open file.
+    /// Closes an open file.
     ///
     /// # Errors
-    /// If the buffered writes can't be written back.
+    /// An error of writing buffered writes back.
     pub fn release(&self, open: u32) -> Result<()> {
         let published = self.publish(open);
         let at_origin = self.write_through_open(open);

@@ -1,12 +1,14 @@
-//! Declared controls as programs meet them: of new files, at opening, and when they are violated.
+//! Declared controls in programs' operations: on new files, at opening, and when a program violates
+//! them.
 //!
-//! The store refuses violations ([`forebay_store::controls`]). Here a refusal becomes a sentence on
-//! standard error and an entry in the pool's list of violations. A violation that is only to be
-//! reported becomes an entry. Files without controls cost one test.
+//! The store refuses violations ([`forebay_store::controls`]). This module reports a refused
+//! violation on standard error and in the pool's list of violations. A violation that is declared
+//! to be reported only goes to the list. Files without controls cost one test.
 //!
-//! A new file gets its controls from three sources; the first one that sets a control wins: what
-//! its view declares ([`Fs::declaring`]), its directory, the pool's rules by path. A face that
-//! serves other processes opens and makes files in a view for each of them ([`Fs::for_process`]).
+//! A new file gets its controls from three sources: what its view declares ([`Fs::declaring`]), its
+//! directory, and the pool's rules by path. For each control the first source that sets it wins. A
+//! face that serves other processes opens and makes files in a view for each of them
+//! ([`Fs::for_process`]).
 
 use crate::cache::DirInfo;
 use crate::file::File;
@@ -27,20 +29,21 @@ use std::hash::Hasher;
 use std::sync::atomic::{Ordering::*, fence};
 use twox_hash::XxHash3_64;
 
-/// The attribute by which the controls of a file or directory are seen and set.
+/// The extended attribute through which programs read and set the controls of a file or directory.
 pub const ATTRIBUTE: &[u8] = b"user.forebay.controls";
 
-/// Longest part of a path in a sentence.
+/// Maximum number of bytes of a path that a message shows.
 const SHOWN: usize = 100;
 
-/// The error that a thread which answers other processes ([`process::answer_others`]) gets where it
-/// would have to look at one, or wait: nothing has been done yet, and another thread shall do it.
-/// An open in a mount gets it on any thread while a lease is in its way: it is to be tried again.
+/// The error for an operation that must be repeated on another thread. A thread that answers other
+/// processes ([`process::answer_others`]) gets it where it would have to examine one of these
+/// processes, or wait; nothing has been done then. In a mount, an open gets it on any thread while
+/// a conflicting lease exists, and is to be tried again.
 ///
 /// [`process::answer_others`]: forebay_store::process::answer_others
 pub const ASIDE: Errno = Errno::INPROGRESS;
 
-/// A process that a face serves but can't see: of another PID namespace.
+/// Stands for a process that a face serves but can't see, since it is in another PID namespace.
 pub const UNSEEN: u32 = u32::MAX;
 
 /// The value of [`ATTRIBUTE`]: the declared controls of a file or directory.
@@ -52,7 +55,7 @@ pub(crate) fn as_attribute(inode: &Inode) -> Result<Vec<u8>> {
 }
 
 impl Fs {
-    /// Sets [`ATTRIBUTE`]; `create` as for other attributes.
+    /// Sets [`ATTRIBUTE`] of an object. `create` is checked as for other attributes.
     pub(crate) fn set_as_attribute(
         &self,
         id: ObjectId,
@@ -76,12 +79,12 @@ impl Fs {
         })
     }
 
-    /// The controls of the object that is made as `name` in `dir`, as a word: first `own_controls`,
-    /// then what was declared for the directory, then the rules.
+    /// The controls of the object that is made as `name` in `dir`, as a bit set. They come from
+    /// `own_controls`, then from the directory's declared controls, then from the rules.
     ///
     /// # Errors
-    /// Those of looking up the directory's path (EHOSTDOWN): controls that aren't known can't be
-    /// kept.
+    /// Those of looking up the directory's path: EHOSTDOWN, since controls that can't be looked up
+    /// can't be kept.
     pub(crate) fn controls_of_new(
         &self,
         dir: &DirInfo,
@@ -94,7 +97,8 @@ impl Fs {
             return Ok(0);
         }
         let own_controls = match mode & libc::S_IFMT {
-            // Rules find a directory's entries by its path.
+            // A directory stores only controls declared for its parent; the rules for its entries
+            // are found by its path.
             libc::S_IFDIR => declared(dir.controls).0,
             libc::S_IFREG if self.settles() => own_controls,
             libc::S_IFREG => self.declared_for_file(dir, name, own_controls)?,
@@ -103,7 +107,8 @@ impl Fs {
         Ok(own_controls.bits())
     }
 
-    /// The controls of a file that is made as `name` in `dir`, of which `own_controls` is declared.
+    /// The controls of a file that is made as `name` in `dir`. `own_controls` override those of the
+    /// directory and of the rules.
     fn declared_for_file(
         &self,
         dir: &DirInfo,
@@ -125,9 +130,9 @@ impl Fs {
         Ok(all)
     }
 
-    /// The control bits of a file that comes from the origin as `name` in `dir`: of its declared
-    /// controls, those that concern the origin. `is_written`: changes are written to the origin
-    /// there.
+    /// The control bits of a file that is fetched from the origin as `name` in `dir`: those
+    /// declared controls that concern the origin. `is_written`: whether changes under this path are
+    /// written to the origin.
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`].
@@ -151,8 +156,8 @@ impl Fs {
         Ok(declared.bits())
     }
 
-    /// The controls that the rules declare: `of` takes them from the rules, given what the rules
-    /// know of `dir`.
+    /// The controls that the rules declare for `dir` or an entry in it. `of` selects them, given
+    /// the rules and their cached state at `dir`.
     fn ruled_in(
         &self,
         dir: &DirInfo,
@@ -167,9 +172,9 @@ impl Fs {
         self.ruled().with(key, find, |at| of(rules, at))
     }
 
-    /// How the content of the directory that is made as `name` in `dir` is distributed, if not as
-    /// that of `dir`: one whose files are `exclusive` keeps its entries on the node that makes it,
-    /// which is likely to use them (`docs/decisions/0041-controls.md`).
+    /// Distribution of the new directory `name` in `dir`, if it differs from that of `dir`. A
+    /// directory whose files are `exclusive` keeps its entries on the node that makes it, which
+    /// will probably use them (`docs/decisions/0041-controls.md`).
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`].
@@ -190,12 +195,12 @@ impl Fs {
         Ok(exclusive.then_some(Distribution::LocalAll))
     }
 
-    /// The creator of a new object of this mode and word, if it is ephemeral: the process for which
-    /// this view works.
+    /// The creator of a new object with this mode and these controls (`word`), if it is ephemeral:
+    /// the process for which this view works.
     ///
     /// # Errors
-    /// EOPNOTSUPP: the process can't be seen. ESRCH: it has ended. [`ASIDE`]: this thread may not
-    /// look it up.
+    /// EOPNOTSUPP: the process can't be seen. ESRCH: the process has ended. [`ASIDE`]: this thread
+    /// may not examine the process.
     pub(crate) fn creator_of_new(&self, mode: u32, word: u64) -> Result<Option<Creator>> {
         if mode & libc::S_IFMT != libc::S_IFREG || !is_ephemeral(word) {
             return Ok(None);
@@ -227,8 +232,8 @@ impl Fs {
     }
 
     /// Opens `path`, a new file that is to be staged in as `to`, as [`Fs::open`] does. Of the
-    /// controls of `to` it has the one that says where its bytes lie; the others come when it is
-    /// complete ([`Fs::settle`]).
+    /// controls of `to` it gets only `persistence = "node"`, which says where its bytes lie. It
+    /// gets the others when it is complete ([`Fs::settle`]).
     ///
     /// # Errors
     /// As for looking `to` up, and as open(2).
@@ -249,15 +254,15 @@ impl Fs {
     }
 
     /// Gives the file at `path`, which is complete and closed, the controls that it would have got
-    /// if it had been made as `to` (but see [`Fs::open_staged`]); one that never changes is
-    /// laminated.
+    /// under the name `to` (except `persistence = "process"`). An immutable file that isn't empty
+    /// is laminated.
     ///
     /// # Errors
     /// As for looking both up and changing the file.
     pub fn settle(&self, path: &[u8], to: &[u8]) -> Result<()> {
         let own_controls = self.declared_for_staged(to)?;
         let file = self.stat(path, false)?;
-        // The controls it was made with.
+        // The controls with which the file was made.
         let before = if self.store().content().drains() {
             self.cluster().stat(ObjectId(file.ino))?.controls
         } else {
@@ -284,7 +289,8 @@ impl Fs {
         Ok(declared(self.cluster().stat(id)?.controls))
     }
 
-    /// Declares this for a file or directory from now on; a laminated file can be written again.
+    /// Declares controls for a file or directory; they replace earlier ones. A laminated file can
+    /// be written again.
     ///
     /// # Errors
     /// As for [`Fs::declare`].
@@ -367,8 +373,8 @@ impl Fs {
             .cluster()
             .follow_word(id, before, now)
             .inspect_err(|_| {
-                // Restores the previous declaration, but not `persistence = "process"`: the creator
-                // is forgotten. Bytes that were moved stay where they are.
+                // Restores the previous declaration, except `persistence = "process"`: the creator
+                // is no longer known. Bytes that were moved aren't moved back.
                 let (was, laminated) = forebay_store::controls::declared(before);
                 let was = Declared {
                     persistence: was.persistence.filter(|p| *p != Persistence::Process),
@@ -385,7 +391,8 @@ impl Fs {
         Ok(placed?)
     }
 
-    /// Lists a violation: what was declared for a file doesn't hold at the moment.
+    /// Adds an entry to the pool's list of violations: a control of the file doesn't hold at the
+    /// moment.
     fn note_against(
         &self,
         id: ObjectId,
@@ -416,9 +423,9 @@ impl Fs {
         });
     }
 
-    /// The last steps of opening the file with the live entry `live`: records the use, and
-    /// truncates the file if the flags say so. If opening is refused, releases the description.
-    /// `told`: the file's controls as its home knew them when [`forebay_store::Store::counts`] was
+    /// Completes the opening of the file with the live entry `live`: records the use, and truncates
+    /// the file if the flags ask for it. If opening is refused, releases the description. `told`:
+    /// the file's controls as its home returned them when [`forebay_store::Store::counts`] was
     /// `counts`, or later; 0: none.
     pub(crate) fn opened(
         &self,
@@ -449,7 +456,7 @@ impl Fs {
                 }
             };
         }
-        // A file that is kept open for a moment isn't in use by any program.
+        // A file that a face keeps open isn't in use by any program.
         if word == 0 || opener.is_kept() {
             return Ok(open);
         }
@@ -477,7 +484,7 @@ impl Fs {
         let controls = declared(word).0.resolve();
         let party = match self.caller().process {
             0 => self.store().locks().lock_owner_process()?.number,
-            // Its threads are one party.
+            // With `parallelism = "process"`, all threads of the process count as one party.
             id if controls.parallelism == Parallelism::Process => settled(SERVED | Party::from(id)),
             id => SERVED | Party::from(id),
         };
@@ -497,8 +504,8 @@ impl Fs {
         begun.map(|_| ())
     }
 
-    /// Calls `f`, a change of the bytes of an open file, and reports it if the controls of the file
-    /// forbid it.
+    /// Calls `f`, which changes the bytes of an open file, and reports a violation if the file's
+    /// controls forbid the change.
     pub(crate) fn changing<T>(
         &self,
         open: u32,
@@ -542,7 +549,8 @@ impl Fs {
         result
     }
 
-    /// Reports a lack of room for a file that mustn't lie in memory: the pool may have plenty.
+    /// Reports ENOSPC for a file whose bytes may lie on `files` media only: other media may have
+    /// room.
     pub(crate) fn report_full(&self, open: u32, live: u32, what: &str) {
         let word = self.store().declared().controls(live);
         if self.store().content().keeps_on_files(word) {
@@ -552,8 +560,8 @@ impl Fs {
         }
     }
 
-    /// Reports the result of an operation on an open file at an offset: damage becomes a sentence,
-    /// and EIO.
+    /// Passes on the result of an operation on an open file at an offset. Detected damage is
+    /// reported and becomes EIO.
     pub(crate) fn report_damage<T>(
         &self,
         (open, live): (u32, u32),
@@ -569,10 +577,10 @@ impl Fs {
         Err(Errno::IO)
     }
 
-    /// EPERM if an open file mustn't be changed by a shared mapping: one that only grows.
+    /// Refuses a shared mapping for writing of a file with `mutability = "append"`.
     ///
     /// # Errors
-    /// EPERM.
+    /// EPERM: the file only grows, and violations are refused.
     pub fn check_shared_writing(&self, open: u32, live: u32) -> Result<()> {
         let word = self.store().declared().controls(live);
         let controls = declared(word).0.resolve();
@@ -602,13 +610,13 @@ impl Fs {
         }
     }
 
-    /// Whether an open file only grows, and that isn't only to be reported.
+    /// Whether an open file may only grow, and violations are refused rather than only reported.
     pub fn only_grows(&self, live: u32) -> bool {
         let controls = declared(self.store().declared().controls(live)).0.resolve();
         controls.mutability == Mutability::Append && controls.on_violation == OnViolation::Refuse
     }
 
-    /// The process for which this view works.
+    /// Id of the process for which this view works.
     pub(crate) fn works_for(&self) -> u32 {
         match self.caller().process {
             0 | UNSEEN => pid(),
@@ -616,7 +624,7 @@ impl Fs {
         }
     }
 
-    /// Notes a violation, and tells the user of one that was refused.
+    /// Adds a violation to the pool's list. A refused one is also reported on standard error.
     #[cold]
     fn tell(
         &self,
@@ -658,7 +666,7 @@ impl Fs {
     }
 }
 
-/// The control that was violated, or for which something can't be done.
+/// The control that was violated, or because of which an operation fails.
 #[derive(Clone, Copy)]
 enum Which {
     Parallelism,
@@ -668,7 +676,7 @@ enum Which {
 }
 
 impl Which {
-    /// As it is written.
+    /// The control and its value as users write them.
     fn of(self, controls: &Controls) -> String {
         match self {
             Which::Mutability => format!("mutability = \"{}\"", controls.mutability),
@@ -693,10 +701,11 @@ impl From<Errno> for DeclareError {
     }
 }
 
-/// Maximum number of users that are named.
+/// Maximum number of users of a file that a message lists.
 const NAMED: usize = 6;
 
-/// The processes that have a file open, or map it, in words; in a pool of several nodes, with them.
+/// The processes or nodes that have a file open, or the processes that map it, as part of a
+/// message. In a pool of several nodes, each process is listed with its node.
 fn in_words(
     own_controls: &DeclareOutcome,
     parallelism: Parallelism,

@@ -1,4 +1,4 @@
-//! Copying between open files: copy_file_range(2), and what other faces make of it.
+//! Copying between open files: copy_file_range(2), and the faces' operations that use it.
 //!
 //! The cluster copies, step by step, on the nodes that hold the bytes. This module checks access,
 //! offsets, limits and controls, and moves the descriptions' offsets.
@@ -10,13 +10,13 @@ use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
 impl Fs {
-    /// copy_file_range(2): copies up to `len` bytes from one open file to another, each from an
-    /// offset on, or from its current one, which moves then. How many: fewer at the end of the
-    /// first file, or if space runs out.
+    /// copy_file_range(2): copies up to `len` bytes from one open file to another. Each offset that
+    /// isn't given is the description's current one, which moves then. Returns the number of bytes
+    /// copied, which is less than `len` at the end of the first file, or if space runs out.
     ///
     /// # Errors
-    /// EBADF (not open for reading, or for writing; the second one is open for appending), EISDIR;
-    /// EINVAL: both are one file, and the ranges overlap; those of reading and writing.
+    /// EBADF (not open for reading, or for writing, or the second file is open for appending),
+    /// EISDIR; EINVAL: both are one file, and the ranges overlap; errors of reading and writing.
     pub fn copy_range(
         &self,
         (from, at): (u32, Option<u64>),
@@ -38,7 +38,7 @@ impl Fs {
         }
         let start = at.unwrap_or_else(|| input.offset.load(Relaxed));
         let to_start = to_at.unwrap_or_else(|| output.offset.load(Relaxed));
-        // Buffered writes of either file go first.
+        // Buffered writes of either file are published first.
         let size = self.size(source)?;
         self.write_back_open(to);
         self.look_again_open(to);

@@ -1,11 +1,11 @@
 //! Credentials of a process, and permission checks.
 //!
-//! The credentials are read once and again when the process has changed them ([`Cred::refresh`]),
-//! which also counts a generation up: cached permissions of an older generation don't hold. Where
-//! they differ between threads ([`Cred::ask_each_time`]), or the process's user namespace has no
-//! map yet, each check asks the kernel and nothing is cached. All ids here are those of the pool
-//! ([`IdMap`]). A face whose requests the kernel has already judged allows everything
-//! ([`Cred::judged`]).
+//! The credentials are read at the start, and again when the process has changed them
+//! ([`Cred::refresh`]). Each refresh also increments a generation, which makes permissions cached
+//! earlier invalid. If the credentials differ between threads ([`Cred::ask_each_time`]), or the
+//! process's user namespace has no map yet, each check asks the kernel and nothing is cached. All
+//! ids here are those of the pool ([`IdMap`]). A face whose requests the kernel has already checked
+//! allows everything ([`Cred::judged`]).
 
 use crate::cache::DirInfo;
 use crate::id_map::{IdMap, NO_ID};
@@ -26,11 +26,11 @@ pub const WRITE: u32 = 2;
 /// Permission to execute, or to search a directory.
 pub const EXEC: u32 = 1;
 
-/// Maximum number of supplementary groups of a process that are considered.
+/// Maximum number of supplementary groups of a process; further ones are ignored.
 const MAX_GROUPS: usize = 1024;
 
-/// The credentials by which the kernel judges a thread: user, groups, capabilities. Atomics, since
-/// other threads may look while a process changes its own.
+/// The credentials that the kernel checks for a thread: user, groups, capabilities. The fields are
+/// atomics, since other threads may read them while a process changes its credentials.
 pub(crate) struct Ids {
     uid: AtomicU32,
     gid: AtomicU32,
@@ -38,20 +38,20 @@ pub(crate) struct Ids {
     groups: Box<[AtomicU32]>,
     effective: AtomicU64,
     /// The credentials that access(2) checks: the real user and group, and the capabilities that
-    /// count then.
+    /// are effective for them.
     real: [AtomicU32; 2],
     real_effective: AtomicU64,
-    /// Translates the process's ids; null: they are the pool's. The memory it points to stays
-    /// valid.
+    /// Translates the process's ids; null: the process's ids are the pool's. The memory it points
+    /// to stays valid.
     map: AtomicPtr<IdMap>,
-    /// As `map`, of one thread.
+    /// As `map`, but owned by the credentials of one thread.
     own_map: Option<Box<IdMap>>,
-    /// Somebody else has judged already: everything is allowed.
+    /// The kernel has checked the request already: everything is allowed.
     judged: bool,
 }
 
 impl Ids {
-    /// Credentials without any rights, with room for this many groups.
+    /// Credentials without any rights, with space for this many groups.
     fn new(groups: usize, judged: bool) -> Ids {
         Ids {
             uid: AtomicU32::new(NO_ID),
@@ -67,7 +67,7 @@ impl Ids {
         }
     }
 
-    /// Takes over the kernel's credentials of this thread.
+    /// Reads the kernel's credentials of this thread into these.
     fn ask(&self) {
         let map = self.map();
         let user = |own: u32| map.map_or(own, |map| map.acting_user(own));
@@ -88,7 +88,8 @@ impl Ids {
         self.real[1].store(group(gid), Relaxed);
         let (effective, permitted) = match rustix::thread::capabilities(None) {
             Ok(sets) => (sets.effective.bits(), sets.permitted.bits()),
-            // The ids can't be read: those of root are all ids, as on nearly every system.
+            // The capabilities can't be read: root has all of them, as on nearly every system, and
+            // other users none.
             Err(_) => [fsuid(), uid]
                 .map(|id| if id == 0 { u64::MAX } else { 0 })
                 .into(),
@@ -98,7 +99,7 @@ impl Ids {
         self.real_effective.store(real, Relaxed);
     }
 
-    /// Whether access(2) judges by others than these.
+    /// Whether the credentials that access(2) checks differ from the effective ones.
     fn real_differ(&self) -> bool {
         let [uid, gid] = [0, 1].map(|n| self.real[n].load(Relaxed));
         let effective = self.real_effective.load(Relaxed);
@@ -106,7 +107,7 @@ impl Ids {
             && (uid, gid, effective) != (self.uid(), self.gid(), self.effective.load(Relaxed))
     }
 
-    /// The ids by which access(2) judges.
+    /// The credentials that access(2) checks.
     fn into_real(self) -> Ids {
         self.uid.store(self.real[0].load(Relaxed), Relaxed);
         self.gid.store(self.real[1].load(Relaxed), Relaxed);
@@ -122,17 +123,18 @@ impl Ids {
         self.own_map.as_deref().or_else(shared)
     }
 
-    /// Effective user; [`NO_ID`]: one that the pool doesn't know.
+    /// Effective user. [`NO_ID`]: a user that the pool doesn't know.
     pub fn uid(&self) -> u32 {
         self.uid.load(Relaxed)
     }
 
-    /// Effective group; [`NO_ID`]: one that the pool doesn't know.
+    /// Effective group. [`NO_ID`]: a group that the pool doesn't know.
     pub fn gid(&self) -> u32 {
         self.gid.load(Relaxed)
     }
 
-    /// Whether the credentials belong to a user whom the kernel has judged ([`Cred::judged`]).
+    /// Whether these are credentials of a user whose requests the kernel has checked
+    /// ([`Cred::judged`]).
     pub fn is_judged(&self) -> bool {
         self.judged
     }
@@ -143,7 +145,7 @@ impl Ids {
         self.gid() == gid || self.groups[..n].iter().any(|g| g.load(Relaxed) == gid)
     }
 
-    /// Whether the capability counts for whatever belongs to anybody in the pool.
+    /// Whether the thread has the capability for all objects of the pool, whatever their owner.
     pub fn can(&self, capability: CapabilitySet) -> bool {
         self.judged || self.map().is_none() && self.has(capability)
     }
@@ -152,14 +154,15 @@ impl Ids {
         self.effective.load(Relaxed) & capability.bits() != 0
     }
 
-    /// Whether the capability counts for what belongs to this user and group: in another user
-    /// namespace than the pool's, only if both have numbers there.
+    /// Whether the thread has the capability for objects of this user and group. In another user
+    /// namespace than the pool's, that requires both to be mapped there.
     pub fn can_with(&self, capability: CapabilitySet, uid: u32, gid: u32) -> bool {
         let counts = |map: &IdMap| map.has_user(uid) && map.has_group(gid);
         self.judged || self.has(capability) && self.map().is_none_or(counts)
     }
 
-    /// Whether `want` (a sum of READ, WRITE, EXEC) is allowed.
+    /// Whether `want` (a sum of READ, WRITE, EXEC) is allowed on an object with this mode, user and
+    /// group.
     pub fn allows(&self, mode: u32, uid: u32, gid: u32, want: u32) -> bool {
         if self.judged {
             return true;
@@ -174,7 +177,7 @@ impl Ids {
         bits & want == want || self.overrides(mode, uid, gid, want)
     }
 
-    /// Whether a capability allows what the mode doesn't.
+    /// Whether a capability allows `want`, which the mode doesn't allow.
     fn overrides(&self, mode: u32, uid: u32, gid: u32, want: u32) -> bool {
         let is_dir = mode & libc::S_IFMT == libc::S_IFDIR;
         let (search, read) = (CapabilitySet::DAC_READ_SEARCH, CapabilitySet::DAC_OVERRIDE);
@@ -190,10 +193,10 @@ impl Ids {
         (want & EXEC == 0 || is_dir || mode & 0o111 != 0) && self.can_with(read, uid, gid)
     }
 
-    /// EACCES unless `want` is allowed on the directory; EROFS for changing one of the view.
+    /// Checks that `want` is allowed on the directory.
     ///
     /// # Errors
-    /// EACCES.
+    /// EACCES; EROFS for changing a directory of the view by attributes.
     pub fn check_dir(&self, dir: &DirInfo, want: u32) -> Result<()> {
         if want & WRITE != 0 && dir.id.is_view() {
             return Err(Errno::ROFS);
@@ -205,7 +208,7 @@ impl Ids {
         }
     }
 
-    /// EACCES unless `want` is allowed on the object.
+    /// Checks that `want` is allowed on the object.
     ///
     /// # Errors
     /// EACCES.
@@ -217,7 +220,7 @@ impl Ids {
         }
     }
 
-    /// Whether the thread owns objects of `uid`, or may act as their owner.
+    /// Whether the thread's user is `uid`, or may act as the owner of that user's objects.
     pub fn owns(&self, uid: u32) -> bool {
         let counts = |map: &IdMap| map.has_user(uid);
         self.judged
@@ -226,19 +229,19 @@ impl Ids {
     }
 }
 
-/// See the module.
+/// Credentials of a process; see the module.
 pub(crate) struct Cred {
     process: Ids,
     /// Changes whenever the credentials change: cached permissions are valid for one generation.
     generation: AtomicU32,
     /// The threads' credentials may differ from the process's: each check asks the kernel.
     threads_differ: AtomicBool,
-    /// The map of the user namespace isn't known for good: each check reads it.
+    /// The map of the user namespace may still change: each check reads it.
     map_unsettled: AtomicBool,
     pool: Option<Arc<Pool>>,
 }
 
-/// A thread's ids: the process's, or its own.
+/// A thread's credentials: those of its process, or ones read for the thread.
 pub(crate) enum OfThread<'a> {
     Process(&'a Ids),
     Own(Ids),
@@ -265,8 +268,8 @@ impl Cred {
         c
     }
 
-    /// Credentials of a user whom the kernel has judged, by that user's numbers in this process's
-    /// namespace.
+    /// Credentials of a user whose requests the kernel has checked, by that user's and group's ids
+    /// in this process's user namespace.
     pub fn judged(pool: &Arc<Pool>, uid: u32, gid: u32) -> Cred {
         let c = Cred::with(Ids::new(0, true), Some(pool.clone()));
         c.read_map();
@@ -287,7 +290,7 @@ impl Cred {
         }
     }
 
-    /// The credentials that count for the calling thread.
+    /// The credentials of the calling thread.
     #[inline]
     pub fn ids(&self) -> OfThread<'_> {
         if self.threads_differ.load(Relaxed) || self.map_unsettled.load(Relaxed) {
@@ -307,7 +310,7 @@ impl Cred {
         OfThread::Own(self.current_ids())
     }
 
-    /// The credentials by which access(2) judges the calling thread: the real user's.
+    /// The credentials that access(2) checks for the calling thread: the real user's.
     pub fn real_ids(&self) -> OfThread<'_> {
         match self.ids() {
             ids if !ids.real_differ() => ids,
@@ -332,20 +335,21 @@ impl Cred {
         self.pool.as_ref().and_then(|pool| IdMap::of_process(pool))
     }
 
-    /// Reads the map of this process's user namespace, which may be another one than before.
+    /// Reads the map of this process's user namespace. Called again when the process may have
+    /// changed its namespace.
     pub fn read_map(&self) {
         let map = self.map_of_process();
         let settled = map.as_ref().is_none_or(IdMap::is_settled);
         self.map_unsettled.store(!settled, Release);
-        // While the namespace has no map yet, one unsettled map is kept, not a new one each time.
+        // While the namespace has no map yet, one unsettled map is reused: each new one would leak.
         if settled || self.process.map().is_none_or(IdMap::is_settled) {
             let map = map.map_or(std::ptr::null_mut(), |map| Box::into_raw(Box::new(map)));
             self.process.map.store(map, Release);
         }
     }
 
-    /// Asks the kernel again (after setuid and the like), in a process with one thread. The
-    /// credentials of all threads are the same from now on.
+    /// Reads the kernel's credentials again (after setuid(2), for example), in a process with one
+    /// thread. From now on all threads have the same credentials.
     pub fn refresh(&self) {
         if self.process.judged {
             return;
@@ -355,8 +359,8 @@ impl Cred {
         self.generation.fetch_add(1, Release);
     }
 
-    /// From now on each check asks the kernel: the credentials depend on the thread. `with_map`:
-    /// its user namespace as well.
+    /// Makes each check ask the kernel from now on: the credentials depend on the thread.
+    /// `with_map`: the user namespace depends on the thread, too.
     pub fn ask_each_time(&self, with_map: bool) {
         self.threads_differ.store(true, Release);
         if with_map {
@@ -369,8 +373,8 @@ impl Cred {
         self.threads_differ.load(Relaxed)
     }
 
-    /// Changes with the credentials. Where they depend on the thread, or may change unnoticed, it
-    /// is another one each time.
+    /// A number that changes with the credentials. If they depend on the thread, or may change
+    /// unnoticed, each call returns a new number.
     pub fn generation(&self) -> u32 {
         if self.threads_differ.load(Relaxed) || self.map_unsettled.load(Relaxed) {
             self.generation.fetch_add(1, AcqRel) + 1
@@ -380,17 +384,17 @@ impl Cred {
     }
 }
 
-/// The calling thread's umask, from the kernel; 077 if it isn't known: files are never more open
-/// than the program wants.
+/// The calling thread's umask. If it isn't known, 077: files never get more permissions than the
+/// program wants.
 ///
-/// From /proc: asking by umask(2) would change it for a moment, for all threads.
+/// Read from /proc: umask(2) can read it only by changing it for a moment, for all threads.
 pub fn umask() -> u32 {
     let of = |line: &[u8]| {
         let mask = std::str::from_utf8(line.strip_prefix(b"Umask:")?).ok()?;
         u32::from_str_radix(mask.trim(), 8).ok()
     };
     let mut text = [0u8; 512];
-    // A thread may have its own.
+    // A thread may have its own umask.
     let thread = rustix::thread::gettid()
         .as_raw_nonzero()
         .get()

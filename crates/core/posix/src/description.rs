@@ -1,8 +1,8 @@
 //! Open file descriptions, by their numbers in the control region: the object of each, how it is
-//! open, and which descriptors use it.
+//! open, and the references to it.
 //!
-//! A [`Description`] is only a name for one: it holds no reference. Reading and writing through one
-//! is in `file.rs`.
+//! A [`Description`] only identifies a description: it holds no reference. Reading and writing
+//! through one is in `file.rs`.
 
 use crate::{Entry, Fs, Name, Place, UNNAMED};
 use forebay_store::control_region::{Open, open_flag};
@@ -10,7 +10,7 @@ use forebay_store::{NewOpen, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-/// See the module.
+/// An open file description; see the module.
 #[derive(Clone, Copy)]
 pub struct Description<'a> {
     fs: &'a Fs,
@@ -24,7 +24,7 @@ impl Fs {
         Description { fs: self, open }
     }
 
-    /// A description of a FIFO of the kernel's, which stands in for the object `id`.
+    /// Makes a description of one of the kernel's FIFOs, which stands in for the object `id`.
     ///
     /// # Errors
     /// ENFILE.
@@ -53,12 +53,12 @@ impl<'a> Description<'a> {
         self.record().kind.load(Relaxed)
     }
 
-    /// The directory by which it was opened.
+    /// The directory of the name by which the object was opened.
     pub fn parent(self) -> ObjectId {
         ObjectId(self.record().parent.load(Relaxed))
     }
 
-    /// The name by which it was opened.
+    /// The name by which the object was opened.
     pub fn name(self) -> Vec<u8> {
         let mut name = Vec::new();
         self.fs
@@ -68,7 +68,7 @@ impl<'a> Description<'a> {
         name
     }
 
-    /// Flags as of open(2), and bits of the store's own.
+    /// Flags of open(2), and the store's own bits.
     #[inline]
     pub fn flags(self) -> i32 {
         self.record().flags.load(Relaxed) as i32
@@ -81,12 +81,12 @@ impl<'a> Description<'a> {
         self.flags() & !(ONCE | open_flag::OURS as i32)
     }
 
-    /// Whether the file was made by opening it so.
+    /// Whether this description's open(2) made the file.
     pub fn has_made_it(self) -> bool {
         self.flags() & libc::O_CREAT != 0
     }
 
-    /// As fcntl(2) does with F_SETFL.
+    /// Sets the status flags, as fcntl(2) does with F_SETFL.
     ///
     /// # Errors
     /// EPERM for O_NOATIME on another user's file; EINVAL for O_DIRECT on a directory.
@@ -106,7 +106,7 @@ impl<'a> Description<'a> {
         Ok(())
     }
 
-    /// Sets those of its flags that are in `mask`.
+    /// Sets the description's flags in `mask` to those in `flags`.
     pub fn set_flags(self, mask: i32, flags: i32) {
         debug_assert!(
             mask & libc::O_ACCMODE == 0,
@@ -116,13 +116,13 @@ impl<'a> Description<'a> {
         let _ = self.record().flags.fetch_update(AcqRel, Acquire, set);
     }
 
-    /// Current offset in bytes; entries of a directory.
+    /// Current offset: bytes in a file, number of entries in a directory.
     #[inline]
     pub fn offset(self) -> u64 {
         self.record().offset.load(Relaxed)
     }
 
-    /// Sets the offset, whatever the file.
+    /// Sets the offset, without checks.
     pub fn set_offset(self, offset: u64) {
         self.record().offset.store(offset, Release);
     }
@@ -132,13 +132,14 @@ impl<'a> Description<'a> {
         self.kind() == libc::S_IFDIR
     }
 
-    /// Whether it was opened with O_PATH.
+    /// Whether the description was opened with O_PATH.
     #[inline]
     pub fn is_path_only(self) -> bool {
         self.flags() & libc::O_PATH != 0
     }
 
-    /// Whether its descriptors are a FIFO of the kernel's, not only placeholders of one.
+    /// Whether the descriptors are open on one of the kernel's FIFOs. A FIFO opened with O_PATH has
+    /// placeholders instead.
     #[inline]
     pub fn is_fifo(self) -> bool {
         self.kind() == libc::S_IFIFO && !self.is_path_only()
@@ -150,7 +151,7 @@ impl<'a> Description<'a> {
         self.flags() & libc::O_APPEND != 0
     }
 
-    /// A place that stands for the open file.
+    /// A place for the open object, with the name by which it was opened.
     pub fn place(self) -> Place {
         let entry = Entry {
             id: self.id(),
@@ -164,10 +165,10 @@ impl<'a> Description<'a> {
         self.fs.place_of(self.parent(), name, entry)
     }
 
-    /// Gives the open file a name. A file without any must have been made by O_TMPFILE.
+    /// Adds a name for the open file. A file without any name must have been made by O_TMPFILE.
     ///
     /// # Errors
-    /// As linkat(2) with AT_EMPTY_PATH; ESTALE if the place must be looked for again.
+    /// As linkat(2) with AT_EMPTY_PATH; ESTALE: the caller must resolve the target's path again.
     pub fn link(self, target: &Place) -> Result<()> {
         let id = self.id();
         if self.fs.stat_id(id)?.nlink == 0 {
@@ -189,7 +190,7 @@ impl<'a> Description<'a> {
         }
     }
 
-    /// Number of descriptors and other references to it, in all processes.
+    /// Number of references to the description, descriptors included, in all processes.
     pub fn uses(self) -> u32 {
         self.record().refs.load(Acquire)
     }
@@ -210,15 +211,15 @@ impl<'a> Description<'a> {
         at_origin
     }
 
-    /// For a descriptor that has been closed: publishes the buffered writes, and drops all locks
-    /// that the process has on the file, as POSIX requires (those of the description end with its
-    /// last descriptor).
+    /// Called when a descriptor has been closed: publishes the buffered writes, and releases all
+    /// locks that the process has on the file, as POSIX requires. Locks of the description end with
+    /// its last descriptor.
     ///
     /// # Errors
     /// As for [`Description::release`].
     pub fn close(self) -> Result<()> {
         self.fs.publish_unheard(self.open);
-        // A use that can't be given up now is given up by the keeper when the process ends.
+        // If a lock can't be given up now, the keeper releases it when the process ends.
         let _ = self.fs.store().locks().end_process_locks(self.id());
         self.release()
     }

@@ -1,23 +1,23 @@
-//! The table of descriptors of a process, by number: which open file description each stands for.
-//! It lies in the process's area, so that a child or the next program can take it over.
+//! A process's table of descriptors: which open file description each number stands for. The table
+//! is in the process's area, so that a child or the next program can take it over.
 //!
-//! A reference to a description may be on its way to another process: it is *parked* in the sender's
-//! table meanwhile, at a number that no descriptor has, and released if the sender dies.
+//! A reference to a description may be on its way to another process. Meanwhile it is *parked* in
+//! the sender's table, at a number that no descriptor has, and it is released if the sender dies.
 
 use crate::Fs;
 use forebay_store::{Result, Section, Store};
 use std::sync::atomic::Ordering::*;
 
-/// See the module.
+/// This process's table of descriptors; see the module.
 #[derive(Clone, Copy)]
 pub struct Descriptors<'a>(&'a Store);
 
-/// Where a reference is parked.
+/// Where a reference to a description is parked.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Parked {
     slot: u32,
-    /// Which process has the slot, see [`forebay_store::process::identity`].
+    /// Identity of the process that has the slot; see [`forebay_store::process::identity`].
     holder: u32,
     place: u32,
     /// The description.
@@ -25,12 +25,12 @@ pub struct Parked {
 }
 
 impl Parked {
-    /// As numbers, for another process.
+    /// The parked reference as numbers that can be sent to another process.
     pub fn to_words(self) -> [u32; 4] {
         [self.slot, self.holder, self.place, self.open]
     }
 
-    /// From [`Parked::to_words`].
+    /// The parked reference from the numbers of [`Parked::to_words`].
     pub fn from_words([slot, holder, place, open]: [u32; 4]) -> Parked {
         Parked {
             slot,
@@ -56,8 +56,8 @@ impl<'a> Descriptors<'a> {
         self.0.objects().fd_get(fd)
     }
 
-    /// Makes `fd` stand for `open`, whose reference it takes over; returns the description for
-    /// which it stood before, with that one's reference.
+    /// Makes `fd` stand for `open`, whose reference it takes over. Returns the description for
+    /// which `fd` stood before; the caller takes over its reference.
     ///
     /// # Errors
     /// EMFILE for a number that is too high; ENOSPC.
@@ -70,8 +70,8 @@ impl<'a> Descriptors<'a> {
         self.0.objects().fds_end()
     }
 
-    /// To be held while references are moved into the table or out of it: a death in between is
-    /// noticed.
+    /// Begins an operation in flight, to be held while references are moved into the table or out
+    /// of it: if the process dies meanwhile, that is noticed.
     ///
     /// # Errors
     /// Those of taking a process slot.
@@ -79,7 +79,7 @@ impl<'a> Descriptors<'a> {
         self.0.section()
     }
 
-    /// Whether any number stands for a file, or anything is mapped.
+    /// Whether any number stands for a file, or the process maps any.
     pub fn any(self) -> bool {
         let store = self.0;
         let Ok(area) = store.area() else { return false };
@@ -97,7 +97,7 @@ impl<'a> Descriptors<'a> {
         self.0.objects().fd_of_process(pid, fd)
     }
 
-    /// As [`Descriptors::of_process`], with a reference to it that the caller takes over.
+    /// As [`Descriptors::of_process`], with a new reference that the caller takes over.
     pub fn taken_from(self, pid: u32, fd: i32) -> Option<u32> {
         self.0.objects().fd_taken_from(pid, fd)
     }
@@ -105,7 +105,7 @@ impl<'a> Descriptors<'a> {
     /// Parks a new reference to `open`.
     ///
     /// # Errors
-    /// ETOOMANYREFS if too many are on their way; ENOSPC.
+    /// ETOOMANYREFS if too many references are on their way; ENOSPC.
     pub fn park(self, open: u32) -> Result<Parked> {
         let (slot, holder, place) = self.0.objects().fd_park(open)?;
         Ok(Parked {
@@ -116,8 +116,8 @@ impl<'a> Descriptors<'a> {
         })
     }
 
-    /// Takes over the reference that is parked there (`take`), or adds one to it: the description.
-    /// None if it is gone, with the process that has parked it.
+    /// Takes over a parked reference (`take`), or adds a reference to its description. Returns the
+    /// description; None if the parked reference is gone, with the process that parked it.
     pub fn unpark(self, at: &Parked, take: bool) -> Option<u32> {
         self.0
             .objects()

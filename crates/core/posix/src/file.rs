@@ -1,8 +1,8 @@
 //! Open files: reading, writing, seeking and more by the number of an open file description.
 //!
 //! Each call checks how the file is open. Calls that use the description's offset lock the
-//! description; `pread` and `pwrite` don't. Writes that are kept back are published, or seen,
-//! first. [`File`] is a description that is closed when dropped.
+//! description; `pread` and `pwrite` don't. Buffered writes of this process are published before an
+//! operation that depends on them. [`File`] is a description that is closed when dropped.
 
 use crate::Fs;
 use crate::fs::{DirEntry, Stat};
@@ -14,7 +14,8 @@ use forebay_store::{DirPosition, LockType, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// How often a writer in a full pool with an origin makes room: other writers may take it.
+/// Maximum number of times that one write to a full pool with an origin evicts files: other writers
+/// may take the freed room.
 const ROOM_ATTEMPTS: usize = 100;
 
 /// Where an offset counts from.
@@ -27,7 +28,7 @@ pub enum Whence {
     Hole,
 }
 
-/// Writes to where the bytes lie: at which offset, and how much.
+/// Writes to the file itself, unbuffered. Returns the offset and the number of bytes written.
 fn write_through(
     cluster: Cluster<'_>,
     live: u32,
@@ -52,7 +53,7 @@ impl Fs {
         }
     }
 
-    /// Whether the description is open for reading, or for writing.
+    /// Whether the description is open for writing (`write`), or else for reading.
     pub fn may(&self, open: u32, write: bool) -> bool {
         !matches!(self.check_access(open, write), Err(Errno::BADF))
     }
@@ -65,7 +66,7 @@ impl Fs {
         } else {
             libc::O_WRONLY
         };
-        // O_ACCMODE itself: open for neither.
+        // An access mode of O_ACCMODE allows neither reading nor writing.
         if access == wrong || access == libc::O_ACCMODE || flags & libc::O_PATH != 0 {
             return Err(Errno::BADF);
         }
@@ -93,7 +94,7 @@ impl Fs {
         self.read_there(open, offset, to)
     }
 
-    /// Reads bytes that are in the pool.
+    /// Reads bytes that are in the pool, without asking the origin for any.
     #[inline(always)]
     pub(crate) fn read_there(
         &self,
@@ -126,7 +127,8 @@ impl Fs {
         read
     }
 
-    /// Notifies the file's watchers that this many bytes were read or written.
+    /// Notifies the file's watchers of `what` (bits of inotify(7)) if the number `n` of bytes read
+    /// or written isn't 0.
     pub fn notify_bytes(&self, open: u32, n: usize, what: u32) {
         if n > 0 {
             self.store().watches().notify_open(open, what);
@@ -188,7 +190,7 @@ impl Fs {
         write()
     }
 
-    /// Number of bytes by which a write makes an open file longer.
+    /// Number of bytes by which a write would make an open file longer.
     #[cold]
     fn growth(&self, open: u32, offset: Option<u64>, append: bool, len: usize) -> Result<u64> {
         let size = self.size(self.live_of(open)?)?;
@@ -224,7 +226,7 @@ impl Fs {
         };
         let finish = |n| match flags & libc::O_DSYNC {
             0 => Ok(n),
-            // O_SYNC contains O_DSYNC: here they are the same.
+            // O_SYNC contains O_DSYNC; the pool treats both alike.
             _ => cluster.sync(live).map(|()| n),
         };
         let file = || cluster.content().live_id(live).0;
@@ -238,7 +240,8 @@ impl Fs {
             n
         };
         if let Some(offset) = offset {
-            // Linux appends even with an offset if the file was opened so.
+            // As on Linux, a file opened with O_APPEND is appended to even if the call has an
+            // offset.
             let offset = (!append).then_some(offset);
             let from = allowed(offset)?;
             begins(offset, from);
@@ -268,7 +271,7 @@ impl Fs {
         finish(ended(n))
     }
 
-    /// How many of `len` bytes may be written at `at`.
+    /// Returns how many of `len` bytes may be written at `at` if the file may have `limit` bytes.
     pub(crate) fn below(&self, limit: u64, at: u64, len: usize) -> Result<usize> {
         let room = usize::try_from(limit.saturating_sub(at)).unwrap_or(usize::MAX);
         if len > 0 && room == 0 {
@@ -277,10 +280,10 @@ impl Fs {
         Ok(len.min(room))
     }
 
-    /// EFBIG if the process may not make the file so large.
+    /// Checks that the process may make the file `size` bytes long (RLIMIT_FSIZE).
     ///
     /// # Errors
-    /// EFBIG.
+    /// EFBIG if it may not.
     pub fn check_growth(&self, live: u32, size: u64) -> Result<()> {
         if size > size_limit() && size > self.size(live)? {
             return Err(Errno::FBIG);
@@ -288,10 +291,10 @@ impl Fs {
         Ok(())
     }
 
-    /// Size of an open file in bytes, with what this process has written.
+    /// Size of an open file in bytes. Publishes this process's buffered writes first.
     ///
     /// # Errors
-    /// EHOSTDOWN if its home can't be asked.
+    /// EHOSTDOWN if the file's home doesn't answer.
     pub fn size(&self, live: u32) -> Result<u64> {
         self.write_back(self.store().content().live_id(live));
         self.cluster().size(live)
@@ -335,7 +338,7 @@ impl Fs {
         Ok(to)
     }
 
-    /// The next offset with data, or without (`hole`).
+    /// Returns the next offset from `from` on with data or, with `hole`, without.
     ///
     /// # Errors
     /// ENXIO if there is none.
@@ -344,7 +347,8 @@ impl Fs {
         self.cluster().seek_data(live, from, hole)
     }
 
-    /// The offset of a directory counts the entries returned, `.` and `..` included.
+    /// lseek(2) of a directory, whose offset is the number of entries returned, `.` and `..`
+    /// included.
     fn seek_dir(&self, open: u32, whence: Whence, offset: i64) -> Result<u64> {
         let cluster = self.cluster();
         let o = cluster.objects().open_file(open);
@@ -374,8 +378,8 @@ impl Fs {
         Ok(to)
     }
 
-    /// getdents(2): calls `each(entry, offset of the next one)` from the directory's
-    /// current offset on, until it returns false or all have been listed.
+    /// getdents(2): calls `each(name, inode number, type, offset of the next entry)` from the
+    /// directory's current offset on, until `each` returns false or all entries have been listed.
     ///
     /// # Errors
     /// ENOTDIR, EBADF, EIO.
@@ -394,7 +398,7 @@ impl Fs {
         }
         let _lock = cluster.objects().open_lock(open)?;
         let dir = ObjectId(o.id.load(Relaxed));
-        // Removed while open: ENOENT.
+        // ENOENT if the directory was removed while open.
         let inode = cluster.stat(dir)?;
         if inode.origin.is_released() {
             self.bring_entries(dir)?;
@@ -417,7 +421,8 @@ impl Fs {
         let mut name = Vec::new();
         cluster.objects().open_name(o, &mut name);
         let mut position = DirPosition::from_packed(o.shard.load(Relaxed), name);
-        // A notice that was written isn't repeated, even if the rest can't be had.
+        // The offset counts the entries passed to `each`, even if listing the rest fails: a later
+        // call doesn't repeat them.
         let listed = cluster.list(dir, &mut position, |name, e| {
             let more = each(name, e.id.0, e.kind, offset + 1);
             offset += u64::from(more);
@@ -447,7 +452,7 @@ impl Fs {
         }
     }
 
-    /// The object that is open, for events.
+    /// Id of the object that the description has open, for trace events.
     pub(crate) fn id_of_open(&self, open: u32) -> u64 {
         self.store().objects().open_file(open).id.load(Relaxed)
     }
@@ -627,8 +632,8 @@ impl<'a> File<'a> {
         self.fs.cluster().flock(self.open(), want, wait)
     }
 
-    /// fcntl's lock on the bytes from the first to the last: this process's, or this open file's
-    /// own.
+    /// Locks the bytes of `range` (the first, the last), as fcntl(2). The lock belongs to this open
+    /// file description if `own`, otherwise to this process.
     ///
     /// # Errors
     /// As fcntl(2) with F_SETLK or F_SETLKW.
@@ -643,7 +648,7 @@ impl<'a> File<'a> {
         cluster.lock_range(self.open(), own, want, range, wait)
     }
 
-    /// Reads at `offset`; 0 at the end of the file.
+    /// Reads at `offset`. Returns the number of bytes read; 0 at the end of the file.
     ///
     /// # Errors
     /// As pread(2).
@@ -651,7 +656,8 @@ impl<'a> File<'a> {
         self.fs.read(self.open(), Some(offset), buffer.into())
     }
 
-    /// Writes at `offset`; may write less than asked if space runs out.
+    /// Writes at `offset`. Returns the number of bytes written, which is less than `bytes.len()` if
+    /// space runs out.
     ///
     /// # Errors
     /// As pwrite(2).
@@ -668,7 +674,7 @@ impl<'a> File<'a> {
         self.fs.copy_range(from, to, len)
     }
 
-    /// Size in bytes.
+    /// Size in bytes; 0 if it can't be determined.
     pub fn size(&self) -> u64 {
         self.fs
             .live_of(self.open())
@@ -676,7 +682,7 @@ impl<'a> File<'a> {
             .unwrap_or(0)
     }
 
-    /// Set_len.
+    /// Sets the file's size in bytes.
     ///
     /// # Errors
     /// As ftruncate(2).
@@ -684,17 +690,17 @@ impl<'a> File<'a> {
         self.fs.truncate_open(self.open(), size)
     }
 
-    /// The next offset with data; ENXIO if there is none.
+    /// Returns the next offset with data.
     ///
     /// # Errors
-    /// As lseek(2) with SEEK_DATA.
+    /// As lseek(2) with SEEK_DATA: ENXIO if there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
         self.fs.bring_whole(self.open())?;
         let live = self.fs.live_of(self.open())?;
         self.fs.seek_data(live, offset, false)
     }
 
-    /// The next offset without data (at the latest, the end of the file).
+    /// Returns the next offset without data; at the latest, the end of the file.
     ///
     /// # Errors
     /// As lseek(2) with SEEK_HOLE.
@@ -755,7 +761,7 @@ impl<'a> File<'a> {
         Ok(entries)
     }
 
-    /// Closes it and says whether all could be written back.
+    /// Closes the file.
     ///
     /// # Errors
     /// As close(2): ENOSPC or EIO if the record can't be written.

@@ -2,8 +2,8 @@
 //!
 //! All operations of this crate are its methods. The view has all that a call depends on:
 //! credentials, caches, and the process for which it opens and makes files ([`Caller`]). Views of
-//! one process share everything but the last ([`Fs::for_process`], [`Fs::declaring`]); making one
-//! costs two or three reference counts.
+//! one process share everything but the [`Caller`] ([`Fs::for_process`], [`Fs::declaring`]); making
+//! one costs two or three reference counts.
 
 use crate::cache::DirCache;
 use crate::cred::{Cred, OfThread};
@@ -39,14 +39,15 @@ pub struct Stat {
 
 impl Stat {
     pub(crate) fn new(id: ObjectId, i: &Inode) -> Stat {
-        // A small file inside its record takes no pages; programs that take 0 blocks for
-        // "all holes" must not be misled.
+        // A small file inside its record takes no pages. Programs that read 0 blocks as "all holes"
+        // must not be misled.
         let inline = if i.pages == 0 {
             i.size.min(PAGE as u64).div_ceil(PAGE as u64)
         } else {
             0
         };
-        // A program that takes 0 blocks for "all holes" must not lose what the origin has.
+        // The pool has no pages of a file whose bytes are at the origin only. A program that reads
+        // 0 blocks as "all holes" would lose them.
         let released = if i.origin.is_released() && i.is_file() {
             i.size.div_ceil(PAGE as u64)
         } else {
@@ -88,10 +89,10 @@ pub struct DirEntry {
 /// The process for which a view opens and makes files.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller {
-    /// The process for which the view works, by the id of one of its threads; 0: this process; or
-    /// [`UNSEEN`](crate::controls::UNSEEN).
+    /// Id of a thread of the process for which the view works. 0: this process.
+    /// [`UNSEEN`](crate::controls::UNSEEN): a process that the face can't see.
     pub process: u32,
-    /// Controls of new files. They precede those of the directory and of the rules.
+    /// Controls of new files. They override those of the directory and of the rules.
     pub declared: Declared,
 }
 
@@ -108,7 +109,8 @@ impl Default for Caller {
 pub struct Fs {
     pool: Arc<Pool>,
     own: Arc<Own>,
-    /// The state of files with weaker consistency here; None: all are strict.
+    /// Buffered writes and read-ahead windows of files with weaker consistency. None: this view
+    /// treats all files as strict.
     kept: Option<Arc<(Places<Kept>, Places<Window>)>>,
     caller: Caller,
 }
@@ -121,7 +123,7 @@ struct Own {
     ranges: RangeCache,
     /// New files get their controls later, by [`Fs::settle`].
     settles: bool,
-    /// Files at the pool's origin only are brought in before they are used.
+    /// Whether files whose bytes are at the pool's origin only are fetched before they are used.
     has_origin: bool,
     /// The origin's modes, if some paths are at the origin only.
     off: Option<Off>,
@@ -140,7 +142,8 @@ impl Own {
             .fold(7u32, |n, b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
         let has_origin = pool.config().origin.is_some() && !of_origin;
         Arc::new(Own {
-            // As of all file systems without a device. The kernel counts from 1 on.
+            // Major number 0, as of all file systems without a device. Minor numbers of the
+            // kernel's own such file systems count up from 1.
             device: libc::makedev(0, FIRST_MINOR | minor & (FIRST_MINOR - 1)),
             has_origin,
             off: Off::of(pool).filter(|_| !of_origin),
@@ -154,7 +157,7 @@ impl Own {
     }
 }
 
-/// Minor device numbers of pools: from here on, twice as many at most.
+/// Lowest minor device number of pools; the highest is twice this number, less 1.
 const FIRST_MINOR: u32 = 1 << 19;
 
 impl Fs {
@@ -168,9 +171,9 @@ impl Fs {
         }
     }
 
-    /// The view of a program that publishes what it has written ([`Fs::publish`]) when it closes
-    /// files, forks, ends and so on: until then writes may be buffered, and reads may be read
-    /// ahead, where the file's controls allow it.
+    /// The view of a program that publishes its writes ([`Fs::publish`]) when it closes files,
+    /// forks, ends and so on. Until then, where the file's controls allow it, writes may be
+    /// buffered and reads may be served from bytes read ahead.
     pub fn for_program(pool: Arc<Pool>) -> Fs {
         Fs {
             kept: Some(Arc::new((Places::new(), Places::new()))),
@@ -178,8 +181,8 @@ impl Fs {
         }
     }
 
-    /// The view of a process that writes files under other names than they will have, in pieces:
-    /// they are strict until [`Fs::settle`].
+    /// The view of a process that writes files in pieces, under temporary names. The files have
+    /// strict semantics until [`Fs::settle`].
     pub fn for_staging(pool: Arc<Pool>) -> Fs {
         Fs {
             own: Own::new(&pool, Cred::new(&pool), true, false),
@@ -187,8 +190,8 @@ impl Fs {
         }
     }
 
-    /// The view of the service that fetches files from the pool's origin: it sees the pool as it
-    /// is.
+    /// The view of the service that fetches files from the pool's origin: it uses what is in the
+    /// pool, and fetches nothing.
     pub fn for_origin(pool: Arc<Pool>) -> Fs {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
@@ -200,8 +203,8 @@ impl Fs {
         }
     }
 
-    /// The view of a face whose requests the kernel has allowed already. New objects belong to the
-    /// user and group given.
+    /// The view of a face whose requests the kernel has already allowed. New objects belong to the
+    /// user `uid` and the group `gid`.
     pub fn judged_by_kernel(pool: Arc<Pool>, uid: u32, gid: u32) -> Fs {
         Fs {
             own: Own::new(&pool, Cred::judged(&pool, uid, gid), false, false),
@@ -221,8 +224,8 @@ impl Fs {
         })
     }
 
-    /// The same view, which declares these controls for files that it makes. They come before those
-    /// of the directory and of the rules.
+    /// The same view, which declares these controls for files that it makes. They override those of
+    /// the directory and of the rules.
     pub fn declaring(&self, declared: Declared) -> Fs {
         self.with(Caller {
             declared,
@@ -252,7 +255,8 @@ impl Fs {
         }
     }
 
-    /// The device number of the pool's files: tells them from those of other file systems.
+    /// The device number of the pool's files, which distinguishes them from files of other file
+    /// systems.
     pub fn device(&self) -> u64 {
         self.own.device
     }
@@ -267,15 +271,15 @@ impl Fs {
         self.pool.store()
     }
 
-    /// The pool as one store, on whatever nodes its objects lie.
+    /// The pool as one store, whichever nodes its objects are on.
     pub fn cluster(&self) -> Cluster<'_> {
         self.pool.cluster().with_salvage(&self.own.salvage)
     }
 
-    /// While nodes are dead: collects what the living ones know of names, and lets this view look
-    /// at it from now on, so that all that living nodes keep can be saved ([`Salvage`]). Directories
-    /// whose path isn't known are shown in `lost+found` of the directory `top`. None, and no salvage
-    /// any more, if all nodes answer.
+    /// While nodes are dead: collects what the living nodes know of names. From now on this view
+    /// uses it, so that all that is on living nodes can be saved ([`Salvage`]). Directories whose
+    /// path isn't known are shown in `lost+found` of the directory `top`. If all nodes answer,
+    /// returns None and ends an earlier salvage.
     ///
     /// # Errors
     /// EIO; EHOSTDOWN if nodes die again and again meanwhile.
@@ -290,7 +294,7 @@ impl Fs {
         self.own.salvage.set(Some(Arc::new(collected.clone())));
         let top = match self.stat(top, true) {
             Ok(found) if found.mode & libc::S_IFMT == libc::S_IFDIR => Ok(ObjectId(found.ino)),
-            // A file: there is nothing to show them in.
+            // A file can't show `lost+found`.
             Ok(_) => Err(Errno::NOTDIR),
             Err(Errno::HOSTDOWN) => self.cluster().salvaged_top(&mut collected, top),
             Err(e) => Err(e),
@@ -309,7 +313,7 @@ impl Fs {
         self.own.salvage.set(None);
     }
 
-    /// The salvage of this view.
+    /// The salvage that this view uses, if any.
     pub fn salvaged(&self) -> Option<Arc<Salvage>> {
         self.own.salvage.get()
     }
@@ -320,7 +324,7 @@ impl Fs {
         self.own.cred.ids()
     }
 
-    /// Those of the process.
+    /// The credentials of the process.
     #[inline]
     pub(crate) fn credentials(&self) -> &Cred {
         &self.own.cred
@@ -355,12 +359,12 @@ impl Fs {
         self.own.settles
     }
 
-    /// Writes that aren't published.
+    /// The cache of writes that aren't published. None: this view buffers none.
     pub(crate) fn writeback(&self) -> Option<&Places<Kept>> {
         self.kept.as_ref().map(|kept| &kept.0)
     }
 
-    /// Bytes that were read ahead.
+    /// The cache of bytes that were read ahead. None: this view reads none ahead.
     pub(crate) fn windows(&self) -> Option<&Places<Window>> {
         self.kept.as_ref().map(|kept| &kept.1)
     }
@@ -390,8 +394,9 @@ impl Fs {
         self.own.cred.refresh();
     }
 
-    /// Must be called when one of several threads has changed its own, or the child of a vfork
-    /// begins to: it runs in this memory. `with_namespace`: it is in another user namespace.
+    /// Must be called when one of several threads has changed its own credentials, or when the
+    /// child of a vfork begins to, which runs in this memory. `with_namespace`: the thread or child
+    /// is in another user namespace.
     pub fn credentials_differ(&self, with_namespace: bool) {
         self.own.cred.ask_each_time(with_namespace);
     }
@@ -408,7 +413,7 @@ impl Fs {
         self.own.cred.refresh();
     }
 
-    /// In a forked child, before anything else.
+    /// Resets the view's caches. Must be the first call in a forked child.
     pub fn after_fork_in_child(&self) {
         self.own.cache.after_fork_in_child();
         self.own.ruled.begin_anew();

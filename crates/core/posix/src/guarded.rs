@@ -7,7 +7,7 @@ use forebay_store::process::{ProcessGuard, ProcessLock};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-/// See the module.
+/// A value with a lock; see the module.
 #[derive(Default)]
 pub(crate) struct Guarded<T> {
     lock: ProcessLock,
@@ -17,23 +17,23 @@ pub(crate) struct Guarded<T> {
 // SAFETY: the value is reached only with the lock held, or before there is another thread.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
-/// The value, for this thread alone, with signals kept out.
+/// Exclusive access to the value for this thread. Signals are blocked meanwhile.
 pub(crate) struct Guard<'a, T> {
     value: &'a mut T,
     _lock: ProcessGuard<'a>,
 }
 
 impl<T> Guarded<T> {
-    /// Waits for its turn.
+    /// Waits until no other thread holds the value, and holds it.
     pub fn hold(&self) -> Guard<'_, T> {
         let lock = self.lock.hold();
-        // SAFETY: no other thread has it as long as the lock is held.
+        // SAFETY: no other thread uses the value while the lock is held.
         let value = unsafe { &mut *self.value.get() };
         Guard { value, _lock: lock }
     }
 
-    /// In a forked child, before anything else: a new value. The former file is left as it is,
-    /// whatever state it is in.
+    /// Sets a new value. Must be called first in a forked child. The former value isn't dropped,
+    /// since it may be in any state.
     pub fn begin_anew(&self, value: T) {
         // SAFETY: the child has only this thread; nothing of the old value is touched.
         unsafe { self.value.get().write(value) };

@@ -1,14 +1,14 @@
-//! The ids of users in another user namespace than the pool's.
+//! Translation of user and group ids for processes in another user namespace than the pool's.
 //!
 //! Inodes have ids of the namespace in which the pool was started. A process in another one
 //! (`unshare -r`, rootless containers) has its own numbers for the same users: an [`IdMap`]
 //! translates between them, as the kernel does for its file systems. Ids of the pool that have no
-//! number in the process's namespace are shown as [`OVERFLOW`]; numbers of the process that stand
-//! for no id of the pool are no ids.
+//! number in the process's namespace are shown as [`OVERFLOW`]. Numbers of the process that
+//! correspond to no id of the pool are treated as [`NO_ID`].
 //!
-//! The kernel tells a process the map between its namespace and the parent of that. Where more
-//! namespaces lie between it and the pool's, only the pool's owner is known: as whom the process
-//! sees the pool's directory.
+//! The kernel tells a process the map between its namespace and that namespace's parent. If more
+//! namespaces lie between it and the pool's, only the pool's owner can be translated: its number is
+//! the owner of the pool's directory as the process sees it.
 
 use forebay_client::Pool;
 use forebay_store::process::thread_ids::{INITIAL_USER_NAMESPACE, user_namespace};
@@ -20,7 +20,7 @@ pub const OVERFLOW: u32 = 65_534;
 /// An id that no user has: it owns nothing, and no object can be made for it.
 pub const NO_ID: u32 = u32::MAX;
 
-/// Numbers of the process that follow each other, and the ids of the pool for which they stand.
+/// A run of consecutive numbers of the process, and the ids of the pool to which they correspond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     own: u32,
@@ -37,7 +37,7 @@ impl Range {
         }
     }
 
-    /// The id for which `own` stands.
+    /// The pool's id for the process's number `own`.
     fn pool_of(&self, own: u32) -> Option<u32> {
         let n = own.checked_sub(self.own).filter(|&n| n < self.count)?;
         self.pool.checked_add(n)
@@ -56,18 +56,18 @@ fn parse(text: &str) -> Vec<Range> {
     text.lines().filter_map(range).collect()
 }
 
-/// See the module.
+/// Map between a process's ids and the pool's; see the module.
 #[derive(Debug)]
 pub(crate) struct IdMap {
     users: Vec<Range>,
     groups: Vec<Range>,
-    /// The pool's owner and its group, if this process has that user's rights.
+    /// The pool's owner and its group, if this process has the owner's rights but no number for it.
     as_owner: Option<(u32, u32)>,
 }
 
 impl IdMap {
-    /// The map of this process; None if its ids are the pool's (or that can't be determined:
-    /// without /proc).
+    /// The map of this process. None if its ids are the pool's, or if that can't be determined
+    /// (without /proc).
     pub fn of_process(pool: &Pool) -> Option<IdMap> {
         let header = pool.store().control().header();
         let (mine, pools) = (user_namespace()?, header.user_namespace.load(Relaxed));
@@ -81,7 +81,7 @@ impl IdMap {
             let keeper = pool.keeper_pid()?;
             Some(read(&keeper.to_string(), Range::other_way))
         };
-        // The right one shows the pool's owner as the kernel does.
+        // The right map shows the pool's owner as the kernel does.
         let fits = |map: &IdMap| seen.is_some_and(|(user, _)| map.shown_user(owner.0) == user);
         let found = if mine == INITIAL_USER_NAMESPACE {
             above().filter(fits)
@@ -106,8 +106,8 @@ impl IdMap {
                 as_owner: None,
             }
         });
-        // The directory is accessible to its owner alone, and capabilities don't count for ids that
-        // aren't mapped: a process that may list it runs as that user.
+        // Only its owner may list the directory, and capabilities don't apply to ids that aren't
+        // mapped. So a process that may list it runs as its owner.
         let may = accessat(CWD, pool.dir(), Access::READ_OK, AtFlags::EACCESS).is_ok();
         map.as_owner = (may && map.shown_user(owner.0) == OVERFLOW).then_some(owner);
         Some(map)
@@ -118,44 +118,44 @@ impl IdMap {
         !self.users.is_empty() && !self.groups.is_empty()
     }
 
-    /// The user for whom a number of the process stands.
+    /// The pool's user for the process's number `own`.
     pub fn user(&self, own: u32) -> Option<u32> {
         self.users.iter().find_map(|range| range.pool_of(own))
     }
 
-    /// The group for which a number of the process stands.
+    /// The pool's group for the process's number `own`.
     pub fn group(&self, own: u32) -> Option<u32> {
         self.groups.iter().find_map(|range| range.pool_of(own))
     }
 
-    /// The user as which a thread acts whose id is `own`.
+    /// The pool's user as which a thread with the user id `own` acts; [`NO_ID`] if there is none.
     pub fn acting_user(&self, own: u32) -> u32 {
         let owner = self.as_owner.map(|(user, _)| user);
         self.user(own).or(owner).unwrap_or(NO_ID)
     }
 
-    /// The group as which a thread acts whose id is `own`.
+    /// The pool's group as which a thread with the group id `own` acts; [`NO_ID`] if there is none.
     pub fn acting_group(&self, own: u32) -> u32 {
         let owner = self.as_owner.map(|(_, group)| group);
         self.group(own).or(owner).unwrap_or(NO_ID)
     }
 
-    /// The number of a user of the pool, or [`OVERFLOW`].
+    /// The process's number for a user of the pool, or [`OVERFLOW`].
     pub fn shown_user(&self, id: u32) -> u32 {
         shown(&self.users, id).unwrap_or(OVERFLOW)
     }
 
-    /// The number of a group of the pool, or [`OVERFLOW`].
+    /// The process's number for a group of the pool, or [`OVERFLOW`].
     pub fn shown_group(&self, id: u32) -> u32 {
         shown(&self.groups, id).unwrap_or(OVERFLOW)
     }
 
-    /// Whether a user of the pool has a number.
+    /// Whether a user of the pool has a number in the process's namespace.
     pub fn has_user(&self, id: u32) -> bool {
         shown(&self.users, id).is_some()
     }
 
-    /// Whether a group of the pool has a number.
+    /// Whether a group of the pool has a number in the process's namespace.
     pub fn has_group(&self, id: u32) -> bool {
         shown(&self.groups, id).is_some()
     }
@@ -165,7 +165,7 @@ fn shown(ranges: &[Range], id: u32) -> Option<u32> {
     ranges.iter().find_map(|r| r.other_way().pool_of(id))
 }
 
-/// The maps of a process.
+/// Reads the id maps of `process` (its id, or `self`). `way` translates each range.
 fn read(process: &str, way: fn(Range) -> Range) -> IdMap {
     let of = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/{process}/{name}")).unwrap_or_default();
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn ids_go_there_and_back() {
-        // A rootless container's, with ids of /etc/subuid.
+        // The map of a rootless container, with ids from /etc/subuid.
         let m = map("0 1000 1\n1 100000 65536\n", "0 1000 1\n1 100000 65536\n");
         assert_eq!((m.user(0), m.shown_user(1000)), (Some(1000), 0));
         assert_eq!((m.user(77), m.shown_user(100_076)), (Some(100_076), 77));

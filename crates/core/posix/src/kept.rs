@@ -1,5 +1,5 @@
-//! The state that a process keeps of files with weaker consistency: unpublished writes
-//! (`writeback.rs`) and bytes that were read ahead (`readahead.rs`).
+//! A process's buffers for files with weaker consistency: unpublished writes (`writeback.rs`) and
+//! bytes that were read ahead (`readahead.rs`).
 
 use forebay_cluster::{Sending, WriteBuffer};
 use rustix::io::Errno;
@@ -13,9 +13,9 @@ pub(crate) struct Kept {
     pub(crate) open: u32,
     pub(crate) word: u64,
     pub(crate) buffer: WriteBuffer,
-    /// The writes that are being sent. They come before the buffered ones.
+    /// The writes that are being sent. They are older than those in `buffer`.
     pub(crate) under_way: Option<(WriteBuffer, Sending)>,
-    /// Memory for the next.
+    /// Empty buffer whose memory the next send reuses.
     pub(crate) spare: WriteBuffer,
     /// An error that wasn't reported yet.
     pub(crate) error: Option<Errno>,
@@ -24,12 +24,12 @@ pub(crate) struct Kept {
 /// Bytes of a file that were read ahead.
 #[derive(Default)]
 pub(crate) struct Window {
-    /// The beginning of the bytes read ahead, the bytes, and the time of their request.
+    /// Offset of the bytes read ahead, the bytes, and the time when they were requested.
     pub(crate) at: u64,
     pub(crate) bytes: Vec<u8>,
     pub(crate) asked_at: Option<Instant>,
     /// Where the last read ended: a process whose next read begins there reads sequentially.
     pub(crate) next: u64,
-    /// Bytes to fetch for the next read.
+    /// Number of bytes that the last fetch asked for; the next one asks for twice as many.
     pub(crate) ahead: usize,
 }

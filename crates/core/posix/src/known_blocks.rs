@@ -1,6 +1,6 @@
-//! Which blocks of files that are fetched by ranges (`ranges.rs`) are in the pool, as far as this
-//! process knows. The table has [`FILES`] slots, one file in each: a file replaces another one with
-//! the same hash.
+//! The blocks of files fetched by ranges (`ranges.rs`) that this process knows to be in the pool.
+//! The table has [`FILES`] slots with one file each: a file replaces another one with the same
+//! hash.
 
 use crate::guarded::Guarded;
 use forebay_store::ObjectId;
@@ -10,16 +10,16 @@ const FILES: usize = 64;
 /// Maximum number of blocks of a file that are recorded: those of its first 32 TiB.
 const BLOCKS: u64 = 1 << 22;
 
-/// The blocks of a file that are in the pool, as far as this process knows.
+/// The blocks of one file that this process knows to be in the pool.
 #[derive(Default)]
 struct Known {
     id: u64,
     fill: u32,
-    /// A bit for each block.
+    /// One bit for each block.
     blocks: Vec<u64>,
 }
 
-/// See the module.
+/// The cache of known blocks; see the module.
 pub(crate) struct RangeCache(Box<[Guarded<Known>]>);
 
 impl Known {
@@ -47,7 +47,7 @@ impl Known {
 }
 
 impl RangeCache {
-    /// An empty cache. For a pool without an origin it has no slots, and isn't used.
+    /// An empty cache. For a pool without an origin it has no slots, and must not be used.
     pub fn new(has_origin: bool) -> RangeCache {
         let files = if has_origin { FILES } else { 0 };
         RangeCache((0..files).map(|_| Guarded::default()).collect())
@@ -58,14 +58,14 @@ impl RangeCache {
         &self.0[hash as usize % FILES]
     }
 
-    /// Whether these blocks of a file are known to be present: the first, and the one after the
-    /// last.
+    /// Whether these blocks of a file (the first, and one more than the last) are known to be in
+    /// the pool.
     pub fn has(&self, id: ObjectId, fill: u32, range: (u64, u64)) -> bool {
         let known = self.slot(id).hold();
         (known.id, known.fill) == (id.0, fill) && known.has(range)
     }
 
-    /// Records that these blocks of a file are present.
+    /// Records that these blocks of a file are in the pool.
     pub fn note(&self, id: ObjectId, fill: u32, range: (u64, u64)) {
         let mut known = self.slot(id).hold();
         if (known.id, known.fill) != (id.0, fill) {
@@ -78,7 +78,7 @@ impl RangeCache {
         known.note(range);
     }
 
-    /// In a forked child, before anything else: nothing is known.
+    /// Empties the cache. Must be called first in a forked child.
     pub fn begin_anew(&self) {
         for slot in &self.0 {
             slot.begin_anew(Known::default());
@@ -107,7 +107,7 @@ mod tests {
         cache.note(id, 2, blocks(200 * BLOCK, BLOCK));
         assert!(cache.has(id, 2, (200, 201)) && !cache.has(id, 2, (199, 201)));
         assert!(!cache.has(id, 1, (0, 1)));
-        // Far behind every file: nothing is kept of it.
+        // Blocks beyond the maximum aren't recorded.
         cache.note(id, 2, blocks(u64::MAX - 5, 5));
         assert!(!cache.has(id, 2, blocks(u64::MAX - 5, 5)));
         cache.begin_anew();

@@ -1,4 +1,5 @@
-//! Leases on open files, and waiting for those of others. Their definition: `store/src/leases.rs`.
+//! Leases on open files, and waiting for other processes' leases. They are defined in
+//! `store/src/leases.rs`.
 
 use crate::fs::Fs;
 use forebay_store::ObjectId;
@@ -9,12 +10,12 @@ use rustix::thread::CapabilitySet;
 use std::sync::atomic::Ordering::*;
 
 impl Fs {
-    /// fcntl(2) with F_SETLEASE: for this process, unless another was chosen by F_SETOWN.
+    /// fcntl(2) with F_SETLEASE. This process gets the signal, unless F_SETOWN has chosen another.
     ///
     /// # Errors
     /// EACCES for another user's file; EAGAIN: see [`forebay_store::views::Objects::set_lease`];
-    /// EINVAL for what isn't a regular file, and in pools of several nodes, of which the others
-    /// wouldn't know the lease.
+    /// EINVAL if it isn't a regular file, and in pools of several nodes, where the other nodes
+    /// wouldn't know of the lease.
     pub fn set_lease(&self, open: u32, want: Lease) -> Result<()> {
         let o = self.store().objects().open_file(open);
         let inode = self.cluster().stat(ObjectId(o.id.load(Relaxed)))?;
@@ -35,26 +36,26 @@ impl Fs {
         self.store().objects().lease(open)
     }
 
-    /// Chooses the process that gets the signal of a broken lease (fcntl's F_SETOWN: a process, or
-    /// minus a process group).
+    /// Chooses the process that gets the signal when a lease is broken (fcntl's F_SETOWN: a
+    /// process, or minus a process group).
     pub fn set_signal_owner(&self, open: u32, owner: i32) {
         let o = self.store().objects().open_file(open);
         o.signal_owner.store(owner as u32, Release);
     }
 
-    /// The process that gets the signal: F_GETOWN.
+    /// The process that gets the signal when a lease is broken (F_GETOWN).
     pub fn signal_owner(&self, open: u32) -> i32 {
         let o = self.store().objects().open_file(open);
         o.signal_owner.load(Acquire) as i32
     }
 
-    /// Chooses which signal it is (F_SETSIG); 0: SIGIO.
+    /// Chooses the signal that is sent when a lease is broken (F_SETSIG); 0: SIGIO.
     pub fn set_signal(&self, open: u32, signal: u32) {
         let o = self.store().objects().open_file(open);
         o.signal.store(signal, Release);
     }
 
-    /// Which signal it is: F_GETSIG.
+    /// The signal that is sent when a lease is broken (F_GETSIG).
     pub fn signal(&self, open: u32) -> u32 {
         self.store().objects().open_file(open).signal.load(Acquire)
     }
@@ -63,7 +64,8 @@ impl Fs {
     /// is one yet.
     ///
     /// # Errors
-    /// ETXTBSY: the opener has to wait for its owner; EAGAIN if it doesn't want to wait.
+    /// ETXTBSY: the opener has to wait for the lease's owner. EAGAIN: so it does, but has
+    /// O_NONBLOCK.
     #[inline]
     pub(crate) fn heed_leases(
         &self,

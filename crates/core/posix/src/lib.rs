@@ -1,12 +1,12 @@
 //! POSIX semantics on a pool: paths, permissions, open files.
 //!
 //! Every face uses this crate, so all behave alike. [`Fs`] is the view of one process: it has the
-//! process's credentials and resolves paths (bytes, relative to a directory's id or absolute inside
-//! the pool). Resolved directories are cached and checked against the store's epoch of names. So a
-//! path of any depth costs one look-up, and is never resolved to a stale directory.
+//! process's credentials and resolves paths (bytes, absolute inside the pool or relative to the id
+//! of a directory). Resolved directories are cached and checked against the store's epoch of names.
+//! So a path of any depth costs one look-up, and is never resolved to a stale directory.
 //!
-//! A path can lead out of the pool (`..` above its root, a symbolic link to a place outside): then
-//! [`Fail::Outside`] has the path outside, and the face goes on there.
+//! A path can lead out of the pool (`..` above its root, a symbolic link to a path outside).
+//! Resolving then returns [`Fail::Outside`] with the path outside, and the face continues there.
 //!
 //! Reading doesn't update access times (as on a file system mounted `noatime`).
 

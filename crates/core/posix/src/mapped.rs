@@ -1,9 +1,9 @@
-//! Stores through mappings that aren't the bytes of the file itself: a node's shadow copy of
-//! another node's file, or the kernel's pages of a mount.
+//! Writes back stores through mappings that don't map the file's own bytes: mappings of a node's
+//! shadow copy of a remote file, or of the kernel's pages of a mount.
 //!
-//! Only changed bytes are written. If others have changed the same bytes meanwhile, that is
-//! recorded in the pool's list of violations and reported on standard error, for a file once a
-//! minute at most.
+//! Only changed bytes are written. If others have changed the same bytes meanwhile, the conflict is
+//! recorded in the pool's list of violations and reported on standard error, at most once a minute
+//! for each file.
 
 use crate::Fs;
 use forebay_client::Violation;
@@ -16,15 +16,15 @@ use std::hash::Hasher;
 use std::sync::atomic::Ordering::*;
 use twox_hash::XxHash3_64;
 
-/// Longest part of a path in a sentence.
+/// Maximum number of bytes of a path that a message shows.
 const SHOWN: usize = 80;
-/// Tells these hashes from those of other violations.
+/// Hash seed of conflicts, which differs from the seeds of other violations.
 const SEED: u64 = 100;
 
 impl Fs {
-    /// Writes what of a range of an open file, which was `before`, is different in `now`. The file
-    /// doesn't become longer. Changes by others to the same bytes meanwhile are overwritten, and
-    /// reported.
+    /// Writes those bytes of a range of an open file that differ between `before` and `now`. The
+    /// file doesn't become longer. If others have changed the same bytes meanwhile, their changes
+    /// are overwritten and the conflict is reported.
     ///
     /// # Errors
     /// As for [`Fs::write`]. Some of the changes may have been written.
@@ -47,8 +47,9 @@ impl Fs {
         Ok(conflict)
     }
 
-    /// Lists the violation that others have changed bytes of an open file that were also stored
-    /// through a mapping here, and reports it on standard error; for a file once a minute at most.
+    /// Adds a conflict to the list of violations: others have changed bytes of an open file that
+    /// were also stored through a mapping here. Reports it on standard error, too, at most once a
+    /// minute for each file.
     pub fn report_conflict(&self, open: u32, conflict: &Conflict) {
         let mut hash = XxHash3_64::with_seed(SEED);
         hash.write_u64(self.store().objects().open_file(open).id.load(Relaxed));

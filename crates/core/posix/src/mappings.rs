@@ -1,5 +1,5 @@
-//! This process's mappings of the pool's files: its table of mappings, the segments that pages are
-//! mapped from, and whether processes of the node share a copy of another node's file.
+//! This process's mappings of the pool's files: its table of mappings, the segments from which
+//! pages are mapped, and whether processes of the node map a shadow copy of a remote file.
 
 use crate::Fs;
 use forebay_runtime::fd::Lent;
@@ -9,7 +9,7 @@ use forebay_store::{ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// See the module.
+/// The mappings of this process; see the module.
 #[derive(Clone, Copy)]
 pub struct Mappings<'a>(&'a Store);
 
@@ -22,7 +22,7 @@ impl Fs {
 }
 
 impl<'a> Mappings<'a> {
-    /// This process's table.
+    /// This process's table of mappings.
     ///
     /// # Errors
     /// EAGAIN if there is no slot for this process, ENOSPC.
@@ -30,13 +30,12 @@ impl<'a> Mappings<'a> {
         self.0.mappings().map_table()
     }
 
-    /// Whether there is a notice that a mapped file has become shorter which this process hasn't
-    /// followed yet.
+    /// Whether a mapped file has become shorter, and this process hasn't adjusted its mappings yet.
     pub fn is_behind(self) -> bool {
         self.0.mappings().is_behind()
     }
 
-    /// A new place of the table, which keeps the file of `open`.
+    /// Claims a place in the table of mappings, with a reference to the file of `open`.
     ///
     /// # Errors
     /// ENOMEM if the table is full.
@@ -48,15 +47,16 @@ impl<'a> Mappings<'a> {
         Ok(place)
     }
 
-    /// A mapping of an open file becomes one for writing, which its place says already.
+    /// Records that the process may store through a mapping of an open file, as the mapping's place
+    /// in the table says already.
     ///
     /// # Errors
-    /// EIO, ENOSPC: it can't be noted.
+    /// EIO, ENOSPC: that can't be recorded.
     pub fn begin_storing(self, live: u32) -> Result<()> {
         self.0.mappings().begin_storing(live)
     }
 
-    /// Frees a place, and its use of the file.
+    /// Frees a place in the table of mappings, and its reference to the file.
     pub fn release(self, place: &MapRef) {
         let _ = self.0.mappings().map_release(place);
     }
@@ -64,7 +64,7 @@ impl<'a> Mappings<'a> {
     /// The file of one of the pool's segments.
     ///
     /// # Errors
-    /// EIO if there is none of this number; errors of open.
+    /// EIO if there is no medium of this number; errors of open.
     pub fn segment(self, medium: usize, for_reading: bool) -> Result<Lent> {
         let medium = self.0.media.get(medium).ok_or(Errno::IO)?;
         if for_reading {
@@ -79,34 +79,35 @@ impl<'a> Mappings<'a> {
         self.0.media.iter().filter_map(|m| m.file().ok())
     }
 
-    /// Free room in the segments. Bytes.
+    /// Free room in all segments. Bytes.
     pub fn room(self) -> u64 {
         let usage = self.0.media.iter().map(|m| m.usage());
         usage.map(|u| u.capacity.saturating_sub(u.used)).sum()
     }
 
-    /// Whether a process of this node may map a copy of the file.
+    /// Whether a process of this node may map a shadow copy of the file.
     #[inline]
     pub fn may_be_copied(self, live: u32) -> bool {
         self.0.mappings().may_be_copied(live)
     }
 
-    /// From now on, one may.
+    /// Records that from now on a process of this node may map a shadow copy of the file.
     pub fn note_copied(self, live: u32) {
         self.0.mappings().note_copied(live);
     }
 
-    /// Whether a process maps a copy of the file, by another place of a table than `but`.
+    /// Whether a process maps a shadow copy of the file, not counting the mapping in the place
+    /// `but`.
     pub fn is_copied(self, id: ObjectId, but: Option<&MapRef>) -> bool {
         self.0.mappings().is_copied(id, but)
     }
 
-    /// The object behind a live entry.
+    /// The id of the object with this live entry.
     pub fn id(self, live: u32) -> ObjectId {
         self.0.content().live_id(live)
     }
 
-    /// Notifies all processes of this node that map the file that its size is `size` now.
+    /// Notifies all processes of this node that map the file of its new size `size`.
     pub fn notify_shrunk(self, live: u32, size: u64) {
         self.0.mappings().notify_shrunk(live, size);
     }

@@ -1,8 +1,8 @@
-//! FIFOs and Unix sockets: names in the pool, with a stand-in in the kernel.
+//! FIFOs and Unix sockets: names in the pool, each with a stand-in in the kernel.
 //!
-//! The object in the pool has the name, the permissions and the times. Processes talk through the
-//! kernel's FIFO or socket in the pool's directory. It is named by the object's id, made when it is
-//! first opened or bound, and removed with the object.
+//! The object in the pool has the name, the permissions and the times. Processes communicate
+//! through a FIFO or socket of the kernel in the pool's own directory, the *stand-in*. The stand-in
+//! is named by the object's id, made when the object is first opened or bound, and removed with it.
 
 use crate::Fs;
 use crate::cred::WRITE;
@@ -35,7 +35,8 @@ impl Fs {
         CString::new([stand_in.to_bytes(), b".path"].concat()).map_err(|_| Errno::INVAL)
     }
 
-    /// The same for an address that the kernel tells; None if it isn't a stand-in's.
+    /// As [`Fs::label`], for an address that the kernel returned; None if the address isn't a
+    /// stand-in's.
     pub fn label_of(&self, address: &CStr) -> Option<CString> {
         let address_dir = Path::new(OsStr::from_bytes(address.to_bytes())).parent()?;
         let is_stand_in = address_dir == self.pool().dir().join("nodes");
@@ -46,7 +47,7 @@ impl Fs {
     /// flags doesn't open a FIFO there.
     ///
     /// # Errors
-    /// EACCES; what making the FIFO says.
+    /// EACCES; errors of making the FIFO.
     pub fn fifo(&self, place: &Place, flags: i32) -> Result<Option<(ObjectId, CString)>> {
         let not_open = libc::O_PATH | libc::O_DIRECTORY;
         let Ok(Entry { id, kind: S_IFIFO }) = place.existing() else {
@@ -71,10 +72,10 @@ impl Fs {
         }
     }
 
-    /// Makes a socket's name; returns where to bind the kernel's socket.
+    /// Makes a socket's name. Returns the path to which the kernel's socket is to be bound.
     ///
     /// # Errors
-    /// EADDRINUSE if the name is there; as mknod(2).
+    /// EADDRINUSE if the name exists; as mknod(2).
     pub fn make_socket(&self, place: &Place, mode: u32) -> Result<CString> {
         match self.make_node(place, S_IFSOCK | mode & 0o777, 0) {
             Ok(id) => self.stand_in(id),

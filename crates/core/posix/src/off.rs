@@ -1,10 +1,11 @@
 //! Paths whose mode is `off`: they are at the pool's origin only, and programs use the origin's own
 //! files.
 //!
-//! Resolving a path ends with [`Fail::Origin`] at the first name that is at the origin only, or all
-//! below it. A directory in which files of the pool may be, too, is in the pool; its other entries
-//! have objects there that stand for their names, so that a listing shows all. The origin service
-//! makes and removes these objects before a listing begins ([`Fs::show_origin_only`]).
+//! Resolving a path ends with [`Fail::Origin`] at the first name that is at the origin only, as all
+//! names below it are then. A directory that may also have files of the pool is in the pool.
+//! Its entries that are at the origin only have placeholder objects in the pool, so that a listing
+//! shows all names. The origin service makes and removes these objects before a listing begins
+//! ([`Fs::show_origin_only`]).
 //!
 //! [`Fail::Origin`]: crate::path::Fail::Origin
 
@@ -14,22 +15,22 @@ use forebay_client::origin::{Lead, Modes, ModesAt, OriginMode};
 use forebay_store::ObjectId;
 use rustix::io::Result;
 
-/// The modes of a pool's origin, and what they mean for directories. None: the origin isn't behind
-/// the directory.
+/// The modes of a pool's origin, and what they mean for each directory. None: the origin doesn't
+/// cover the directory.
 pub(crate) struct Off {
     modes: Modes,
     known: RuleCache<Option<Known>>,
 }
 
-/// The modes of a directory.
+/// The modes that apply in a directory.
 struct Known {
     at: ModesAt,
-    /// Entries of the directory may be at the origin only.
+    /// Whether entries of the directory may be at the origin only.
     may_hold_origin_only: bool,
 }
 
 impl Off {
-    /// Those of a pool of which some paths may be at the origin only.
+    /// The modes of a pool's origin; None if no path can be at the origin only.
     pub fn of(pool: &Pool) -> Option<Off> {
         let origin = pool.config().origin.as_ref()?;
         origin.may_be(OriginMode::Off).then(|| Off {
@@ -38,13 +39,13 @@ impl Off {
         })
     }
 
-    /// In a forked child, before anything else: nothing is kept.
+    /// Empties the cache. Must be called first in a forked child.
     pub fn begin_anew(&self) {
         self.known.begin_anew();
     }
 
-    /// Calls `f` with the data known of a directory in this epoch of names; `path` returns its path
-    /// if the origin is behind it.
+    /// Calls `f` with what is known of a directory in this epoch of names; None if the origin
+    /// doesn't cover it. `path` returns the directory's path if the origin covers it.
     fn with<T>(
         &self,
         dir: (ObjectId, u64),
@@ -63,7 +64,7 @@ impl Off {
         self.known.with(dir, find, |known| f(known.as_ref()))
     }
 
-    /// Where the entry `name` of a directory is.
+    /// Where the entry `name` of a directory is: in the pool, or at the origin.
     ///
     /// # Errors
     /// Errors of `path`.
@@ -93,7 +94,8 @@ impl Off {
         })
     }
 
-    /// The state of the patterns at the entry `name` of a directory, for comparison.
+    /// The state of matching the origin's path patterns at the entry `name` of a directory, for
+    /// comparison.
     ///
     /// # Errors
     /// Errors of `path`.

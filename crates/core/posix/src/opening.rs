@@ -1,9 +1,10 @@
-//! Opening an object at a place: it is found or made, and becomes an open file description.
+//! Opening an object at a place: finds or makes the object, and makes an open file description of
+//! it.
 //!
-//! A file is a live entry first (its use is recorded in the process's slot), then a description,
-//! then it is checked against its controls; a refused description is released. If names have
-//! changed since the place was resolved, the result is ESTALE and the caller resolves the path
-//! again.
+//! Opening a file first acquires its live entry (the use is recorded in the process's slot), then
+//! makes a description, then checks the file's controls; a refused description is released. If
+//! names have changed since the place was resolved, the result is ESTALE and the caller resolves
+//! the path again.
 
 use crate::controls::ASIDE;
 use crate::cred::{EXEC, READ, WRITE};
@@ -20,11 +21,11 @@ use std::time::Duration;
 /// Pause of an opener between two checks whether a lease still conflicts.
 const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The name that a description made by O_TMPFILE has.
+/// The name in descriptions of files that were made with O_TMPFILE.
 pub const UNNAMED: &[u8] = b"#unnamed";
 
 impl Fs {
-    /// open(2): an open file description, to be released by the caller.
+    /// open(2). Returns an open file description, which the caller must release.
     ///
     /// # Errors
     /// As open(2). [`Fail::Outside`] if the path leads out of the pool.
@@ -80,8 +81,8 @@ impl Fs {
         opener: Opener,
     ) -> Result<u32> {
         match self.open_place_once(place, flags, mode, opener) {
-            // Dead processes may still occupy places in the table, if there is no keeper. (With
-            // O_EXCL, a second try would find the file that the first one made.)
+            // Without a keeper, dead processes may still occupy places in the table. With O_EXCL
+            // there is no second try: it would find the file that the first one made.
             Err(Errno::NFILE)
                 if flags & libc::O_EXCL == 0
                     && self
@@ -147,7 +148,7 @@ impl Fs {
                         );
                     }
                     Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
-                    // Somebody was faster: open theirs.
+                    // Another process made the file first: open that file.
                     Err(_) => return Err(Errno::STALE),
                 }
             }
@@ -170,13 +171,13 @@ impl Fs {
             self.cluster().close_opened(unused);
         }
         match opened {
-            // Removed between looking it up and opening it.
+            // The object was removed after it was looked up.
             Err(Errno::NOENT) if matches!(place, Place::Entry { .. }) => Err(Errno::STALE),
             other => other,
         }
     }
 
-    /// EACCES unless the object, no directory, may be opened with these flags.
+    /// Checks that the object, which isn't a directory, may be opened with these flags.
     pub(crate) fn check_open(&self, id: ObjectId, flags: i32) -> Result<()> {
         if self.cred().can(CapabilitySet::DAC_OVERRIDE) {
             Ok(())
@@ -202,11 +203,12 @@ impl Fs {
         Ok(())
     }
 
-    /// Opens an object that was found by name.
+    /// Opens an object that the caller found by its name.
     ///
     /// # Errors
-    /// EACCES, EISDIR, ENOTDIR, ELOOP, ENXIO, ENFILE; ENOENT if it has just gone. While a lease
-    /// is in the way: EAGAIN with O_NONBLOCK, ETXTBSY in programs, [`ASIDE`] in mounts.
+    /// EACCES, EISDIR, ENOTDIR, ELOOP, ENXIO, ENFILE; ENOENT if the object was just removed. While
+    /// a conflicting lease exists: EAGAIN with O_NONBLOCK, ETXTBSY in programs, [`ASIDE`] in
+    /// mounts.
     pub fn open_object(
         &self,
         e: Entry,
@@ -230,13 +232,13 @@ impl Fs {
         self.open_found(e, flags, false, by, &mut RemoteOpen::default(), opener)
     }
 
-    /// As [`Fs::open_object`], with the state that came with its entry. Waits for the owner of a
-    /// conflicting lease, which ends (`lease-break-time`).
+    /// As [`Fs::open_object`], with the state that a peer returned with the object's entry. Waits
+    /// until the owner of a conflicting lease gives it up; `lease-break-time` bounds the wait.
     ///
     /// # Errors
-    /// While it would have to wait: EAGAIN with O_NONBLOCK; ETXTBSY in programs, which wait with
-    /// their signals (`preload/src/served/leases.rs`); [`ASIDE`] in mounts, which wait on a thread
-    /// that can be interrupted.
+    /// Where it doesn't wait: EAGAIN with O_NONBLOCK; ETXTBSY in programs, which wait themselves so
+    /// that signals can interrupt them (`preload/src/served/leases.rs`); [`ASIDE`] in mounts, which
+    /// wait on a thread that can be interrupted.
     fn open_found(
         &self,
         e: Entry,
@@ -267,7 +269,7 @@ impl Fs {
         opener: Opener,
     ) -> Result<u32> {
         let cluster = self.cluster();
-        // O_CREAT stays with the description of a file that it made.
+        // Only the description that made the file keeps O_CREAT.
         let kept = (flags & !libc::O_CREAT) as u32;
         let new = NewOpen::new(e.id, e.kind, kept).by(opener);
         let path_only = flags & libc::O_PATH != 0;
@@ -286,7 +288,7 @@ impl Fs {
                         return Err(Errno::INVAL);
                     }
                 }
-                // A directory being read keeps the last name in the description.
+                // The description stores the last name read of a directory.
                 cluster.objects().open_create(&new.named(parent, b""), None)
             }
             S_IFREG => {
@@ -297,7 +299,8 @@ impl Fs {
                     Some(inode) => self.check_inode(&inode, flags),
                     None => self.check_open(e.id, flags),
                 };
-                // The attributes may come with the home's reply that the object is open.
+                // A home that has yet to learn of the opening may return the attributes with its
+                // reply.
                 let late = remote.inode.is_none() && cluster.names().is_object_remote(e.id);
                 if check && !late {
                     permitted(remote)?;
@@ -310,7 +313,8 @@ impl Fs {
                 let (live, held) = cluster.live_acquire_opened(e.id, remote)?;
                 let mut ready = Ok(());
                 if late && !path_only && remote.inode.is_none() {
-                    // The object was open here already: its controls may have been declared since.
+                    // The object was already open here, so its home sent no attributes. Its
+                    // controls may have been declared since.
                     ready = cluster.stat(e.id).map(|inode| remote.inode = Some(inode));
                 }
                 if let Some(inode) = &remote.inode {
@@ -329,13 +333,14 @@ impl Fs {
                         Err(error) => Err(error),
                     };
                 }
-                // A description that arrives with a message was opened before.
+                // `fresh`: another process sent the description, and leases were heeded when it
+                // was opened first.
                 if ready.is_ok() && !fresh {
                     ready = self.heed_leases(live, None, flags, opener);
                 }
                 let cut = check && flags & libc::O_TRUNC != 0;
-                // The state that is known here may be an older reply by now, of a process that
-                // opens it as well.
+                // The live entry may by now have an older reply, by which another process opens the
+                // file as well.
                 let told = if cluster.names().is_object_remote(e.id) {
                     remote.inode.map_or(0, |inode| inode.controls)
                 } else {
@@ -362,7 +367,7 @@ impl Fs {
                     e.id.0,
                     "a description is of its file"
                 );
-                // Somebody may have got one until the description was there.
+                // A lease may have been granted before the description was visible.
                 if !fresh && let Err(error) = self.heed_leases(live, Some(open), flags, opener) {
                     let _ = cluster.objects().open_release(open);
                     return Err(error);
@@ -386,7 +391,7 @@ impl Fs {
                 .objects()
                 .open_create(&new.named(parent, name), None),
             S_IFLNK => Err(Errno::LOOP),
-            // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
+            // `nodes.rs` opens FIFOs; sockets and devices can't be opened.
             _ => Err(Errno::NXIO),
         }
     }
@@ -405,7 +410,8 @@ impl Fs {
         let cluster = self.cluster();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
         let new = new.map_err(|e| match e {
-            // Under most names, it would be at the origin.
+            // EXDEV: names in this directory are at the origin only, where a file without a name
+            // can't be made.
             Errno::XDEV => Errno::OPNOTSUPP,
             e => e,
         })?;

@@ -1,7 +1,7 @@
-//! Operations on resolved places and on objects, with POSIX's permissions and errors.
+//! Operations on resolved paths ([`Place`]) and on objects, with POSIX's permissions and errors.
 //!
 //! Each checks the permissions of the calling process, then calls the cluster. ESTALE means that
-//! the place is outdated; [`Fs::at`] resolves it again.
+//! names have changed since the path was resolved; [`Fs::at`] resolves it again.
 
 use crate::cache::DirInfo;
 use crate::cred::{EXEC, WRITE};
@@ -19,7 +19,7 @@ use libc::{
 use rustix::io::{Errno, Result};
 use rustix::thread::CapabilitySet;
 
-/// The arguments of a change of a directory: the place of the entry.
+/// The directory entry that an operation makes, changes or removes.
 pub(crate) struct EntryPlace<'a> {
     pub dir: &'a DirInfo,
     pub name: &'a Name,
@@ -31,18 +31,18 @@ pub(crate) struct EntryPlace<'a> {
 /// A file for [`Fs::make_files`].
 #[derive(Clone, Copy, Debug)]
 pub struct FileToMake<'a> {
-    /// The file's number, from [`Fs::draw_files`].
+    /// The file's id, from [`Fs::draw_files`].
     pub id: ObjectId,
     /// Its name.
     pub name: &'a [u8],
     /// The file's extended attributes of users: names and values.
     pub attributes: &'a [(Vec<u8>, Vec<u8>)],
-    /// The file's own controls, which come before those of its directory and of the rules.
+    /// The file's own controls, which override those of its directory and of the rules.
     pub own_controls: Declared,
 }
 
-/// The object that was found by its name was removed since: the name has another object now, or
-/// none.
+/// Turns ENOENT into ESTALE: the object was removed after its name was looked up, so the path must
+/// be resolved again.
 fn look_again(e: Errno) -> Errno {
     match e {
         Errno::NOENT => Errno::STALE,
@@ -51,7 +51,7 @@ fn look_again(e: Errno) -> Errno {
 }
 
 impl Fs {
-    /// The entry to change; `dots` is the error for `.`, `..` and `/`.
+    /// The directory and name of a place. Fails with `dots` for `.`, `..` and `/`.
     pub(crate) fn entry_place<'a>(&self, place: &'a Place, dots: Errno) -> Result<EntryPlace<'a>> {
         match place {
             Place::Dir { .. } => Err(dots),
@@ -96,7 +96,7 @@ impl Fs {
         match self.stat_id(id) {
             // The object was removed between the lookup and the check: look again.
             Err(Errno::NOENT) if matches!(place, Place::Entry { .. }) => Err(Errno::STALE),
-            // The working directory, which was removed.
+            // The working directory was removed.
             Err(Errno::NOENT) => Ok(self.stat_of_removed(id, S_IFDIR)),
             other => other,
         }
@@ -120,7 +120,8 @@ impl Fs {
         }
     }
 
-    /// Whether the process may read, write, execute (a sum; 0: exists) the object at a place.
+    /// Checks that the process may read, write or execute the object (`want`: a sum of READ, WRITE
+    /// and EXEC; 0: the object exists).
     ///
     /// # Errors
     /// EACCES, ENOENT.
@@ -144,7 +145,7 @@ impl Fs {
         self.credentials().real_ids().check(&inode, want)
     }
 
-    /// A new object `name` in `dir`, of which a file gets the controls that this view declares.
+    /// Builds a new object `name` in `dir`. A file gets the controls that this view declares.
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`], [`Fs::creator_of_new`] and [`Fs::check_modes`].
@@ -181,7 +182,8 @@ impl Fs {
             return Err(Errno::OVERFLOW);
         }
         let mut mode = mode | inherit;
-        // A user outside the directory's group mustn't get a program that runs with its rights.
+        // A user outside the directory's group must not make a program that runs with the group's
+        // rights.
         if setgid
             && inherit == 0
             && mode & S_ISGID != 0
@@ -205,7 +207,7 @@ impl Fs {
         })
     }
 
-    /// Creates at a place; EEXIST if something is there.
+    /// Creates an object at a place; EEXIST if the place has an entry.
     fn create_new(&self, p: &EntryPlace<'_>, new: &NewObject<'_>) -> Result<ObjectId> {
         if p.entry.is_some() {
             return Err(Errno::EXIST);
@@ -302,7 +304,7 @@ impl Fs {
         self.create_new(&p, &new).map(|_| ())
     }
 
-    /// readlink(2), uncut.
+    /// readlink(2). Returns the whole target.
     ///
     /// # Errors
     /// EINVAL if it isn't a symbolic link.
@@ -334,7 +336,8 @@ impl Fs {
         self.link_object(id, (ObjectId(0), b""), place)
     }
 
-    /// `known`: a name that the object has had lately, if the caller knows one.
+    /// Adds a name for object `id`. `known`: an earlier name of the object, if the caller knows
+    /// one.
     fn link_object(&self, id: ObjectId, known: (ObjectId, &[u8]), place: &Place) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
         if p.entry.is_some() {
@@ -362,7 +365,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Numbers for new files with these names in `dir`, for [`Fs::make_files`].
+    /// Reserves ids for new files with these names in `dir`, for [`Fs::make_files`].
     ///
     /// # Errors
     /// ENOSPC.
@@ -370,12 +373,13 @@ impl Fs {
         self.cluster().draw_files(dir, names)
     }
 
-    /// Makes empty files in the directory `dir`, by numbers that were drawn before: each with its
-    /// name and its extended attributes, which it has when it is first seen. Each by itself.
+    /// Makes empty files in the directory `dir`, with ids from [`Fs::draw_files`]. A file appears
+    /// together with its extended attributes. Each file is made independently of the others:
+    /// returns one result for each.
     ///
     /// # Errors
-    /// ENOENT, EACCES for all of them. Of each: EEXIST, ENOSPC; ERANGE, E2BIG, EOPNOTSUPP for its
-    /// attributes; ESTALE if names have changed meanwhile.
+    /// For all files: ENOENT, EACCES, and ERANGE, E2BIG, EOPNOTSUPP for attributes. For each:
+    /// EEXIST, ENOSPC; ESTALE if names have changed meanwhile.
     pub fn make_files(
         &self,
         dir: ObjectId,
@@ -436,8 +440,8 @@ impl Fs {
         Ok(self.cluster().lookup_all(dir, names))
     }
 
-    /// Removes these entries of the directory `dir`, which must be files'. Returns for each whether
-    /// the name had that entry, and is removed now.
+    /// Removes these entries of the directory `dir`, all of them files. Returns for each whether
+    /// the name still had that entry and was removed.
     ///
     /// # Errors
     /// ENOENT, EACCES for all of them. For each: EPERM; others as for
@@ -476,7 +480,7 @@ impl Fs {
         Ok(files.iter().zip(allowed).map(told).collect())
     }
 
-    /// In a sticky directory only the owner of the entry or of the directory may take it.
+    /// EPERM if `dir` is sticky and the process owns neither it nor the object `id`.
     fn check_sticky(&self, dir: &DirInfo, id: ObjectId) -> Result<()> {
         if dir.mode & S_ISVTX == 0 || self.cred().uid() == dir.uid {
             return Ok(());
@@ -590,7 +594,7 @@ impl Fs {
         let source = f.entry.ok_or(Errno::NOENT)?;
         let exchange = mode == RenameMode::Exchange;
         if (f.slash || t.slash && !exchange) && source.kind != S_IFDIR {
-            // Whether both existed at one time is checked below.
+            // The rename itself checks whether both existed at the same time.
             let exists = mode == RenameMode::NoReplace && t.entry.is_some();
             return Err(if exists { Errno::EXIST } else { Errno::NOTDIR });
         }
@@ -637,7 +641,7 @@ impl Fs {
             self.drop_stand_in(target);
         }
         let (old, new) = ((f.dir.id, &f.name[..]), (t.dir.id, &t.name[..]));
-        // If both names are of one file, neither is removed.
+        // If both names are of one file, rename removes neither.
         if t.entry.is_none_or(|target| target.id != source.id) {
             let store = self.store();
             let replaced = t.entry.filter(|_| !exchange).map(|t| (t.id, t.kind));
@@ -682,19 +686,19 @@ impl Fs {
         let cluster = self.cluster();
         cluster.set_attr(id, &set)?;
         if cluster.names().is_object_remote(id) {
-            // This node's knowledge of another's file that is open here.
+            // Updates this node's live entry of a file that has its home on a peer.
             let known = |index| cluster.objects().live(index).set_privileged(mode);
             cluster.objects().with_live(id, known)?;
         }
         Ok(())
     }
 
-    /// Before a change of an open file's bytes: the set-user-ID bit goes, and the set-group-ID bit
-    /// where the group may execute it or the caller isn't of the group. A process with CAP_FSETID
-    /// keeps them.
+    /// Must be called before a change of an open file's bytes. Clears the set-user-ID bit, and the
+    /// set-group-ID bit if the group may execute the file or the caller isn't a member of the
+    /// group. A process with CAP_FSETID keeps both bits.
     ///
     /// # Errors
-    /// Those of changing the mode.
+    /// Errors of changing the mode.
     #[inline]
     pub(crate) fn before_change(&self, live: u32) -> Result<()> {
         if self.store().objects().live(live).is_privileged() {
@@ -720,10 +724,10 @@ impl Fs {
         self.set_mode(id, inode.mode & 0o7777 & !bits)
     }
 
-    /// chown(2); None leaves one as it is.
+    /// chown(2). None leaves the user or the group as it is.
     ///
     /// # Errors
-    /// EPERM; EINVAL for an id that stands for none of the pool's.
+    /// EPERM; EINVAL for an id of this user namespace that the pool doesn't know.
     pub fn change_owner(&self, id: ObjectId, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let cred = self.cred();
         let (uid, gid) = match cred.map() {
@@ -737,7 +741,7 @@ impl Fs {
             }
         };
         let i = self.cluster().stat(id)?;
-        // If neither changes, only the change time is set.
+        // If neither user nor group changes, only the change time is set.
         if !cred.can_with(CapabilitySet::CHOWN, i.uid, i.gid) {
             let owns = cred.uid() == i.uid;
             let keeps_user = uid.is_none_or(|u| owns && u == i.uid);
@@ -764,8 +768,8 @@ impl Fs {
         )
     }
 
-    /// utimensat(2): None leaves a time as it is. `now`: both are "now", which a process that may
-    /// write the file may set.
+    /// utimensat(2). None leaves a time as it is. `now`: both times are the current time, which a
+    /// process that may write to the file may set even if it doesn't own it.
     ///
     /// # Errors
     /// EPERM, EACCES.
@@ -779,7 +783,7 @@ impl Fs {
         if atime.is_none() && mtime.is_none() {
             return Ok(());
         }
-        // Later changes would change them.
+        // Buffered writes, if published later, would change the times again.
         self.write_back(id);
         let i = self.cluster().stat(id)?;
         if !self.cred().owns(i.uid) {
@@ -798,7 +802,7 @@ impl Fs {
         )
     }
 
-    /// Now, for the faces.
+    /// The current time in nanoseconds since 1970, for the faces.
     pub fn now(&self) -> i64 {
         now()
     }

@@ -1,8 +1,9 @@
-//! Pools with an origin: files that lie there only are fetched before they are used.
+//! Pools with an origin: files that are at the origin only are fetched before they are used.
 //!
-//! A view asks the origin service (`forebay_client::origin`) when it meets a directory whose
-//! entries, or a file whose bytes, aren't in the pool. Names of what the origin has are changed by
-//! the service, on both sides. Pools without an origin pay one test.
+//! A view sends a request to the origin service (`forebay_client::origin`) when it meets a
+//! directory whose entries, or a file whose bytes, aren't in the pool. The service also makes,
+//! removes and renames what the origin has, in the pool and at the origin. Pools without an origin
+//! pay one test.
 
 use crate::cache::DirInfo;
 use crate::controls::ASIDE;
@@ -15,7 +16,8 @@ use forebay_store::{DirPosition, Entry, NewObject, ObjectId, OriginState, Rename
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How often a change is tried again that the quota grants: others may be faster.
+/// Maximum number of requests for more quota for one change: other processes may use up what is
+/// granted.
 const QUOTA_ATTEMPTS: usize = 8;
 
 impl Fs {
@@ -48,7 +50,7 @@ impl Fs {
         }
     }
 
-    /// The directory, with its entries in the pool.
+    /// Returns the directory after its entries have been fetched.
     ///
     /// # Errors
     /// Errors of listing the directory at the origin.
@@ -75,8 +77,9 @@ impl Fs {
         }
     }
 
-    /// Fetches the bytes of a file that is about to be opened with these flags of open(2). True:
-    /// they are fetched by ranges, once it is open ([`Fs::begin_ranges`]).
+    /// Fetches the bytes of a file that is about to be opened with these flags of open(2). Returns
+    /// true if the bytes are fetched by ranges instead, once the file is open
+    /// ([`Fs::begin_ranges`]).
     ///
     /// # Errors
     /// Errors of reading the file at the origin. EROFS: the flags ask for writing, and the path is
@@ -99,8 +102,8 @@ impl Fs {
             OriginState::None | OriginState::Archived => Ok(false),
             OriginState::Released if self.may_come_by_ranges(id, &inode, flags) => Ok(true),
             OriginState::Released => {
-                // Before the file is truncated: a process that may not change it must not truncate
-                // it.
+                // Checked before the origin service truncates the file: a process that may not
+                // write to the file must not truncate it.
                 self.check_inode(&inode, flags)?;
                 let cut = flags & libc::O_TRUNC != 0 && inode.controls == 0;
                 let name = name.to_vec();
@@ -110,11 +113,11 @@ impl Fs {
         }
     }
 
-    /// Fetches the `user.*` attributes of an object, if only the origin has them; with `changes`,
-    /// its bytes, too: from then on, the pool's attributes count.
+    /// Fetches the `user.*` attributes of an object, if only the origin has them. With `changes`,
+    /// fetches its bytes, too: from then on, the pool's attributes are the valid ones.
     ///
     /// # Errors
-    /// Errors of reading them at the origin.
+    /// Errors of reading the object at the origin.
     #[inline]
     pub fn bring_attributes(&self, id: ObjectId, changes: bool) -> Result<()> {
         if !self.has_origin() {
@@ -135,7 +138,7 @@ impl Fs {
         }
     }
 
-    /// Where the entry `name` of a directory is.
+    /// Where the entry `name` of a directory is: in the pool, or at the origin.
     ///
     /// # Errors
     /// Errors of looking up the directory's path.
@@ -150,7 +153,7 @@ impl Fs {
         }
     }
 
-    /// The path of a directory; None if the origin isn't behind it.
+    /// The path of a directory, if the origin covers it; None otherwise.
     fn path_behind(&self, dir: ObjectId) -> Result<Option<Vec<u8>>> {
         let path = self.cluster().path_of(dir)?;
         let origin = self.pool().config().origin.as_ref();
@@ -161,8 +164,8 @@ impl Fs {
     /// Checks that an object of this kind may get the name `to` in place of `from`, or of none.
     ///
     /// # Errors
-    /// EXDEV: its new path is at the origin only; or it is a directory, and the entries below would
-    /// get other modes.
+    /// EXDEV: the new path is at the origin only; or the object is a directory, and the rename
+    /// would change the modes of entries below it.
     pub(crate) fn check_modes(
         &self,
         kind: u32,
@@ -193,8 +196,8 @@ impl Fs {
         }
     }
 
-    /// The path at the origin of `rest`, seen from a directory of the pool. The origin has the
-    /// directory then.
+    /// The path at the origin of `rest`, seen from a directory of the pool. Makes the directory at
+    /// the origin if it isn't there.
     ///
     /// # Errors
     /// Errors of making the directory at the origin.
@@ -233,8 +236,8 @@ impl Fs {
         }
     }
 
-    /// Whether the bytes of a file that is open aren't in the pool: somebody has released it
-    /// between [`Fs::bring_bytes`] and its opening.
+    /// Whether the bytes of an open file aren't in the pool, since another process released the
+    /// file between [`Fs::bring_bytes`] and its opening.
     ///
     /// # Errors
     /// Errors of looking the file up.
@@ -250,7 +253,7 @@ impl Fs {
     /// Checks that the entry `name` of a directory may change.
     ///
     /// # Errors
-    /// EROFS: its path is read-only.
+    /// EROFS: the entry's path is read-only.
     #[inline]
     pub(crate) fn check_read_only(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
         match self.origin() {
@@ -261,8 +264,8 @@ impl Fs {
         }
     }
 
-    /// Evicts clean files from a full pool, to make room for `bytes` more of an open file. False:
-    /// there are none.
+    /// Evicts clean files from a full pool, to make room for `bytes` more of an open file. Returns
+    /// false if that isn't possible.
     #[cold]
     pub(crate) fn makes_room(&self, open: u32, bytes: usize) -> bool {
         if !self.has_origin() || is_answering() {
@@ -272,11 +275,11 @@ impl Fs {
         self.pool().ask_origin(&Request::Room { id, bytes }).is_ok()
     }
 
-    /// Requests this many bytes and files more of the pool's quota for a node. False: there aren't
-    /// as many left, or the pool has no quota.
+    /// Requests more of the pool's quota for a node: this many bytes and files. Returns false if
+    /// the quota has too few left, or the pool has no quota.
     ///
     /// # Errors
-    /// [`ASIDE`]: only on another thread.
+    /// [`ASIDE`]: the request must be sent by another thread.
     #[cold]
     pub(crate) fn gets_quota(&self, node: u32, (bytes, files): (u64, u64)) -> Result<bool> {
         if !self.has_origin() || !self.store().quota().is_active() {
@@ -294,8 +297,8 @@ impl Fs {
         self.pool().config().member.map_or(0, |member| member.node)
     }
 
-    /// Calls `change` of an open file, which may make it `bytes` longer; again, if the quota then
-    /// grants them.
+    /// Calls `change` of an open file, which may make it `bytes` longer. If the quota refuses,
+    /// requests that many bytes and calls `change` again.
     pub(crate) fn with_quota<T>(
         &self,
         open: u32,
@@ -306,8 +309,8 @@ impl Fs {
         self.while_granted(node, (bytes, 0), change)
     }
 
-    /// Calls `make`, which makes an object in a directory. If the quota refuses, asks for one
-    /// object more, and calls `make` again. `make` must hold no section when it fails: waiting for
+    /// Calls `make`, which makes an object in a directory. If the quota refuses, requests quota for
+    /// one object and calls `make` again. `make` must hold no section when it fails: waiting for
     /// the origin service inside one would block others.
     pub(crate) fn with_quota_for<T>(
         &self,
@@ -335,11 +338,11 @@ impl Fs {
     }
 
     /// Copies what was written to an open file to the origin, if its path's mode is write-through,
-    /// or `persistence = "origin"` is declared for it.
+    /// or if `persistence = "origin"` is declared for the file.
     ///
     /// # Errors
-    /// Errors of writing it to the origin. EOPNOTSUPP: that is declared, but nothing is written to
-    /// the origin under the file's path.
+    /// Errors of writing the file to the origin. EOPNOTSUPP: `persistence = "origin"` is declared,
+    /// but nothing is written to the origin under the file's path.
     #[inline]
     pub fn write_through_open(&self, open: u32) -> Result<()> {
         match self.origin() {
@@ -349,11 +352,11 @@ impl Fs {
         }
     }
 
-    /// As [`Fs::write_through_open`], also for a descriptor that can't write: other descriptors may
-    /// have.
+    /// As [`Fs::write_through_open`], also for a descriptor that isn't open for writing: the file
+    /// may have been written through other descriptors.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Fs::write_through_open`].
     #[inline]
     pub(crate) fn sync_through_open(&self, open: u32) -> Result<()> {
         match self.origin() {
@@ -371,7 +374,7 @@ impl Fs {
         }
     }
 
-    /// Whether `persistence = "origin"` is declared of an open file.
+    /// Whether `persistence = "origin"` is declared for an open file.
     fn is_declared_at_origin(&self, open: u32) -> bool {
         let live = &self.store().objects().open_file(open).live;
         let Some(live) = live.load(Relaxed).checked_sub(1) else {
@@ -381,8 +384,8 @@ impl Fs {
         word != 0 && declared(word).0.persistence == Some(Persistence::Origin)
     }
 
-    /// Why changes of the entry `name` of a directory, or of its entries if there is no name, are
-    /// never written to an origin; None if they are.
+    /// Why changes of the entry `name` of a directory are never written to an origin; None if they
+    /// are. Without a name: of the directory's entries.
     ///
     /// # Errors
     /// Errors of looking up the directory's path.
@@ -399,7 +402,7 @@ impl Fs {
             return Ok(Some("the origin isn't behind its path"));
         }
         let mode = origin.mode_of(&path);
-        // Of what is in a directory, patterns decide.
+        // Without a name, the modes of the directory's entries depend on their own paths.
         Ok(
             (!name.is_empty() && !mode.is_written()).then_some(match mode {
                 OriginMode::ReadOnly => "its path's mode is read-only",
@@ -435,7 +438,7 @@ impl Fs {
         match mode {
             Some(OriginMode::WriteThrough) => {}
             Some(OriginMode::WriteBack) if is_declared => {}
-            // A file without a name isn't reported: nobody expects it at the origin.
+            // A file whose names are all removed isn't reported: no user expects it at the origin.
             Some(_) | None if is_declared && self.cluster().stat(id)?.nlink > 0 => {
                 let shown = String::from_utf8_lossy(&path);
                 write_notice(format_args!(
@@ -460,8 +463,8 @@ impl Fs {
         }
     }
 
-    /// Removes a name of the object `e`, if the origin has it: there and in the pool. False: the
-    /// origin doesn't have it.
+    /// Removes a name of the object `e` at the origin and in the pool. Returns false, and does
+    /// nothing, if the origin doesn't have the object.
     ///
     /// # Errors
     /// Errors of removing the object; EROFS.
@@ -483,7 +486,7 @@ impl Fs {
         Ok(true)
     }
 
-    /// Called before the directory `id` loses its name. [`Fs::remove_by_origin`] is next.
+    /// Checks that the directory `id` is empty. Called before [`Fs::remove_by_origin`].
     ///
     /// # Errors
     /// ENOTEMPTY; those of listing it at the origin.
@@ -506,8 +509,8 @@ impl Fs {
         }
     }
 
-    /// Adds a name for an object, if the origin has it: there and in the pool. False: it hasn't.
-    /// `known`: a name that the object has had.
+    /// Adds a name for an object at the origin and in the pool. Returns false, and does nothing, if
+    /// the origin doesn't have the object. `known`: an earlier name of the object.
     ///
     /// # Errors
     /// Errors of link(2). EXDEV: the origin has the object, but not the directory of the name.
@@ -529,11 +532,11 @@ impl Fs {
         Ok(true)
     }
 
-    /// Renames the object `from` to the name of `replaced`, if the origin has one of them: there
-    /// and in the pool. False: the origin has neither.
+    /// Renames the object `from` to the name of `replaced`, at the origin and in the pool. Returns
+    /// false, and does nothing, if the origin has neither of them.
     ///
     /// # Errors
-    /// Errors of rename(2); EROFS. EOPNOTSUPP: the two are to be exchanged.
+    /// Errors of rename(2); EROFS. EOPNOTSUPP: the two names were to be exchanged.
     #[inline]
     pub(crate) fn rename_by_origin(
         &self,

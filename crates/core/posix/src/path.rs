@@ -1,10 +1,10 @@
-//! Resolving paths.
+//! Resolution of paths to places ([`Place`]).
 //!
-//! [`Fs::walk`] goes from a base directory along a path to a [`Place`]: a directory entry, which
-//! may exist or not, or a directory without an entry of its own in the path (`/`, `.`, `..`). It
-//! follows symbolic links on the way. The place has the epoch of names for which it is valid.
-//! Operations that find it outdated fail with ESTALE, and [`Fs::at`] resolves the path again, at
-//! most [`MAX_ATTEMPTS`] times.
+//! [`Fs::walk`] goes from a base directory along a path to a [`Place`]. A place is a directory
+//! entry, which may exist or not, or a directory that the path doesn't name by an entry (`/`, `.`,
+//! `..`). Symbolic links on the path are followed. A place has the epoch of names for which it is
+//! valid. Operations that find it outdated fail with ESTALE, and [`Fs::at`] resolves the path
+//! again, at most [`MAX_ATTEMPTS`] times.
 
 use crate::cache::{CacheKey, DirInfo};
 use crate::cred::{EXEC, WRITE};
@@ -21,15 +21,15 @@ const MAX_LINKS: usize = 40;
 /// directories.
 pub(crate) const MAX_ATTEMPTS: usize = 10_000;
 
-/// Why an operation on a path didn't happen here.
+/// Why an operation on a path isn't done in the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fail {
     /// Resolving the path failed.
     Errno(Errno),
     /// The path leads out of the pool, to this absolute path.
     Outside(Vec<u8>),
-    /// The path leads to the pool's origin, whose own file is meant: this is its absolute path for
-    /// the kernel.
+    /// The path leads to a file that is at the pool's origin only. This is the file's absolute path
+    /// for the kernel.
     Origin(Vec<u8>),
 }
 
@@ -45,20 +45,20 @@ pub enum Follow {
     Yes,
     /// Only where the path ends in `/`: the link must lead to a directory then.
     No,
-    /// Not even there: the name itself is made, removed or renamed.
+    /// Not even if the path ends in `/`: the name itself is made, removed or renamed.
     Never,
 }
 
-/// The purpose for which a path is resolved: a request that is sent to another node anyway may ask
-/// for more.
+/// The purpose for which a path is resolved. If the look-up needs a request to a peer, the request
+/// may do the first part of the operation, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Anything.
     Other,
     /// To open the object.
     Open,
-    /// To make a file that doesn't exist yet. Where only another node knows whether it does, that
-    /// is left to the attempt to make it.
+    /// To make a file that doesn't exist yet. If only a peer knows whether the file exists, no
+    /// look-up is sent: the attempt to make the file finds it out.
     MakeNew,
     /// To make a directory, or to give one this name.
     MakeDirectory,
@@ -83,13 +83,13 @@ impl From<Follow> for Goal {
 }
 
 impl Goal {
-    /// That of mkdir(2), and of the new name of a directory in rename(2).
+    /// Goal of mkdir(2), and of the new name of a directory in rename(2).
     pub const DIRECTORY: Goal = Goal {
         follow: Follow::Never,
         purpose: Purpose::MakeDirectory,
     };
 
-    /// That of open(2) with these flags.
+    /// Goal of open(2) with these flags.
     pub fn of_open(flags: i32) -> Goal {
         let has = |flag: i32| flags & flag == flag;
         let exclusive = has(libc::O_CREAT | libc::O_EXCL);
@@ -108,16 +108,17 @@ impl Goal {
     }
 }
 
-/// Whether a path leads through the view by attributes (or something else of that name).
+/// Whether a path leads through the view by attributes (a component that ends in `.by`).
 fn passes_view(head: &[u8]) -> bool {
     head.windows(4).any(|part| part == b".by/")
 }
 
-/// Before the next attempt: others, on other nodes perhaps, need a moment to be done.
+/// Waits before the next attempt to resolve a path, to let other processes and nodes finish their
+/// renames. The first 10 attempts follow at once; then the pause grows to 2 ms at most.
 pub(crate) fn pause(attempt: usize) {
     const IMMEDIATE_ATTEMPTS: usize = 10;
     if attempt >= IMMEDIATE_ATTEMPTS {
-        // By the kernel itself: this runs inside programs, too.
+        // A direct system call: this runs inside programs whose libc function may be intercepted.
         let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
             tv_sec: 0,
             tv_nsec: 1_000 * attempt.min(2_000) as i64,
@@ -125,7 +126,7 @@ pub(crate) fn pause(attempt: usize) {
     }
 }
 
-/// The steps that openat2(2) may forbid on the way.
+/// Steps that openat2(2) may forbid while a path is resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Nothing outside the base directory (RESOLVE_BENEATH).
@@ -182,9 +183,9 @@ pub enum Place {
     Entry {
         dir: DirInfo,
         name: Name,
-        /// The entry that is there now.
+        /// The entry that the name has now, if any.
         entry: Option<Entry>,
-        /// The state that came with it from another node.
+        /// State of the object that a peer returned with the entry.
         remote: RefCell<RemoteOpen>,
         /// The path ended in `/`: it must be a directory.
         slash: bool,
@@ -224,7 +225,7 @@ impl Place {
         }
     }
 
-    /// The object's attributes, if they came with its name.
+    /// The object's attributes, if a peer returned them with the entry.
     pub(crate) fn inode(&self) -> Option<Inode> {
         match self {
             Place::Entry { remote, .. } => remote.borrow().inode,
@@ -232,7 +233,7 @@ impl Place {
         }
     }
 
-    /// The state that came with its name.
+    /// Takes the state of the object that a peer returned with the entry.
     pub(crate) fn take_remote(&self) -> RemoteOpen {
         match self {
             Place::Entry { remote, .. } => remote.take(),
@@ -256,26 +257,26 @@ struct Walk {
     want_dir: bool,
     rules: Rules,
     epoch: u64,
-    /// The path, with the targets of the links that were followed; the walk has passed what lies
-    /// before `at`.
+    /// The path, in which links that were followed are replaced by their targets. The walk has
+    /// passed the bytes before `at`.
     todo: Vec<u8>,
     at: usize,
-    /// Symbolic links that were followed.
+    /// Number of symbolic links that were followed.
     links: usize,
     /// The directory that has been reached.
     dir: DirInfo,
-    /// `.` or `..`, if it was reached by that.
+    /// The last component that was passed, if it is `.` or `..`; otherwise empty.
     last: &'static [u8],
 }
 
 /// The next component of a path.
 struct Component {
     name: Name,
-    /// Where in the path it ends.
+    /// Offset of the component's end in the path.
     end: usize,
-    /// At most slashes follow.
+    /// Whether nothing but slashes follows.
     is_last: bool,
-    /// Something follows.
+    /// Whether a slash follows.
     slash: bool,
 }
 
@@ -307,7 +308,7 @@ impl Walk {
         &self.todo[self.at..]
     }
 
-    /// The directory behind a component has been reached.
+    /// Records that the walk has reached the directory to which the component leads.
     fn passes(&mut self, component: &Component, last: &'static [u8]) {
         (self.at, self.last) = (component.end, last);
     }
@@ -324,7 +325,7 @@ impl Walk {
 }
 
 impl Fs {
-    /// Resolves `path` and calls `f`, again if names changed in between.
+    /// Resolves `path` and calls `f`; repeats both if names changed in between.
     ///
     /// # Errors
     /// Those of resolving (ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG), of `f`, or
@@ -351,7 +352,7 @@ impl Fs {
         Err(Fail::Errno(Errno::BUSY))
     }
 
-    /// As [`Fs::at`], under rules.
+    /// As [`Fs::at`], with steps forbidden by `rules`.
     ///
     /// # Errors
     /// Those of [`Fs::at`]; EXDEV, ELOOP for forbidden steps.
@@ -382,7 +383,7 @@ impl Fs {
         Err(Fail::Errno(Errno::BUSY))
     }
 
-    /// A place for an object that is known without a path (by a descriptor).
+    /// A place for an object that the caller knows without a path, by a descriptor.
     pub fn place_of(&self, parent: ObjectId, name: Name, entry: Entry) -> Place {
         let epoch = self.store().names().names_epoch();
         let dir = DirInfo::unknown(parent);
@@ -396,7 +397,8 @@ impl Fs {
         }
     }
 
-    /// A directory that is known without a path, as what `.` leads to.
+    /// A place for a directory that the caller knows without a path: as if `.` were resolved from
+    /// it.
     ///
     /// # Errors
     /// ENOENT if it was removed, ENOTDIR.
@@ -495,13 +497,15 @@ impl Fs {
                         true,
                         Rules::default(),
                     ) {
-                        // The target, with the last name, is determined below.
+                        // The part below, which includes the last name, determines the path
+                        // outside.
                         Err(Fail::Outside(_) | Fail::Origin(_)) => None,
                         Err(e) => return Err(e),
                         Ok(Place::Dir { dir, .. }) => {
                             self.cred().check_dir(&dir, EXEC)?;
                             let dir = self.with_entries(dir)?;
-                            // Entries of the view don't change with names, nor does a salvage.
+                            // Paths through the view depend on attributes, and paths in a salvage
+                            // on the nodes that are alive, not only on the epoch of names.
                             let is_fixed = !base.is_view() && !passes_view(head);
                             if is_fixed && self.salvaged().is_none() {
                                 self.cache().put(key, epoch, cred, &dir);
@@ -512,7 +516,7 @@ impl Fs {
                     }
                 }
             };
-            // Of other entries, walking slowly finds out where they are.
+            // For an entry that may be at the origin only, `walk_slowly` finds out where it is.
             if let Some(dir) = dir.filter(|dir| self.is_surely_here(dir.id, last)) {
                 let name = Name::new(last)?;
                 let Found {
@@ -552,7 +556,8 @@ impl Fs {
         self.off().is_none() || matches!(self.lead(dir, name), Ok(Lead::Pool))
     }
 
-    /// The end of a walk at the origin: `rest` is seen from a directory of the pool.
+    /// Ends a walk at the origin: the result for the path `rest`, seen from a directory of the
+    /// pool.
     #[cold]
     fn to_origin(&self, dir: ObjectId, rest: &[u8], rules: Rules) -> Fail {
         // The kernel couldn't apply these rules to a path at the origin.
@@ -571,7 +576,8 @@ impl Fs {
             return false;
         }
         while path.len() >= PATH_MAX {
-            // All entries below a directory are where it is.
+            // If a directory is at the origin only, so are all entries below it. So the beginning
+            // of a path that is too long tells where its end is.
             let cut = path[..PATH_MAX - 1].iter().rposition(|&b| b == b'/');
             path = &path[..cut.unwrap_or(0).max(1)];
         }
@@ -579,16 +585,16 @@ impl Fs {
         matches!(walked, Err(Fail::Origin(_)))
     }
 
-    /// Whether a file may be made without knowing whether there is one: that takes a request to
-    /// another node, and so does making it. A process without the right to make one is told first
-    /// if there is one.
+    /// Whether a file may be made without a look-up of its name. If a peer has the entry, the
+    /// look-up takes a request to that peer, and so does the attempt to make the file. A process
+    /// that may not make files here needs the look-up: EEXIST precedes EACCES.
     fn may_make_unseen(&self, dir: &DirInfo, name: &Name) -> bool {
         self.store().names().is_entry_remote(dir.id, name)
             && self.cred().check_dir(dir, WRITE | EXEC).is_ok()
     }
 
-    /// Component by component. With `want_dir`, the end must be a directory and is returned as
-    /// [`Place::Dir`].
+    /// Resolves a path component by component. With `want_dir`, the end must be a directory and is
+    /// returned as [`Place::Dir`].
     fn walk_slowly(
         &self,
         base: ObjectId,
@@ -635,15 +641,16 @@ impl Fs {
         })
     }
 
-    /// Where a walk along `path` begins: the directory, how much of the path leads there, and the
-    /// last name of that part.
+    /// Where a walk along `path` begins: the directory, the number of bytes of the path that lead
+    /// to it, and the last component of these bytes.
     fn start_of_walk(
         &self,
         start: ObjectId,
         path: &[u8],
     ) -> Result<(DirInfo, usize, &'static [u8])> {
         let dir = match (self.dir_info(start), self.process().entered_from(start)) {
-            // The working directory was removed: there is nothing in it, but a way up.
+            // The working directory was removed: it has no entries, but `..` still leads to its
+            // former parent.
             (Err(Errno::NOENT), Some(parent)) if matches!(path, b".." | [b'.', b'.', b'/', ..]) => {
                 return Ok((self.dir_info(parent)?, 2, b".."));
             }
@@ -656,7 +663,7 @@ impl Fs {
         Ok((dir, 0, b""))
     }
 
-    /// To the directory above.
+    /// Walks to the parent directory.
     fn walk_up(&self, walk: &mut Walk, component: &Component) -> std::result::Result<(), Fail> {
         let (rules, dir) = (walk.rules, walk.dir.id);
         let is_top = rules.in_root && dir == walk.base;
@@ -675,7 +682,8 @@ impl Fs {
         Ok(())
     }
 
-    /// To an entry: into a directory, along a link, or to the end, which is returned.
+    /// Walks to an entry: into a directory, along a link, or to the end of the path, whose place is
+    /// returned.
     fn walk_down(
         &self,
         walk: &mut Walk,
@@ -715,7 +723,7 @@ impl Fs {
         }
     }
 
-    /// Looks a component up, which may be at the pool's origin only: then the walk ends there.
+    /// Looks a component up. If it is at the pool's origin only, the walk ends there.
     fn find_on_walk(
         &self,
         walk: &mut Walk,
@@ -754,9 +762,9 @@ impl Fs {
         if walk.links > MAX_LINKS || rules.no_links {
             return Err(Errno::LOOP.into());
         }
-        // ENOENT: replaced this very moment.
+        // ENOENT: the link was replaced after it was looked up.
         let (_, mut next) = self.cluster().inode_tail(link)?;
-        // As in Linux, this may get longer than a path can be; MAX_LINKS bounds it.
+        // As in Linux, the path may become longer than PATH_MAX here; MAX_LINKS bounds it.
         next.extend_from_slice(&walk.todo[component.end..]);
         if next.first() == Some(&b'/') && rules.in_root {
             walk.dir = self.dir_info(walk.base)?;
@@ -774,8 +782,8 @@ impl Fs {
         Ok(())
     }
 
-    /// `rest` (empty, or from a `/` on) seen from the directory that holds the mount
-    /// prefix: where `..` of the root leads.
+    /// The path of `rest` (empty, or beginning with `/`) seen from the directory that holds the
+    /// mount prefix, to which `..` of the pool's root leads.
     fn above_mount(&self, rest: &[u8]) -> Vec<u8> {
         let mount = self.mount();
         let cut = mount.iter().rposition(|&b| b == b'/').unwrap_or(0);
@@ -785,8 +793,8 @@ impl Fs {
         [&mount[..cut], rest].concat()
     }
 
-    /// The part of an absolute path behind the mount prefix, if it is under it, as an
-    /// absolute path inside the pool.
+    /// Translates an absolute path under the mount prefix to an absolute path inside the pool. None
+    /// for other paths.
     pub fn inside(&self, path: &[u8]) -> Option<Vec<u8>> {
         match path.strip_prefix(self.mount())? {
             b"" => Some(b"/".to_vec()),

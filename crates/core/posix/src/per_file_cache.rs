@@ -1,32 +1,32 @@
-//! The per-file cache of a process: [`FILES`] values by file id, each used by one thread at a time.
+//! A process's per-file cache: [`FILES`] values by file id, each used by one thread at a time.
 //!
-//! If all are taken, a further file gets none, and the caller does without.
+//! If all places are in use, a further file gets none, and the caller works without one.
 
 use crate::guarded::{Guard, Guarded};
 use forebay_store::ObjectId;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// How many files at a time.
+/// Maximum number of files in the cache.
 const FILES: usize = 32;
 
-/// See the module.
+/// The cache; see the module.
 pub(crate) struct Places<T> {
-    /// Number of places in use: usually none, so that there is nothing to search.
+    /// Number of places in use. It is usually 0, and a look-up needs no search then.
     taken: AtomicU32,
     places: [Place<T>; FILES],
-    /// Held by the process that takes one.
+    /// Held by the thread that takes a place.
     taking: Guarded<()>,
 }
 
 #[derive(Default)]
 struct Place<T> {
-    /// The file's id; 0: it is free.
+    /// The file's id; 0: the place is free.
     file: AtomicU64,
     value: Guarded<T>,
 }
 
-/// A file's place, for this thread alone.
+/// A file's place, held by this thread.
 pub(crate) struct Held<'a, T> {
     all: &'a Places<T>,
     place: &'a Place<T>,
@@ -58,13 +58,13 @@ impl<T: Default> Places<T> {
         })
     }
 
-    /// As [`Places::of`]; takes a place for the file if it has none. None if all are taken.
+    /// As [`Places::of`], but takes a place for a file that has none. None if all are in use.
     pub fn make(&self, id: ObjectId) -> Option<Held<'_, T>> {
         if let Some(found) = self.of(id) {
             return Some(found);
         }
         let _one = self.taking.hold();
-        // Somebody may have been faster.
+        // Another thread may have taken a place for the file meanwhile.
         let find = |id| self.places.iter().find(|p| p.is_of(id));
         let place = find(id).or_else(|| find(ObjectId(0)))?;
         let value = place.value.hold();
@@ -86,7 +86,7 @@ impl<T: Default> Places<T> {
         ids.filter(|id| id.0 != 0)
     }
 
-    /// In a forked child, before anything else: nothing is kept.
+    /// Empties the cache. Must be called first in a forked child.
     pub fn begin_anew(&self) {
         self.taken.store(0, Release);
         for place in &self.places {
@@ -104,7 +104,7 @@ impl<T> Place<T> {
 }
 
 impl<T> Held<'_, T> {
-    /// Frees the place for other files, with the value as it is.
+    /// Frees the place for other files. The value stays as it is.
     pub fn free(self) {
         self.place.file.store(0, Release);
         let before = self.all.taken.fetch_sub(1, AcqRel);

@@ -1,10 +1,10 @@
-//! The pool's state of this process: its slot, and in the slot's area its working directory and
-//! umask beside descriptors and mappings.
+//! The pool's state of this process: its process slot. The slot's area has the working directory
+//! and umask, beside descriptors and mappings.
 //!
-//! A slot is taken when it is first needed. A child's is filled before the child begins
-//! ([`Process::prepare_child`]): a forked child adopts it ([`Process::adopt`]); a vfork child runs
-//! in its parent's memory and *borrows* it, by its thread ([`Process::borrow`]); the next program
-//! after exec resumes it ([`Process::resume`]).
+//! A process takes a slot when it first needs one. A child's slot is filled before the child begins
+//! ([`Process::prepare_child`]): a forked child adopts the slot ([`Process::adopt`]); a vfork child
+//! runs in its parent's memory, and its thread *borrows* the slot ([`Process::borrow`]); the next
+//! program after exec resumes it ([`Process::resume`]).
 
 use crate::Fs;
 use crate::thread_fs::{self, ThreadFs};
@@ -14,11 +14,11 @@ use forebay_store::{ObjectId, Result, Store};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// The working directory that was last entered (0: none), and the directory above it then.
+/// Id of the working directory that was last entered (0: none), and id of its parent at that time.
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 static ENTERED_FROM: AtomicU64 = AtomicU64::new(0);
 
-/// See the module.
+/// This process, as the pool knows it; see the module.
 #[derive(Clone, Copy)]
 pub struct Process<'a>(&'a Store);
 
@@ -31,7 +31,7 @@ impl Fs {
 }
 
 impl Process<'_> {
-    /// Whether it has a slot.
+    /// Whether this process has a slot.
     pub fn is_attached(self) -> bool {
         self.0.is_attached()
     }
@@ -56,7 +56,7 @@ impl Process<'_> {
         }
     }
 
-    /// The working directory, if it is recorded as lying in the pool.
+    /// The working directory, if it is recorded as a directory of the pool.
     #[inline]
     pub fn working_dir(self) -> Option<ObjectId> {
         let area = self.0.area().ok()?;
@@ -67,7 +67,7 @@ impl Process<'_> {
         (id != 0).then_some(ObjectId(id))
     }
 
-    /// Records the working directory (None: it doesn't lie in the pool). Returns the one before.
+    /// Records the working directory (None: it isn't in the pool). Returns the one before.
     ///
     /// # Errors
     /// As for [`Process::attach`].
@@ -78,13 +78,13 @@ impl Process<'_> {
         Ok((before != 0).then_some(ObjectId(before)))
     }
 
-    /// The directory above the working directory `dir` when this process went there, or its parent
-    /// by fork did. A removed directory's record, which would tell, is gone.
+    /// The parent of the working directory `dir` at the time when this process, or its parent by
+    /// fork, entered it. A directory that was removed has no record that would have its parent.
     pub fn entered_from(self, dir: ObjectId) -> Option<ObjectId> {
         (ENTERED.load(Acquire) == dir.0).then(|| ObjectId(ENTERED_FROM.load(Acquire)))
     }
 
-    /// Notes the directory above the new working directory.
+    /// Records `from` as the parent of the new working directory `dir`.
     pub fn note_entered(self, dir: ObjectId, from: ObjectId) {
         ENTERED_FROM.store(from.0, Release);
         ENTERED.store(dir.0, Release);
@@ -106,16 +106,16 @@ impl Process<'_> {
         }
     }
 
-    /// The calling thread has its own working directory and umask from now on: `own`, a copy of
-    /// those it has now.
+    /// Gives the calling thread its own working directory and umask from now on, in `own`. They
+    /// begin as copies of those that the thread has now.
     pub fn begin_own_fs(self, own: &'static ThreadFs) {
         let cwd = self.working_dir().map_or(0, |dir| dir.0);
         thread_fs::begin(own, cwd, self.umask().map_or(0, |mask| mask + 1));
     }
 
     /// Called before exec: the new program gets the working directory and umask of the calling
-    /// thread. Returns those of the process, to be set again if the exec fails; None if the thread
-    /// has no own ones.
+    /// thread. Returns those of the process, for [`Self::take_back`] if the exec fails; None if the
+    /// thread has none of its own.
     pub fn hand_on_thread_fs(self) -> Option<(u64, u32)> {
         let own = self.own_fs()?;
         let area = self.0.area().ok()?;
@@ -125,7 +125,7 @@ impl Process<'_> {
         ))
     }
 
-    /// Called after a failed exec: sets what [`Self::hand_on_thread_fs`] returned.
+    /// Called after a failed exec: restores what [`Self::hand_on_thread_fs`] returned.
     pub fn take_back(self, (cwd, umask): (u64, u32)) {
         if let Ok(area) = self.0.area() {
             area.cwd.store(cwd, Release);
@@ -133,7 +133,7 @@ impl Process<'_> {
         }
     }
 
-    /// Opens all files of the node that are opened when they are first needed.
+    /// Opens now all files of the node that are otherwise opened when they are first needed.
     ///
     /// # Errors
     /// Those of open.
@@ -149,24 +149,25 @@ impl Process<'_> {
         self.0.open_files()
     }
 
-    /// The records that this process has open: bits of shards.
+    /// The records that this process has open, as a set of shards: bit n for shard n.
     pub fn open_records(self) -> u64 {
         self.0.records_open()
     }
 
-    /// In a vfork child: closes the records that aren't among `kept`.
+    /// Called in a vfork child: closes the records that aren't in `kept`.
     pub fn close_records(self, kept: u64) {
         self.0.close_records(kept);
     }
 
-    /// After a vfork: the records that aren't among `kept` were opened by a child that has ended.
+    /// Called in the parent after a vfork: treats records that aren't in `kept` as closed, since a
+    /// child that has ended opened them.
     pub fn forget_records(self, kept: u64) {
         self.0.forget_records(kept);
     }
 
-    /// Reserves a slot for a child, with copies of descriptors, mappings, working directory and
-    /// umask, and returns its identity. A child that shares our memory only keeps the files of our
-    /// mappings open if we die before it.
+    /// Reserves a slot for a child, and copies descriptors, mappings, working directory and umask
+    /// into it. Returns the identity of the reserved slot. For a child that shares our memory,
+    /// mappings are copied only to keep their files if we die before the child.
     ///
     /// # Errors
     /// EAGAIN if all are in use, ENOSPC.
@@ -189,7 +190,8 @@ impl Process<'_> {
         Ok(reserved)
     }
 
-    /// In the parent, as soon as the child exists: the slot reserved for it outlives this process.
+    /// Called in the parent as soon as the child exists: the slot reserved for the child outlives
+    /// this process.
     pub fn hand_over(self, reserved: u32, child: u32) {
         slots::hand_over(self.0.control(), reserved, child);
     }
@@ -208,7 +210,7 @@ impl Process<'_> {
             .process(slot as usize)
             .fds_end
             .store(end as u32, Release);
-        // Other threads may open and close meanwhile.
+        // Other threads may open and close descriptors meanwhile.
         for n in 0..end {
             let (Some(from), Some(to)) = (from.fd(n), to.fd(n)) else {
                 break;
@@ -224,19 +226,19 @@ impl Process<'_> {
             .store(self.working_dir().map_or(0, |dir| dir.0), Release);
         to.umask
             .store(self.umask().map_or(0, |mask| mask + 1), Release);
-        // SAFETY: nothing refers to it any more.
+        // SAFETY: nothing refers to the area any more.
         unsafe { store.unmap_area(area) };
         Ok(())
     }
 
-    /// The child for which the slot was reserved wasn't made, or has ended.
+    /// Frees the slot of a child that wasn't made, or that has ended.
     pub fn drop_child(self, slot: u32) {
         let _ = self.0.recovery().release_slot(slot);
     }
 
-    /// In a vfork child: its thread uses the slot that was reserved for it, until
-    /// [`Process::end_borrowing`]. Without one (None, or it can't be had) one is taken when it is
-    /// first needed: false then.
+    /// Called in a vfork child: its thread uses the slot that was reserved for it, until
+    /// [`Process::end_borrowing`]. Returns false if there is no such slot, or it can't be claimed;
+    /// then a slot is taken when one is first needed.
     pub fn borrow(self, reserved: Option<u32>) -> bool {
         let store = self.0;
         let Some(reserved) = reserved else {
@@ -261,18 +263,18 @@ impl Process<'_> {
         }
     }
 
-    /// The slot that this thread borrows.
+    /// The slot that this thread borrows, if it does.
     pub fn borrowed(self) -> Option<u32> {
         self.0.lent()
     }
 
-    /// This thread uses the process's own slot again.
+    /// Makes this thread use the process's own slot again.
     pub fn end_borrowing(self) {
         self.0.end_lending();
     }
 
-    /// In a forked child: takes over the slot that was reserved for it. False if that fails: the
-    /// child has neither descriptors of the pool nor a working directory there.
+    /// Called in a forked child: takes over the slot that was reserved for it. If that returns
+    /// false, the child has no descriptors of the pool, and no working directory there.
     pub fn adopt(self, reserved: u32) -> bool {
         self.0.between_slots();
         let adopted = slots::claim(self.0.control(), reserved)
@@ -281,11 +283,12 @@ impl Process<'_> {
         adopted
     }
 
-    /// Takes over the slot that exec handed on, or that was used so far in this process
-    /// (`executed` is false then). False if it isn't this process's.
+    /// Takes over the slot that the previous program handed on by exec (`executed`), or that
+    /// another instance of the library has used so far in this process. False if the slot isn't
+    /// this process's.
     pub fn resume(self, slot: u32, executed: bool) -> bool {
         if slot as usize >= MAX_PROCESSES || !slots::is_mine(self.0.control(), slot) {
-            // Left in the environment by another process.
+            // The slot's number was left in the environment by another process.
             return false;
         }
         let taken = if executed {
@@ -306,17 +309,18 @@ impl Process<'_> {
         }
     }
 
-    /// Another instance of the library takes over the slot, whose number it is given.
+    /// Gives up the slot. Returns its number, for another instance of the library that takes it
+    /// over.
     pub fn give_up_slot(self) -> Option<u32> {
         self.0.give_up_slot()
     }
 
-    /// Whether files are mapped.
+    /// Whether the process maps files.
     pub fn has_mappings(self) -> bool {
         self.0.mappings().maps_end() > 0
     }
 
-    /// Mappings are gone: exec has ended them.
+    /// Removes the recorded mappings: exec has ended them.
     pub fn end_mappings(self) {
         let _ = self.0.mappings().end_mappings();
     }
@@ -326,15 +330,16 @@ impl Process<'_> {
         self.0.mappings().catch_up();
     }
 
-    /// Before it ends: gives back what it has. With other threads in the middle of something, that
-    /// is left to be reaped.
+    /// Called before the process ends: releases what it has in the pool. If other threads are in
+    /// the middle of an operation, the keeper does so later.
     pub fn end(self) {
         let _ = self.0.recovery().end();
         // A process that only looked up names has readers, but no slot.
         self.0.end_readers();
     }
 
-    /// Frees its readers of the records, which the next program couldn't find again.
+    /// Frees this process's reader slots in the records, which the next program couldn't find
+    /// again.
     pub fn end_readers(self) {
         self.0.end_readers();
     }

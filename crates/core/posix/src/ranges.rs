@@ -1,14 +1,14 @@
-//! Large files of a pool's origin that are fetched as they are read.
+//! Large files of a pool's origin whose bytes are fetched as they are read.
 //!
-//! A file of the origin's size for it or more, opened for reading only, isn't brought in. Its
-//! description has the flag `RANGES`, which all processes see that share it, and each way of
-//! reading asks for its range first ([`Fs::bring_range`]) or for the whole file
-//! ([`Fs::bring_whole`]). The origin service brings whole blocks in. It takes none of them away
-//! while somebody has the file open.
+//! A released file that is opened for reading only isn't fetched at once if it is at least as large
+//! as the origin's setting `ranges`. Its description gets the flag `RANGES`, which all processes
+//! that share the description see. Each operation that reads first asks for its range
+//! ([`Fs::bring_range`]) or for the whole file ([`Fs::bring_whole`]). The origin service fetches
+//! whole blocks, and evicts none of them while the file is open.
 //!
-//! A process remembers which blocks are in the pool (`known_blocks.rs`), so that it asks once for
-//! each block. This is valid for one *fill*: a number that distinguishes the bytes fetched since
-//! the last eviction from earlier ones. The description has it.
+//! A process remembers which blocks are in the pool (`known_blocks.rs`), so it asks once for each
+//! block. What it remembers is valid for one *fill*: a number that distinguishes the bytes fetched
+//! since the last eviction from earlier ones. The description has the number.
 
 use crate::Fs;
 use forebay_client::origin::{BLOCK, Request};
@@ -19,13 +19,14 @@ use forebay_store::{Inode, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// Number of bytes after a read that may be read with it, for files with weaker consistency
-/// (`readahead.rs`). Bytes.
+/// Number of bytes that are fetched beyond the end of a read from a file with weaker consistency,
+/// since read-ahead may read them (`readahead.rs`).
 const AHEAD: u64 = 1 << 20;
-/// Maximum number of attempts to read at an offset that others move.
+/// Maximum number of attempts to read at the description's offset while other processes change it.
 const ATTEMPTS: usize = 10_000;
 
-/// The blocks of a range that isn't empty: the first one, and the one behind the last.
+/// The numbers of the blocks of a range that isn't empty: the first one, and one more than the
+/// last.
 fn blocks(at: u64, len: u64) -> (u64, u64) {
     (at / BLOCK, at.saturating_add(len).div_ceil(BLOCK))
 }
@@ -50,10 +51,11 @@ impl Fs {
         flags.load(Relaxed) & RANGES != 0
     }
 
-    /// Records that the bytes of a file, which was just opened and is open, are fetched by ranges.
+    /// Marks the description of a file that was just opened: the file's bytes are fetched by
+    /// ranges.
     ///
     /// # Errors
-    /// Errors of looking at the file at the origin. ESTALE: its name stands for another file now.
+    /// Errors of looking up the file at the origin. ESTALE: its name refers to another file now.
     #[cold]
     pub(crate) fn begin_ranges(&self, open: u32) -> Result<()> {
         let o = self.store().objects().open_file(open);
@@ -64,7 +66,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Ensures that a range of an open file is in the pool. Blocks as long as the origin takes.
+    /// Ensures that a range of an open file is in the pool. Blocks until the origin service has
+    /// fetched it.
     ///
     /// # Errors
     /// Errors of reading at the origin. ESTALE: the file has changed there. ENOSPC.
@@ -81,7 +84,7 @@ impl Fs {
     fn bring_blocks(&self, open: u32, at: u64, len: u64) -> Result<()> {
         let o = self.store().objects().open_file(open);
         let live = self.live_of(open)?;
-        // With a window, more is read than was asked for.
+        // Read-ahead may read more than the caller asked for.
         let has_window = self.windows().is_some() && self.store().declared().controls(live) != 0;
         let len = len.saturating_add(if has_window { AHEAD } else { 0 });
         let range = blocks(at, len);
@@ -95,8 +98,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Asks the origin service for a range. Returns the number of the fill; None if the whole file
-    /// is in the pool, which is recorded in the description.
+    /// Asks the origin service for a range. Returns the number of the fill. None: the whole file is
+    /// in the pool, which this call records in the description.
     fn ask_for_range(&self, open: u32, at: u64, length: u64) -> Result<Option<u32>> {
         let file = self.description(open);
         let request = Request::Range {
@@ -145,7 +148,7 @@ impl Fs {
     }
 
     /// read(2), or pread(2) with an offset, of a file whose bytes are fetched by ranges. The
-    /// description isn't locked while they are fetched.
+    /// description isn't locked during the fetch.
     ///
     /// # Errors
     /// As for [`Fs::read_part`] and [`Fs::bring_range`].

@@ -1,13 +1,12 @@
-//! The bytes that a program has read ahead of files with `consistency = "session"` or
-//! `"eventual(BOUND)"`.
+//! Read-ahead of files with `consistency = "session"` or `"eventual(BOUND)"`.
 //!
-//! A process that reads one small piece after the other of a file whose bytes lie on another node
-//! gets them from a *window*: the first read fetches what follows as well. With `session`, a window
-//! is used until this process opens or closes the file, or gets a lock on it: no byte is older than
-//! the description by which it is read. With `eventual`, it is used until it is older than the
+//! A process that reads a file on a peer sequentially, in small pieces, gets the bytes from a
+//! *window*: the first read also fetches the bytes that follow. With `session`, a window is used
+//! until this process opens or closes the file, or gets a lock on it: no byte is older than the
+//! description by which it is read. With `eventual`, a window is used until it is older than the
 //! bound. A write by the process ends the window.
 //!
-//! The end of the file isn't kept: a read there asks the home.
+//! A window doesn't store where the file ends: a read there asks the home.
 
 use crate::fs::Fs;
 use crate::kept::Window;
@@ -20,13 +19,13 @@ use forebay_store::controls::declared;
 use rustix::io::Result;
 use std::time::{Duration, Instant};
 
-/// Bytes fetched for the first read; the number doubles for each read that follows it, up to a
-/// maximum.
+/// Number of bytes fetched for the first read. It doubles for each sequential read, up to
+/// `MAX_AHEAD_BYTES`.
 const FIRST: usize = 64 << 10;
 const MAX_AHEAD_BYTES: usize = 512 << 10;
 
 impl Window {
-    /// The bytes of this range, from its start on, if they aren't too old.
+    /// The `len` bytes from `at` on, if the window has all of them and isn't older than `bound`.
     fn part(&self, at: u64, len: usize, bound: Option<Duration>) -> Option<&[u8]> {
         let asked_at = self.asked_at?;
         let from = usize::try_from(at.checked_sub(self.at)?).ok()?;
@@ -35,7 +34,7 @@ impl Window {
         (bytes.len() >= len && young).then(|| &bytes[..len])
     }
 
-    /// Fetches what lies there, for a read of `len` bytes.
+    /// Fetches bytes from `at` on into the window, for a read of `len` bytes.
     fn fetch(&mut self, cluster: Cluster<'_>, live: u32, at: u64, len: usize) -> Result<()> {
         self.ahead = (2 * self.ahead).clamp(FIRST, MAX_AHEAD_BYTES);
         let want = self.ahead.max(len);
@@ -44,7 +43,7 @@ impl Window {
         self.bytes.clear();
         self.bytes.reserve_exact(want);
         let asked_at = Instant::now();
-        // SAFETY: there is room for this many; as many are there then.
+        // SAFETY: there is room for `want` bytes, and the call has written `n` of them.
         unsafe {
             let n = cluster.read(live, at, self.bytes.as_mut_ptr(), want)?;
             self.bytes.set_len(n);
@@ -104,7 +103,7 @@ impl Fs {
         Ok(Some(n))
     }
 
-    /// From now on, reads of the file fetch their bytes again.
+    /// Makes reads of the file fetch their bytes again from now on.
     pub(crate) fn look_again(&self, id: ObjectId) {
         if let Some(window) = self.windows().and_then(|windows| windows.of(id)) {
             self.end_window(window);
@@ -116,8 +115,8 @@ impl Fs {
         window.free();
     }
 
-    /// As [`Fs::look_again`], for an open file: after a lock on it was taken, or it was received
-    /// from another process.
+    /// As [`Fs::look_again`], for an open file: after the process got a lock on it, or received its
+    /// descriptor from another process.
     pub fn look_again_open(&self, open: u32) {
         if self.windows().is_some() {
             let id = self

@@ -1,8 +1,8 @@
-//! The results of a pool's rules, and of the modes of its origin, for directories.
+//! A process's cache of what the pool's rules, and the modes of its origin, mean for directories.
 //!
-//! Both go by path, and a directory knows only its own name. Without this cache, each new file
-//! would take a request to the home of every directory above it. An entry holds for one epoch of
-//! names, in which the path can't change. The table has [`SLOTS`] entries.
+//! Rules and modes apply to paths, and a directory knows only its own name. Without this cache,
+//! each new file would take a request to the home of every directory above it. An entry is valid
+//! for one epoch of names, in which the path can't change. The table has [`SLOTS`] entries.
 
 use crate::guarded::Guarded;
 use forebay_client::controls::At;
@@ -15,7 +15,7 @@ const SLOTS: usize = 64;
 /// A directory, the epoch in which its path was looked up, and the data known of it.
 type Known<A> = (ObjectId, u64, A);
 
-/// See the module.
+/// The cache; see the module.
 pub(crate) struct RuleCache<A = At>(Box<[Guarded<Option<Known<A>>>]>);
 
 impl<A> RuleCache<A> {
@@ -39,14 +39,14 @@ impl<A> RuleCache<A> {
         if let Some((_, _, at)) = slot.hold().as_ref().filter(|k| (k.0, k.1) == (dir, epoch)) {
             return Ok(f(at));
         }
-        // Not while the lock is held: other nodes may be asked.
+        // The lock isn't held here: finding the path may take requests to peers.
         let at = find()?;
         let result = f(&at);
         *slot.hold() = Some((dir, epoch, at));
         Ok(result)
     }
 
-    /// In a forked child, before anything else: nothing is kept.
+    /// Empties the cache. Must be called first in a forked child.
     pub fn begin_anew(&self) {
         for slot in &self.0 {
             slot.begin_anew(None);
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(controls((one, 1), None), Err(Errno::NOENT));
         assert_eq!(controls((one, 1), Some("/a")).unwrap(), "mutability=append");
         assert_eq!(controls((one, 1), None).unwrap(), "mutability=append");
-        // Renamed, and another directory in the same slot.
+        // The directory was renamed, and another directory has the same slot.
         assert_eq!(controls((one, 2), Some("/b")).unwrap(), "");
         assert_eq!(controls((one, 2), None).unwrap(), "");
         assert_eq!(

@@ -1,6 +1,6 @@
-//! The path interface of a view for programs in Rust: paths are absolute inside the pool.
+//! A path interface of a view for programs in Rust. Paths are absolute inside the pool.
 //!
-//! A symbolic link that leads out of the pool is EXDEV.
+//! A symbolic link that leads out of the pool fails with EXDEV.
 
 use crate::file::File;
 use crate::fs::{DirEntry, Fs, Stat};
@@ -9,9 +9,9 @@ use forebay_store::{Distribution, ObjectId, RenameMode};
 use rustix::io::{Errno, Result};
 
 impl Fs {
-    /// Notifies the watchers of the object at a place, or of its directory, that `what` (bits of
-    /// inotify(7)) happened to it. Changes of names, and operations on open files, send their
-    /// notices themselves.
+    /// Notifies the watchers of the object at a place, and of its directory, of `what` (bits of
+    /// inotify(7)). Not needed for changes of names and operations on open files, which notify
+    /// watchers themselves.
     pub fn notify_place(&self, place: &Place, what: u32) {
         if self.store().watches().has_watches()
             && let Ok(e) = place.existing()
@@ -63,7 +63,7 @@ impl Fs {
         .map_err(inside_only)
     }
 
-    /// Makes a directory with this distribution of its content.
+    /// Makes a directory whose content has this distribution.
     ///
     /// # Errors
     /// As mkdir(2).
@@ -74,8 +74,8 @@ impl Fs {
         .map_err(inside_only)
     }
 
-    /// As `mkdir`, for a directory that will be renamed to `becomes` in the same directory: its
-    /// content is distributed as that of a directory made with that name.
+    /// As `mkdir`, for a directory that will be renamed to `becomes` in the same parent directory.
+    /// Its content is distributed as that of a directory made with the name `becomes`.
     ///
     /// # Errors
     /// As for `mkdir`.
@@ -120,7 +120,7 @@ impl Fs {
             .map_err(inside_only)
     }
 
-    /// Gives the object at `from` another name.
+    /// Gives the object at `old` the additional name `new`.
     ///
     /// # Errors
     /// As link(2).
@@ -197,10 +197,11 @@ impl Fs {
         Ok(entries)
     }
 
-    /// As [`Fs::list`]; `entries` gets those that could be read, even if others couldn't.
+    /// As [`Fs::list`]. `entries` gets all entries that could be read, even if an error is returned
+    /// for others.
     ///
     /// # Errors
-    /// As opendir(3) and readdir(3). EHOSTDOWN with entries: those of a node are missing.
+    /// As opendir(3) and readdir(3). EHOSTDOWN: entries on a node that is down are missing.
     pub fn list_into(&self, path: &[u8], entries: &mut Vec<DirEntry>) -> Result<()> {
         self.simple(path, true, |p| {
             let e = p.existing()?;
@@ -209,7 +210,7 @@ impl Fs {
             }
             self.with_entries(self.dir_info(e.id)?)?;
             self.show_origin_only(e.id)?;
-            // The path may have been resolved again after others changed it.
+            // This may be a second attempt, after names changed during the first.
             entries.clear();
             self.cluster()
                 .list(e.id, &mut Default::default(), |name, e| {

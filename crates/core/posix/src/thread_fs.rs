@@ -1,9 +1,10 @@
 //! Threads with a working directory and umask of their own, as unshare(2) gives them with CLONE_FS.
 //!
-//! Nearly all threads share the working directory and umask of their process, which its area has
-//! ([`crate::Process`]). A thread with its own, and the threads that it makes, share a [`ThreadFs`]
-//! of a small table. A new thread asks the kernel once (kcmp) which one it has: one from the table
-//! if a thread that is known to have it still runs, otherwise the process's.
+//! Nearly all threads share the working directory and umask of their process, which are in its area
+//! ([`crate::Process`]). A thread with its own ones, and the threads that it makes, share a
+//! [`ThreadFs`] in a small table. A new thread finds out once, with kcmp(2), which one it shares:
+//! one in the table if a thread that is recorded there still runs and shares it, otherwise the
+//! process's.
 
 use forebay_store::process::thread_ids::{is_thread, shares_fs, thread_id};
 use std::cell::Cell;
@@ -11,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// Maximum number of [`ThreadFs`] that a process uses at a time.
 const MAX_GROUPS: usize = 1024;
-/// Number of threads of a [`ThreadFs`] whose ids are recorded.
+/// Maximum number of threads of a [`ThreadFs`] whose ids are recorded.
 const MEMBERS: usize = 4;
 
 /// A working directory and umask, and the threads that share them.
 pub struct ThreadFs {
-    /// Ids of the threads that share it; 0: a free place.
+    /// Ids of the threads that share this state; 0: free.
     members: [AtomicU32; MEMBERS],
-    /// More threads share it than there are places: it is never given to others.
+    /// More threads share this state than `members` can hold: it is never reused for others.
     is_crowded: AtomicBool,
     /// Id of the working directory; 0: it isn't in the pool.
     pub(crate) cwd: AtomicU64,
@@ -35,7 +36,7 @@ static TABLE: [ThreadFs; MAX_GROUPS] = [const {
     }
 }; MAX_GROUPS];
 
-/// Whether this process has, or had, threads with their own.
+/// Whether this process has, or had, threads with their own working directory and umask.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy)]
@@ -57,7 +58,7 @@ impl ThreadFs {
             .filter(|&id| id != 0)
     }
 
-    /// Adds this thread to those that share it.
+    /// Adds this thread to the threads that share this state.
     fn join(&self) {
         let me = thread_id();
         let free = |m: &AtomicU32| {
@@ -70,13 +71,13 @@ impl ThreadFs {
     }
 }
 
-/// Whether this process has, or had, threads with their own.
+/// Whether this process has, or had, threads with their own working directory and umask.
 #[inline]
 pub fn any() -> bool {
     ANY.load(Relaxed)
 }
 
-/// The state that this thread has instead of its process's.
+/// The state that this thread uses instead of its process's, if it does.
 #[inline]
 pub fn current() -> Option<&'static ThreadFs> {
     if any() { of_thread() } else { None }
@@ -95,7 +96,7 @@ fn of_thread() -> Option<&'static ThreadFs> {
     }
 }
 
-/// A place for what this thread will have; None if there is none left.
+/// Reserves an entry of the table for this thread; None if all are in use.
 pub fn reserve() -> Option<&'static ThreadFs> {
     let me = thread_id();
     TABLE.iter().find(|group| {
@@ -108,7 +109,8 @@ pub fn reserve() -> Option<&'static ThreadFs> {
     })
 }
 
-/// This thread has its own working directory and umask from now on, which begin as a copy.
+/// Gives this thread the working directory `cwd` and the umask `umask` of its own from now on, in
+/// the reserved entry `own`.
 pub fn begin(own: &'static ThreadFs, cwd: u64, umask: u32) {
     for other in &own.members[1..] {
         other.store(0, Release);

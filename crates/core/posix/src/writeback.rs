@@ -1,17 +1,17 @@
-//! Writes to files with `consistency = "commit"` or `"session"` that aren't at their homes yet.
+//! Buffered writes to files with `consistency = "commit"` or `"session"`.
 //!
-//! A write to such a file, if its bytes lie on another node, is kept in this process and goes to
-//! the home together with others: when there are [`MAX_BUFFERED_BYTES`] bytes (the next writes are
-//! kept while these are sent), and at the latest when it is *published*: at fsync, close, before a
-//! lock is given up, at fork, exec and exit. Writes that aren't published are lost with the
-//! process. The process sees its own writes: reads are served from here, or the writes are
-//! published before anything else is done to the file.
+//! A write to such a file, if its bytes are on another node, is buffered in this process and sent
+//! to the home together with others. That happens when [`MAX_BUFFERED_BYTES`] bytes are buffered
+//! (further writes are buffered while these are sent), and at the latest when the writes are
+//! *published*: at fsync, close, before a lock is given up, at fork, exec and exit. Writes that
+//! aren't published are lost with the process. The process sees its own writes: reads are served
+//! from the buffer, or the writes are published before anything else is done to the file.
 //!
-//! An error of publishing is reported once, by the next fsync or close of the file, or on standard
-//! error if there is none. Until then, writes are not kept back.
+//! An error of publishing is reported once: by the next fsync or close of the file or, if there is
+//! none, on standard error. Until then, writes to the file aren't buffered.
 //!
-//! A forked child begins without kept writes: its parent publishes them. A child of vfork keeps
-//! nothing back, and faces other than the library ([`Fs::for_program`]) don't, either.
+//! A forked child begins with an empty buffer: its parent publishes the writes. A child of vfork
+//! buffers nothing, and neither do faces other than the library ([`Fs::for_program`]).
 
 use crate::fs::Fs;
 use crate::kept::Kept;
@@ -26,13 +26,14 @@ use forebay_store::{MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// Maximum number of bytes of a file that are buffered; as many more may be in progress.
+/// Maximum number of bytes of a file that are buffered; as many more may be on their way.
 const MAX_BUFFERED_BYTES: usize = 512 << 10;
 
-/// The way a read is done.
+/// How much of a read the buffer has served.
 enum Read {
     Done,
-    /// The home has the bytes. If its file ends before `end`, the rest is in a buffer here.
+    /// The home has the bytes. The file in this process's view ends at `end`: if the home returns
+    /// fewer bytes, the rest is in the buffer.
     Home {
         end: u64,
     },
@@ -43,7 +44,7 @@ impl Kept {
         !self.buffer.is_empty() || self.under_way.is_some()
     }
 
-    /// Waits for the sends in progress.
+    /// Waits until the writes that are being sent are done.
     fn finish(&mut self, cluster: Cluster<'_>, id: ObjectId) {
         if let Some((mut buffer, sending)) = self.under_way.take() {
             if let Err(e) = cluster.end_writes(id, &buffer, sending) {
@@ -54,7 +55,7 @@ impl Kept {
         }
     }
 
-    /// Sends the buffered writes, after those in progress.
+    /// Sends the buffered writes, after waiting for those that are being sent.
     fn send(&mut self, cluster: Cluster<'_>, id: ObjectId) {
         self.finish(cluster, id);
         if !self.buffer.is_empty() {
@@ -132,11 +133,11 @@ fn may_wait(controls: &Controls, laminated: bool) -> bool {
         controls.consistency,
         Consistency::Commit | Consistency::Session
     );
-    // A write that its home has to check is sent there at once.
+    // A write to a file that only grows has to be checked by its home, so it is sent at once.
     later && !laminated && controls.mutability != Mutability::Append
 }
 
-/// Gives the place back if it isn't needed.
+/// Frees the file's place in the cache if it holds neither writes nor an error.
 fn leave(mut kept: Held<'_, Kept>) {
     if !kept.holds_some() && kept.error.is_none() {
         kept.word = 0;
@@ -145,7 +146,7 @@ fn leave(mut kept: Held<'_, Kept>) {
 }
 
 impl Fs {
-    /// Whether writes to this file may wait now.
+    /// Whether writes to this file may be buffered now.
     fn waits(&self, id: ObjectId, live: u32, word: u64) -> bool {
         let cluster = self.cluster();
         let (declared, laminated) = declared(word);
@@ -157,11 +158,11 @@ impl Fs {
             && id.0 != 0
     }
 
-    /// Buffers a write to an open file, if that is allowed: returns how many bytes. None: it must
-    /// be sent at once, and the buffered writes before it have been sent.
+    /// Buffers a write to an open file, if that is allowed. Returns the number of bytes buffered.
+    /// None: the caller must send the write at once; earlier buffered writes have been published.
     ///
     /// # Errors
-    /// EFAULT; EIO: its locks are lost ([`Cluster::check_lease`]).
+    /// EFAULT; EIO: the process's locks on the file are lost ([`Cluster::check_lease`]).
     pub(crate) fn write_later(
         &self,
         open: u32,
@@ -189,7 +190,8 @@ impl Fs {
             return Ok(None);
         };
         let found = match all.of(id) {
-            // Asked when it began; a mapping may have come since.
+            // Whether the file may be buffered was checked for the first write; a mapping may have
+            // come since.
             Some(found) if found.word == word && !cluster.mappings().may_be_copied(live) => {
                 Some(found)
             }
@@ -217,10 +219,10 @@ impl Fs {
         done.map(Some)
     }
 
-    /// As [`Cluster::read`], with what this process has written.
+    /// As [`Cluster::read`], with the buffered writes of this process.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Cluster::read`].
     pub(crate) fn read_live(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
         let cluster = self.cluster();
         cluster.check_lease(live)?;
@@ -245,7 +247,7 @@ impl Fs {
         let read = || unsafe { cluster.read(live, at, to.address(), to.len()) };
         let n = read()?;
         if n < to.len() && at.saturating_add(n as u64) < end {
-            // The file is longer than its home knows: the buffered bytes are sent there first.
+            // The file is longer than its home knows: the buffered bytes are published first.
             self.write_back(id);
             return read();
         }
@@ -257,7 +259,7 @@ impl Fs {
         self.writeback().and_then(|all| all.of(id)).is_some()
     }
 
-    /// Publishes the buffered writes of a file. An error is kept for a later call that can return
+    /// Publishes the buffered writes of a file. An error is stored for a later call that can return
     /// it.
     pub(crate) fn write_back(&self, id: ObjectId) {
         let Some(all) = self.writeback() else { return };
@@ -279,7 +281,7 @@ impl Fs {
     /// Publishes the buffered writes of an open file.
     ///
     /// # Errors
-    /// Why some of the written bytes are lost, reported once.
+    /// An error of sending buffered writes, which are lost. It is returned once.
     pub fn publish(&self, open: u32) -> Result<()> {
         let Some(all) = self.writeback() else {
             return Ok(());
@@ -295,15 +297,15 @@ impl Fs {
         error.map_or(Ok(()), Err)
     }
 
-    /// As [`Fs::publish`], where the program can't be told of an error: it is printed to standard
-    /// error.
+    /// As [`Fs::publish`], where no call can return an error to the program: the error is printed
+    /// on standard error.
     pub fn publish_unheard(&self, open: u32) {
         if let Err(e) = self.publish(open) {
             self.report_lost(open, e);
         }
     }
 
-    /// Publishes all buffered writes: before fork and sync. Errors are kept.
+    /// Publishes all buffered writes: before fork and sync. Errors are stored for later calls.
     pub fn write_back_all(&self) {
         let Some(all) = self.writeback() else { return };
         all.files().for_each(|id| self.write_back(id));

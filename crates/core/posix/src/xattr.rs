@@ -1,8 +1,8 @@
 //! Extended attributes of objects, with POSIX's permissions and errors.
 //!
 //! `user.` attributes need the permissions of their object. Only root sets `trusted.` and
-//! `security.` ones. Other name spaces are EOPNOTSUPP. One attribute shows and sets the declared
-//! controls ([`crate::controls::ATTRIBUTE`]).
+//! `security.` ones. Attributes of other name spaces fail with EOPNOTSUPP. One attribute shows and
+//! sets the declared controls ([`crate::controls::ATTRIBUTE`]).
 
 use crate::controls;
 use crate::cred::{READ, WRITE};
@@ -12,10 +12,11 @@ use forebay_store::{Inode, ObjectId};
 use rustix::io::{Errno, Result};
 use rustix::thread::CapabilitySet;
 
-/// Longest extended attribute.
+/// Maximum size of the value of an extended attribute. Bytes.
 const XATTR_SIZE_MAX: usize = 65_536;
 
-/// ERANGE, E2BIG: what can't be an attribute. EOPNOTSUPP: what a new file can't be made with.
+/// Checks an attribute that a new file is to be made with. ERANGE, E2BIG: no object can have it.
+/// EOPNOTSUPP: a new file can't be made with it.
 pub(crate) fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > forebay_store::NAME_MAX {
         return Err(Errno::RANGE);
@@ -23,7 +24,7 @@ pub(crate) fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
     if value.len() > XATTR_SIZE_MAX {
         return Err(Errno::TOOBIG);
     }
-    // Those of users, each a record of its own.
+    // Attributes of users, each of which has its own record.
     let kept = name
         .strip_prefix(b"user.")
         .is_some_and(|key| !key.is_empty());
@@ -55,17 +56,17 @@ impl Fs {
         } else {
             return Err(Errno::OPNOTSUPP);
         }
-        // The prefix of a name space alone.
+        // The name is a name space's prefix and nothing else.
         if name.last() == Some(&b'.') && name.iter().filter(|&&b| b == b'.').count() == 1 {
             return Err(Errno::INVAL);
         }
         Ok(i)
     }
 
-    /// getxattr(2), uncut.
+    /// getxattr(2). Returns the whole value.
     ///
     /// # Errors
-    /// ENODATA, EOPNOTSUPP for a name space that isn't kept, EACCES.
+    /// ENODATA, EOPNOTSUPP for a name space that the pool doesn't support, EACCES.
     pub fn get_attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.attribute_object(id, name, READ)?;
         if name == controls::ATTRIBUTE {
@@ -83,8 +84,8 @@ impl Fs {
         self.cluster().attributes(id)
     }
 
-    /// setxattr(2) with its flags. `known`: a directory and the name in it by which the caller has
-    /// found the object, if any.
+    /// setxattr(2) with its flags. `known`: the directory and name by which the caller found the
+    /// object, if any.
     ///
     /// # Errors
     /// EEXIST, ENODATA, EOPNOTSUPP, E2BIG, ERANGE, EACCES, EPERM, ENOSPC.
