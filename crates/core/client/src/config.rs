@@ -15,14 +15,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Version of the formats of records, control region and media together.
+/// Version of the formats of records, control region and media, counted together.
 pub const VERSION: u32 = 13;
 /// Maximum number of media of a pool.
 const MAX_MEDIA: usize = 16;
-/// Longest name of a pool.
+/// Maximum length of a pool's name. Bytes.
 const MAX_NAME: usize = 64;
-/// How long a keeper waits for a medium: a killed keeper has it until the kernel has removed the
-/// process.
+/// How long a keeper waits for the lock of a medium: a killed keeper holds it until the kernel has
+/// removed the process.
 const MEDIUM_TIMEOUT: Duration = Duration::from_secs(2);
 const MEDIUM_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -32,9 +32,9 @@ pub struct CreateOptions {
     pub name: String,
     /// Prefix under which programs see the pool: `/fb`.
     pub mount: String,
-    /// Fastest first.
+    /// The media, fastest first.
     pub media: Vec<MediumSpec>,
-    /// Bytes that the keeper keeps reserved ahead of use in each medium, at most; None for
+    /// Maximum number of bytes that the keeper keeps reserved ahead of use in each medium; None:
     /// [`DEFAULT_RESERVE`].
     pub reserve: Option<u64>,
     /// Controls of new objects, by path.
@@ -66,7 +66,7 @@ pub struct PoolConfig {
     /// Maximum number of bytes that the keeper keeps reserved ahead of use in each medium.
     #[serde(default = "default_reserve")]
     pub reserve: u64,
-    /// Controls of objects for which neither a rule nor a declaration sets others.
+    /// Controls that apply where neither a rule nor a declaration sets them.
     #[serde(default)]
     pub controls: Controls,
     /// The rules: controls of new objects, by their paths.
@@ -117,10 +117,10 @@ impl PoolConfig {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|e| PoolError::io("no random numbers", Path::new("getrandom"), e))?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        // Processes that change one directory rarely meet in a shard.
+        // So many shards that processes which change one directory rarely need the same one.
         let shards = (4 * cores).next_power_of_two().clamp(16, MAX_SHARDS);
         let capacity: u64 = o.media.iter().map(|m| m.capacity).sum();
-        // Address space only; room is reserved as records come.
+        // Address space only: memory is allocated as records are written.
         let record_bytes = (capacity / 8 / shards as u64).clamp(32 << 20, 8 << 30) as usize;
         Ok(PoolConfig {
             version: VERSION,
@@ -157,13 +157,13 @@ impl PoolConfig {
         Ok(config)
     }
 
-    /// The warm reserve of medium `i`: the configured reserve, but at most an eighth of the
-    /// medium's capacity. Bytes.
+    /// The reserve of medium `i` that is kept ready: the configured one, but at most an eighth of
+    /// the medium's capacity. Bytes.
     pub fn reserve_of(&self, i: usize) -> u64 {
         self.reserve.min(self.media[i].capacity / 8)
     }
 
-    /// Where medium `i` lies, for a pool in `dir`.
+    /// The directory of medium `i`, for a pool in `dir`.
     pub fn medium_dir(&self, dir: &Path, i: usize) -> PathBuf {
         match &self.media[i].kind {
             MediumKind::Memory => dir.join(format!("medium-{i}")),
@@ -192,21 +192,21 @@ impl PoolConfig {
         dir.join("records")
     }
 
-    /// Directory of checkpoint and journal. None if any medium is memory: its bytes are lost at a
-    /// reboot, which makes their records useless.
+    /// Directory of checkpoint and journal. None if any medium is memory: a reboot loses its bytes,
+    /// and records of lost bytes are useless.
     pub fn journal_dir(&self, dir: &Path) -> Option<PathBuf> {
         let memory = self.media.iter().any(|m| m.kind == MediumKind::Memory);
         (!memory).then(|| self.medium_dir(dir, 0))
     }
 
-    /// Bytes of the journal after which a checkpoint is due.
+    /// Number of bytes of the journal after which a checkpoint is due.
     pub(crate) fn journal_bound(&self) -> u64 {
         journal_bound(self.media.iter().map(|m| m.capacity).sum())
     }
 
-    /// Opens all media of the pool in `dir`. Locks of the media on file systems, each held until it
-    /// is dropped. A pool's processes find each other by its directory; by these, keepers find out
-    /// that a medium is in use that lies in several.
+    /// Locks all `files` media of the pool in `dir`; each lock is held until its descriptor is
+    /// dropped. Several pools' directories (another FOREBAY_HOME, another host) may lead to one
+    /// medium: these locks tell a keeper that another one uses it.
     ///
     /// # Errors
     /// [`PoolError::Daemon`] if another keeper has a medium; [`PoolError::Io`].
@@ -252,7 +252,7 @@ impl PoolConfig {
                 private::check(&at, Above::Any)?;
             }
             Medium::open(i, spec.kind.clone(), &at, &map, spec.capacity).map_err(|e| match e {
-                // This process may not read it; the medium may be sound.
+                // This process may not read the files; the medium may be sound.
                 e if crate::error::cant_look(e) => {
                     PoolError::io("can't open the medium in", &at, e)
                 }
@@ -336,8 +336,8 @@ fn journal_bound(capacity: u64) -> u64 {
     (capacity / 16).clamp(4 << 20, 64 << 20)
 }
 
-/// Bytes that a pool of `files` media with this capacity needs beside the media when it is created:
-/// two journals and two checkpoints.
+/// Number of bytes that a pool of `files` media with this capacity needs in addition to the media
+/// when it is created: two journals and two checkpoints.
 pub(crate) fn beside_files(capacity: u64) -> u64 {
     2 * (journal_bound(capacity) + forebay_store::RING as u64) + capacity / 512 + (4 << 20)
 }
@@ -346,8 +346,8 @@ fn has_files(media: &[MediumSpec]) -> bool {
     media.iter().any(|m| m.kind != MediumKind::Memory)
 }
 
-/// Why a pool with these media, and with or without an origin, can't keep the controls; None if it
-/// can. An empty list stands for media that are chosen later, memory among them.
+/// Why a pool with these media, with or without an origin, can't support the controls; None if it
+/// can. An empty list stands for media that are chosen later and include memory.
 pub fn impossible(controls: &Controls, media: &[MediumSpec], has_origin: bool) -> Option<String> {
     let is_memory = |m: &MediumSpec| m.kind == MediumKind::Memory;
     let has_files = has_files(media);
@@ -459,7 +459,7 @@ mod tests {
         for (i, place) in places.iter().enumerate() {
             assert!(!places[..i].contains(place), "{places:?}");
         }
-        // The format from before pools of several nodes.
+        // The format that was written before there were pools of several nodes.
         let mut text = serde_json::to_value(&config).unwrap();
         text.as_object_mut().unwrap().remove("member");
         let read: PoolConfig = serde_json::from_value(text).unwrap();
@@ -475,7 +475,7 @@ mod tests {
             impossible(&declared.resolve(), &media, has_origin).is_none()
         };
         let (memory, files) = ("memory:1G", "files:/ssd:1G");
-        // No media; memory; files; both, memory first; both, files first.
+        // The five lists: no media; memory; files; memory, then files; files, then memory.
         let all: [&[&str]; 5] = [&[], &[memory], &[files], &[memory, files], &[files, memory]];
         for (text, on) in [
             ("persistence=pool", [true; 5]),
@@ -483,7 +483,7 @@ mod tests {
             ("persistence=node", [false, false, true, true, true]),
             ("persistence=durable", [false, false, true, false, false]),
             ("temporality=bursty", [false, false, false, true, false]),
-            // Those with memory have an origin here.
+            // The lists with memory have an origin here.
             ("persistence=origin", [false, true, false, true, true]),
         ] {
             assert_eq!(all.map(|media| possible(text, media)), on, "{text}");

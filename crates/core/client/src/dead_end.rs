@@ -2,9 +2,9 @@
 //!
 //! Only the library knows the directory in the pool. A program that the library doesn't reach
 //! (static, Go, set-user-ID) uses the kernel's working directory, which must therefore never be a
-//! directory with somebody's files. A dead end is the innermost of [`DEPTH`] nested directories,
-//! all of them removed: no name is found in it, none can be created, and up to [`DEPTH`] `..` lead
-//! nowhere else. Only root can list it (mode 0111).
+//! directory with a user's files. A dead end is the innermost of [`DEPTH`] nested directories, all
+//! of them removed: it has no entries, none can be created, and up to [`DEPTH`] steps to `..` lead
+//! to another removed directory. Only root can list it (mode 0111).
 //!
 //! The environment variable [`VARIABLE`] carries the pool's directory across programs that don't
 //! see the pool. It is valid while the process's working directory is a dead end.
@@ -16,7 +16,7 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Value `ID:DIR`: the id of the working directory, and the directory of the pool that contains it.
+/// Environment variable `ID:DIR`: the id of the working directory, and the directory of its pool.
 pub const VARIABLE: &CStr = c"FOREBAY_CWD";
 /// Number of nested removed directories.
 pub const DEPTH: usize = 32;
@@ -26,7 +26,7 @@ const NAME: &str = "forebay-nowhere";
 const OTHER: &str = "n";
 /// Directories to create a dead end in if the pool's directory doesn't allow it.
 const PLACES: [&str; 4] = ["/dev/shm", "/tmp", "/var/tmp", "/"];
-/// Limit on the names tried for the outermost directory.
+/// Maximum number of names tried for the outermost directory.
 const MAX_NAMES: u32 = 1000;
 
 /// Creates a dead end. The result is a descriptor for fchdir(2).
@@ -76,7 +76,7 @@ fn make_in(place: &Path) -> Result<OwnedFd> {
 fn dig(place: &OwnedFd, names: &mut Vec<&str>) -> Result<OwnedFd> {
     let way = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let list = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // A umask may have removed the owner's permissions.
+    // The umask may have removed the owner's permissions.
     let bare = |at: &OwnedFd| {
         rustix::fs::fstat(at).is_ok_and(|s| s.st_mode & Mode::RWXU.bits() != Mode::RWXU.bits())
     };
@@ -130,7 +130,7 @@ pub fn is_here() -> bool {
             let end = link.strip_suffix(b" (deleted)");
             end.is_some_and(|path| path.ends_with(format!("/{NAME}").as_bytes()))
         }
-        // No /proc here. A removed directory has no path.
+        // There is no /proc here; getcwd of a removed directory fails.
         Err(_) => rustix::process::getcwd(Vec::new()) == Err(Errno::NOENT),
     }
 }
@@ -140,7 +140,8 @@ pub fn describe(id: u64, pool: &[u8]) -> Vec<u8> {
     [format!("{id}:").as_bytes(), pool].concat()
 }
 
-/// Decodes a value of [`VARIABLE`]: id of the directory, directory of the pool.
+/// Decodes a value of [`VARIABLE`]. Returns the id of the working directory, and the pool's
+/// directory.
 pub fn read(value: &[u8]) -> Option<(u64, &[u8])> {
     let cut = value.iter().position(|&b| b == b':')?;
     let id = std::str::from_utf8(&value[..cut]).ok()?.parse().ok()?;

@@ -1,8 +1,8 @@
-//! Whether a keeper was killed for lack of memory, as far as that can be found out.
+//! Finds out whether a keeper was killed for lack of memory, as far as possible.
 //!
-//! The kernel's log names the processes that it kills, for users who may read it. Besides, a
-//! control group counts the processes killed in it: a keeper records the counts at its start, in
-//! `keeper.groups`. An increased count shows that processes were killed, but not which.
+//! The kernel's log names the processes that it kills, for users who may read it. A control group
+//! also counts the processes killed in it for lack of memory: a keeper records the counts at its
+//! start, in `keeper.groups`. A higher count later shows that processes were killed, but not which.
 
 use forebay_media::memory::{limiting_groups, oom_kills};
 use rustix::fs::{Mode, OFlags};
@@ -10,18 +10,18 @@ use rustix::io::Errno;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Name of the file with the counts.
+/// Name of the file with the counts at the keeper's start.
 const GROUPS: &str = "keeper.groups";
-/// Maximum number of records of the kernel's log that are read.
+/// Maximum number of records read from the kernel's log.
 const MAX_RECORDS: usize = 100_000;
 
 /// Why a keeper died, as far as that is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// The kernel's log says that it was killed for lack of memory.
+    /// The kernel's log says that the keeper was killed for lack of memory.
     OutOfMemory,
-    /// Number of processes of its control group that were killed for lack of memory since its
-    /// start.
+    /// Number of processes of this control group that were killed for lack of memory since the
+    /// keeper's start.
     KillsInGroup(u64, PathBuf),
 }
 
@@ -39,8 +39,8 @@ impl fmt::Display for Death {
     }
 }
 
-/// Records the counts of the control groups of this process, the keeper of the pool or node in
-/// `dir`.
+/// Records the counts of the control groups of this process, which is the keeper of the pool or
+/// node in `dir`.
 pub(crate) fn note_start(dir: &Path) {
     let groups = limiting_groups();
     let lines = groups
@@ -50,8 +50,8 @@ pub(crate) fn note_start(dir: &Path) {
     let _ = std::fs::write(dir.join(GROUPS), lines.collect::<String>());
 }
 
-/// Whether the dead keeper of the pool or node in `dir` was killed for lack of memory. None: there
-/// is no sign of it.
+/// Whether the dead keeper of the pool or node in `dir` was killed for lack of memory. None:
+/// nothing indicates it.
 pub fn of_keeper(dir: &Path) -> Option<Death> {
     let pid = std::fs::read_to_string(dir.join("keeper.pid")).ok();
     let pid: Option<u32> = pid.and_then(|text| text.trim().parse().ok());
@@ -67,7 +67,8 @@ pub fn of_keeper(dir: &Path) -> Option<Death> {
     })
 }
 
-/// Whether a record of the kernel's log says that it has killed process `pid`, a keeper.
+/// Whether a record of the kernel's log says that the kernel killed process `pid`, a keeper, for
+/// lack of memory.
 fn is_kill_of(record: &str, pid: u32) -> bool {
     // "Out of memory: Killed process 12 (forebay) ..." or "Memory cgroup out of memory: ..."
     let killed = record.split_once("Killed process ");
@@ -89,7 +90,7 @@ fn kernel_log() -> Vec<String> {
         match rustix::io::read(&log, &mut bytes[..]) {
             Ok(0) => break,
             Ok(n) => records.push(String::from_utf8_lossy(&bytes[..n]).into_owned()),
-            // Overwritten meanwhile: the next one follows.
+            // The record was overwritten before it was read: the next read returns a later one.
             Err(Errno::PIPE | Errno::INTR) => {}
             Err(_) => break,
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Why an operation on a pool failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolError {
-    /// A name or mount prefix that can't be used.
+    /// The name or mount prefix can't be used.
     Invalid(String),
     Exists(String),
     ExistsStale(String),
@@ -25,7 +25,7 @@ pub enum PoolError {
     NoCheckpoint(PathBuf),
     /// The pool's processes are in another PID namespace.
     OtherHost(String),
-    /// /proc isn't usable, so this process can't tell living processes from dead ones.
+    /// Another user owns this directory or can change it; the text says how.
     Blind,
     /// The pool had data in memory, which is lost.
     Lost(String),
@@ -39,7 +39,7 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    /// The operation that failed, its object, and the errno.
+    /// An error of the operation `what` on `path`.
     pub fn io(what: &str, path: &Path, error: Errno) -> PoolError {
         PoolError::Io {
             what: what.to_owned(),
@@ -48,7 +48,7 @@ impl PoolError {
         }
     }
 
-    /// Whether the error only means that something couldn't be read: the pool may be sound.
+    /// Whether the error only means that a file couldn't be read: the pool may be sound.
     pub(crate) fn is_unknown(&self) -> bool {
         match self {
             PoolError::Io { error, .. } => cant_look(*error),
@@ -76,7 +76,8 @@ impl PoolError {
     }
 }
 
-/// Whether an errno only means that this process couldn't read something, not that it is damaged.
+/// Whether an errno only means that this process couldn't read a file, not that the file is
+/// damaged.
 pub(crate) fn cant_look(e: Errno) -> bool {
     matches!(
         e,

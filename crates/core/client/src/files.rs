@@ -1,5 +1,5 @@
 //! Rebuilds the control region and the media's maps of a pool that can't be opened. Their content
-//! is recovered from the records, or lost. Bytes and records are never changed here.
+//! is recovered from the records, or lost. Segments and records are never changed here.
 
 use crate::error::cant_look;
 use crate::home::{is_absent, name_of};
@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Rebuilds those files of a pool, or of one node, that can't be opened. Returns a finding for
-/// each; none if all can be opened. Ends the keeper, if there is one.
+/// Rebuilds those files of a pool, or of one node, that can't be opened. Returns one finding for
+/// each file that was rebuilt. Ends the keeper, if there is one.
 ///
 /// # Errors
 /// [`PoolError::Damaged`] if pool.json, records or segments are damaged or missing: these can't be
@@ -70,7 +70,7 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
     Ok(findings)
 }
 
-/// Fails if any process has `file` mapped. Ends the keeper first.
+/// Checks that no process has `file` mapped, after ending the keeper.
 fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     end_keeper(dir)?;
     if is_absent(file)? {

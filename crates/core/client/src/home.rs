@@ -27,7 +27,8 @@ pub(crate) fn make_home() -> Result<(), PoolError> {
     private::make(&home(), true, Above::Strict)
 }
 
-/// Refuses a directory of pools ([`home`]) that others own or can change. A missing one passes.
+/// Checks that no other user owns or can change the directory of pools ([`home`]). A missing
+/// directory passes.
 ///
 /// # Errors
 /// [`PoolError::Foreign`] if other users own or can change it; [`PoolError::Io`] if it can't be

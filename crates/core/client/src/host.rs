@@ -1,9 +1,9 @@
-//! Memory and disk space that all pools of this user on this host may take together.
+//! Memory and disk space that all pools of this user on this host may use together.
 //!
-//! A pool's memory is promised when it is created, and taken as it is used. So a new pool can't
-//! have all free room of the host: other pools have been promised a part of it. Promises are found
-//! by the sizes of the segments in the pools' directories ([`crate::home`]). Pools of other users,
-//! and those below another FOREBAY_HOME, can't be seen.
+//! A pool's memory is promised when the pool is created, and allocated as it is used. So a new pool
+//! can't have all free room of the host: a part of it is promised to other pools. The promises are
+//! computed from the sizes of the segments in the pools' directories ([`crate::home`]). Pools of
+//! other users, and those below another FOREBAY_HOME, can't be seen.
 
 use forebay_media::{MediumKind, MediumSpec, format_size, memory};
 use std::collections::BTreeMap;
@@ -12,31 +12,32 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// All keepers of a host together keep at most this share of its memory (or its control group's)
-/// ready: one part in `READY_SHARE`.
+/// All keepers of a host together keep at most one part in `READY_SHARE` of the memory of the host
+/// (or of its control group) ready.
 const READY_SHARE: u64 = 16;
-/// They also keep at most this share of the memory that is left ready: one part in `READY_LEFT`.
+/// All keepers of a host together keep at most one part in `READY_LEFT` of the memory that is left
+/// ready.
 const READY_LEFT: u64 = 8;
-/// Shared memory that a new node takes besides its media. Bytes.
+/// Shared memory that a new node uses besides its media. Bytes.
 const BESIDE: u64 = 8 << 20;
 /// How long [`Host::now`] reuses a result.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// Memory of this host, and what this user's pools have in it.
+/// Memory of this host, and its use by this user's pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// Number of memory media.
     pub media: u64,
-    /// Memory that is promised to these media but not taken yet. Bytes.
+    /// Memory that is promised to these media but not allocated yet. Bytes.
     pub promised: u64,
     /// Memory that is left for pools; `u64::MAX` if it can't be determined. Bytes.
     pub left: u64,
-    /// Memory limit of the host or of the control group that leaves least. Bytes.
+    /// The limit of the host or of a control group that leaves the least memory. Bytes.
     pub limit: u64,
 }
 
-/// Calls `each` for every medium of this user's pools on this host, with whether it is in memory,
-/// and its segment's metadata.
+/// Calls `each` for every medium of this user's pools on this host, with its segment's metadata.
+/// The first argument is whether the medium is in memory.
 fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
     let mut of_node = |dir: &Path| {
         for i in 0.. {
@@ -45,7 +46,7 @@ fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
                 return;
             };
             if let Ok(segment) = std::fs::metadata(medium.join("segment")) {
-                // A medium on files is reached by a link.
+                // A link leads to a `files` medium.
                 each(stat.is_dir(), segment);
             }
         }
@@ -60,7 +61,7 @@ fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
     }
 }
 
-/// Bytes of a segment that are promised but not taken yet.
+/// Bytes of a segment that are promised but not allocated yet.
 fn open_promise(segment: &std::fs::Metadata) -> u64 {
     segment.len().saturating_sub(segment.blocks() * 512)
 }
@@ -74,8 +75,8 @@ fn free_at(path: &Path) -> Option<(u64, u64)> {
     Some((s.f_bavail.saturating_mul(s.f_frsize), device))
 }
 
-/// Checks whether this host has room for `nodes` more nodes with these media each, beside what
-/// other pools have been promised.
+/// Checks whether this host has room for `nodes` more nodes with these media each, in addition to
+/// the room that is promised to other pools.
 ///
 /// # Errors
 /// A sentence with the room that is needed, the room that is free, and what can be done.
@@ -132,10 +133,10 @@ pub fn check(wanted: &[MediumSpec], nodes: u64) -> Result<(), String> {
             promises(host.promised)
         ));
     }
-    // By device number: the sum needed, the part of it besides media, a directory, and the free
-    // bytes.
+    // By device number: the number of bytes needed, how many of them for other things than media, a
+    // directory there, and the number of free bytes.
     let mut disks: BTreeMap<u64, (u64, u64, PathBuf, u64)> = BTreeMap::new();
-    // Journals and checkpoints lie beside the first medium, if no medium is memory.
+    // If no medium is memory, journals and checkpoints are stored beside the first medium.
     let only_files = wanted.iter().all(|m| m.kind != MediumKind::Memory);
     let capacity: u64 = wanted.iter().map(|m| m.capacity).sum();
     let mut beside = if only_files {
@@ -174,7 +175,7 @@ pub fn check(wanted: &[MediumSpec], nodes: u64) -> Result<(), String> {
 }
 
 impl Host {
-    /// Measures now.
+    /// Measures the host's memory now.
     pub fn look() -> Host {
         let left = memory::left();
         let mut host = Host {
@@ -194,7 +195,7 @@ impl Host {
         host
     }
 
-    /// A measurement at most [`FRESH`] old.
+    /// Returns a measurement that is at most [`FRESH`] old.
     pub fn now() -> Host {
         static KNOWN: Mutex<Option<(Instant, Host)>> = Mutex::new(None);
         // Never block here: a forked child may have inherited the lock held.
@@ -207,14 +208,14 @@ impl Host {
         }
     }
 
-    /// Bytes that each memory medium may keep ready.
+    /// Bytes that the keeper of each memory medium may keep ready.
     pub fn ready_each(&self) -> u64 {
         let all = (self.limit / READY_SHARE).min(self.left / READY_LEFT);
         all / self.media.max(1)
     }
 
-    /// Share of what is left for a medium with `promised` bytes not taken yet. All shares together
-    /// don't exceed what is left.
+    /// Of the memory that is left, the share of a medium for which `promised` bytes aren't
+    /// allocated yet. All shares together don't exceed what is left.
     pub fn part_of(&self, promised: u64) -> u64 {
         if self.promised <= self.left {
             return promised;

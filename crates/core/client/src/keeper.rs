@@ -1,10 +1,10 @@
-//! The keeper: one background process per pool, never on the path of an operation.
+//! The keeper: a pool's background process, which no operation of a program waits for.
 //!
 //! It keeps some room reserved ahead of use (first touches of memory are slow), gives back room
 //! that hasn't been used for a while, releases what dead processes held, removes ephemeral files,
-//! and moves bursty files out of memory. While nobody is attached it sleeps, and checks once a
-//! minute that the pool still exists. Without a keeper the pool works on, only slower and without
-//! cleanup.
+//! and moves bursty files out of memory. While no process is attached, it sleeps, and checks once a
+//! minute that the pool still exists. Without a keeper the pool still works, only slower and
+//! without cleanup.
 //!
 //! For a pool with a journal, the keeper bounds what a loss of power can destroy: it syncs the
 //! journal every second and all bytes every 30 s.
@@ -26,57 +26,59 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(100);
-/// Longest sleep. The keeper must notice that the pool's directory was removed by hand.
+/// Maximum sleep, so that the keeper notices that the pool's directory was removed by hand.
 const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
-/// Shortest time between two reports that a table is full.
+/// Minimum time between two reports that a table is full.
 const FULL_REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// How often watches without an owner are removed, if there are watches, and reader slots of the
-/// dead are freed.
+/// How often the keeper removes watches without an owner, and frees reader slots of dead processes.
 const SWEEP: Duration = Duration::from_secs(2);
-/// How often bursty files are moved from memory; and about how many bytes one turn moves.
+/// How often bursty files are moved out of memory, and about how many bytes are moved each time.
 const DRAIN: Duration = Duration::from_secs(1);
 const MAX_DRAIN_BYTES: u64 = 256 << 20;
-/// How often the keeper searches for files of ended creators. Less often if a search takes more
-/// than a twentieth of the time.
+/// How often the keeper searches for ephemeral files of ended creators; less often if the searches
+/// would take more than 1 part in `FOLLOW_SHARE` of its time.
 const EPHEMERAL_INTERVAL: Duration = Duration::from_secs(1);
 const FOLLOW_SHARE: u32 = 20;
-/// How long the keeper searches for intents of dead processes on other nodes: a request that they
-/// sent just before may still be carried out.
+/// How long the keeper searches for intents of a dead process on other nodes: a request that the
+/// process sent before its death may still be carried out.
 const LATE: Duration = Duration::from_secs(15);
-/// Longest sleep while something is left to be synced.
+/// Maximum sleep while changes have yet to be synced.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// How long the locks and open files of a dead daemon are left unchanged.
+/// How long the locks and open files of a dead daemon are left as they are, so that its successor
+/// can take them over.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often other nodes are asked whether the owners of locks held here are alive.
+/// How often the keeper asks other nodes whether the owners of locks on this node's files are
+/// alive.
 const ASK_OWNERS: Duration = Duration::from_secs(5);
 const ASK_OWNERS_IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: ASK_OWNERS.as_secs() as i64,
     tv_nsec: 0,
 };
-/// How often other nodes are asked whether the files that this node has copies of still exist.
+/// How often the keeper asks other nodes whether the files of which this node has copies still
+/// exist.
 const SWEEP_COPIES: Duration = Duration::from_secs(5);
 const QUIET_TICK: Duration = Duration::from_secs(1);
-/// Room that was in use within the last one or two of these periods stays reserved.
+/// Length of a period. Room that was in use in the current or the previous one stays reserved.
 const PEAK_PERIOD: Duration = Duration::from_secs(5);
 /// Maximum number of cells (1 MiB each) whose room is given back in one turn.
 const GIVE_BACK_CELLS: usize = 256;
-/// How often the keeper recomputes how much room it may keep ready on this host.
+/// How often the keeper computes again how much room it may keep ready on this host.
 const SHARE_PERIOD: Duration = Duration::from_secs(5);
-/// How long no room is reserved ahead after the host had none.
+/// How long the keeper reserves no room ahead after the host had none.
 const NO_ROOM: Duration = Duration::from_secs(1);
-/// How often the journal, and everything, is synced.
+/// How often the journal, and all bytes, are synced.
 const SYNC_JOURNAL: Duration = Duration::from_secs(1);
 const SYNC_ALL: Duration = Duration::from_secs(30);
 
 /// Runs the keeper of the pool in `dir` until the pool is removed or the process is killed. Calls
-/// `ready` when it has taken charge. A caller that ends the process should call [`Store::sync_all`]
-/// before.
+/// `ready` when the keeper has taken charge. A caller that ends the process should call
+/// [`Store::sync_all`] first.
 ///
 /// # Errors
 /// As for [`Pool::open`]; [`PoolError`] if the pool has a keeper already or its journal can't be
@@ -92,16 +94,15 @@ pub struct Keeper {
     pool: Arc<Pool>,
     /// Lock on keeper.pid, held while this exists.
     _charge: OwnedFd,
-    /// Locks of the media on file systems.
+    /// Locks of the `files` media.
     _media: Vec<OwnedFd>,
 }
 
 impl Keeper {
     /// Takes charge of an open pool.
     ///
-    /// # Errors
-    /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Daemon`] if one with
-    /// another home has a medium; [`PoolError::Io`] if keeper.pid can't be opened or written.
+    /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Daemon`] if a keeper
+    /// with another home uses a medium; [`PoolError::Io`] if keeper.pid can't be opened or written.
     pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {
         let file = pool.dir().join("keeper.pid");
         let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);
@@ -111,7 +112,7 @@ impl Keeper {
             Mode::from_raw_mode(0o600),
         )
         .map_err(failed)?;
-        // A process that asks for the keeper's process id holds the lock for an instant.
+        // A process that looks up the keeper's process id holds the lock for an instant.
         let mut tries = 0;
         while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
             tries += 1;
@@ -132,19 +133,20 @@ impl Keeper {
         })
     }
 
-    /// The pool that is being kept.
+    /// The keeper's pool.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Keeps the pool until it is removed.
+    /// Does the keeper's work until the pool is removed.
     ///
     /// # Errors
     /// If the journal can't be continued.
     pub fn run(self) -> Result<(), PoolError> {
         if self.pool.config().member.is_some() {
             let pool = self.pool.clone();
-            // Threads of their own: nothing else waits for a node that doesn't answer.
+            // These tasks have their own threads, so that no other task waits for a node that
+            // doesn't answer.
             self.spawn("fb-copies", move || keep_copies(&pool))?;
             let pool = self.pool.clone();
             self.spawn("fb-makers", move || remove_ephemeral_files(&pool))?;
@@ -161,7 +163,7 @@ impl Keeper {
     }
 }
 
-/// Removes ephemeral files.
+/// Periodic removal of ephemeral files.
 struct EphemeralFiles {
     next: Instant,
     reported: Option<Errno>,
@@ -175,14 +177,14 @@ impl EphemeralFiles {
         }
     }
 
-    /// Removes the ephemeral files of ended creators. Returns whether there are files of living
-    /// creators, or files that couldn't be removed.
+    /// Removes the ephemeral files of ended creators. Returns whether files are left: of living
+    /// creators, or because they couldn't be removed.
     fn step(&mut self, store: Cluster<'_>) -> bool {
         let begun = Instant::now();
         let followed = store.follow_creators();
         self.next = begun + (begun.elapsed() * FOLLOW_SHARE).max(EPHEMERAL_INTERVAL);
         let failed = followed.err();
-        // EHOSTDOWN is reported by the operations that need the node.
+        // EHOSTDOWN isn't reported here: operations that need the node report it.
         if let Some(e) = failed.filter(|e| failed != self.reported && *e != Errno::HOSTDOWN) {
             eprintln!("forebay keeper: can't remove ephemeral files: {e}");
         }
@@ -193,7 +195,7 @@ impl EphemeralFiles {
 
 /// Removes ephemeral files, on every node, until the pool is removed.
 fn remove_ephemeral_files(pool: &Pool) {
-    // Wait until other nodes have repeated which files they have open here.
+    // Wait until other nodes have reported again which files they have open here.
     std::thread::sleep(GRACE);
     let mut ephemeral = EphemeralFiles::new();
     while is_there(pool.dir()) {
@@ -215,14 +217,14 @@ fn keep_copies(pool: &Pool) {
     }
 }
 
-/// Something that the keeper does once in a while.
+/// A periodic task of the keeper.
 struct Every {
     period: Duration,
     done: Instant,
 }
 
 impl Every {
-    /// Due for the first time in `period`.
+    /// A task that is due for the first time after `period`.
     fn new(period: Duration) -> Every {
         Every {
             period,
@@ -239,7 +241,7 @@ impl Every {
     }
 }
 
-/// An error that is reported when it is another one than the last time.
+/// The last error of a task. An error is reported only if it differs from the last one.
 #[derive(Default)]
 struct Reported(Option<Errno>);
 
@@ -257,12 +259,12 @@ struct Tasks<'a> {
     pool: &'a Pool,
     store: &'a Store,
     cluster: Cluster<'a>,
-    /// The pool has several nodes.
+    /// Whether the pool has several nodes.
     among: bool,
-    /// Until then, other nodes repeat which files they have open here.
+    /// End of the time in which other nodes report again which files they have open here.
     grace: Instant,
-    /// Intents may be left, of dead processes or of this node's previous daemon; and until when
-    /// some may still come.
+    /// Whether intents may be left, of dead processes or of this node's previous daemon; and the
+    /// time until which more of them may appear.
     unfinished: bool,
     late: Instant,
     ask_owners: Every,
@@ -270,9 +272,10 @@ struct Tasks<'a> {
     drain: Every,
     drained: Reported,
     ephemeral: EphemeralFiles,
-    /// There are ephemeral files.
+    /// Whether there are ephemeral files.
     made: bool,
-    /// How often an entry of a table was refused, as far as reported; and when that was.
+    /// Number of refused table entries at the last report of full tables, and the time of that
+    /// report.
     refused: u32,
     full_reported: Option<Instant>,
     sweep: Every,
@@ -316,12 +319,13 @@ impl<'a> Tasks<'a> {
         }
     }
 
-    /// Whether other nodes need a moment to repeat which files they have open here.
+    /// Whether the keeper has to wait for other nodes to report again which files they have open
+    /// here.
     fn waits_for_nodes(&self) -> bool {
         self.among && Instant::now() < self.grace && self.store.recovery().is_unsettled()
     }
 
-    /// All tasks that are due.
+    /// Carries out all tasks that are due.
     fn turn(&mut self) -> Turn {
         let failed = self.release_dead();
         let landed = self.move_bursty();
@@ -341,8 +345,9 @@ impl<'a> Tasks<'a> {
         Turn { pause, calm }
     }
 
-    /// Releases what dead processes held, here and on other nodes. When no other process is left,
-    /// this also recovers what was lost at the moment of a death. Returns the failure, if any.
+    /// Releases what dead processes held, here and on other nodes. If no other process is left,
+    /// also recovers what processes lost when they died in the middle of an operation. Returns the
+    /// failure, if any.
     fn release_dead(&mut self) -> Option<Errno> {
         let reaped = self.store.recovery().reap();
         self.unfinished |= self.among && reaped.as_ref().map_or(true, |r| r.processes > 0);
@@ -365,8 +370,8 @@ impl<'a> Tasks<'a> {
         failed
     }
 
-    /// Moves bursty files out of memory: also the remains of the last process to end, before
-    /// sleeping. Returns whether some are left.
+    /// Moves bursty files out of memory. When the last process has ended, moves the files that it
+    /// left, even before the next turn is due. Returns whether some are left.
     fn move_bursty(&mut self) -> bool {
         if !self.store.content().drains() || !self.drain.is_due() && self.store.any_attached() {
             return false;
@@ -378,7 +383,8 @@ impl<'a> Tasks<'a> {
         left.is_ok_and(|d| d.left > 0)
     }
 
-    /// With several nodes, a thread of its own does that.
+    /// Removes ephemeral files of ended creators. In a pool of several nodes, a separate thread
+    /// does that.
     fn remove_ephemeral(&mut self) {
         if !self.among && (Instant::now() >= self.ephemeral.next || !self.store.any_attached()) {
             self.made = self.ephemeral.step(self.cluster);
@@ -398,8 +404,8 @@ impl<'a> Tasks<'a> {
         }
     }
 
-    /// Removes leftovers of the dead: watches, reader slots, cells of requests. A failure is retried
-    /// in the next turn.
+    /// Removes leftovers of dead processes: watches, reader slots, request cells. A failure is
+    /// retried in the next turn.
     fn sweep(&mut self) {
         if !self.sweep.is_due() {
             return;
@@ -415,8 +421,8 @@ impl<'a> Tasks<'a> {
         self.sweep.has_been_done();
     }
 
-    /// Keeps room reserved ahead of use. Returns whether as much is used as in the turn before, and
-    /// whether nothing is left to reserve or to give back.
+    /// Keeps room reserved ahead of use. Returns whether as much room is in use as in the turn
+    /// before, and whether nothing is left to reserve or to give back.
     fn keep_room(&mut self) -> (bool, bool) {
         let (mut used, mut settled) = (0, true);
         for (i, m) in self.store.media().iter().enumerate() {
@@ -427,22 +433,22 @@ impl<'a> Tasks<'a> {
         (used == before, settled)
     }
 
-    /// Ends this process's own attachment (the keeper writes dead processes' files back). A daemon
+    /// Ends the attachment that this process got by writing dead processes' files back. A daemon
     /// stays attached: it has files open for other nodes. So does the keeper of a pool with an
-    /// origin: threads of the origin service have files open, and locks, by the keeper's slot.
+    /// origin: threads of the origin service use its process slot for open files and locks.
     fn detach(&self) {
         if !self.among && self.pool.config().origin.is_none() {
             let _ = self.store.recovery().detach();
         }
     }
 
-    /// Rests until the next turn. While no process is attached, an attachment (`seen` counts them)
-    /// ends the rest.
+    /// Sleeps until the next turn. While no process is attached, the sleep ends as soon as one
+    /// attaches: when the counter of activity differs from `seen`.
     fn rest(&self, turn: &Turn, seen: u32) {
         if self.store.any_attached() {
             return std::thread::sleep(turn.pause);
         }
-        // Owners on other nodes of locks held here may have died there.
+        // Locks on this node's files may have owners on other nodes, which may have died.
         let locked = self.among && self.store.locks().has_remote_locks();
         let idle = match (turn.calm, locked) {
             (true, false) => IDLE,
@@ -453,8 +459,8 @@ impl<'a> Tasks<'a> {
         header.keeper_sleeps.store(1, SeqCst);
         let waited = futex::wait(&header.activity, futex::Flags::empty(), seen, Some(&idle));
         header.keeper_sleeps.store(0, SeqCst);
-        // Something has happened meanwhile, perhaps by the keeper's own doing: where that fails
-        // again and again, it must not keep the processor busy.
+        // The counter changed, perhaps by the keeper's own work. If that work fails again and
+        // again, it must not keep the processor busy.
         if waited == Err(Errno::AGAIN) {
             std::thread::sleep(turn.pause);
         }
@@ -464,8 +470,8 @@ impl<'a> Tasks<'a> {
 fn keep(pool: &Pool) -> Result<(), PoolError> {
     let dir = pool.dir();
     let store = pool.store();
-    // The keeper must be able to clean up after programs that have used up a resource. (A daemon
-    // also works for programs, and leaves the reserve to others.)
+    // The keeper must be able to clean up after programs that have used up a resource, so it may
+    // use the reserved entries of tables. A daemon also works for programs, so it may not.
     if pool.config().member.is_none() {
         forebay_store::process::use_reserve();
     }
@@ -489,7 +495,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     }
 }
 
-/// Syncs changes of a pool with `files` media.
+/// Syncs the changes of a pool with `files` media.
 struct Saver {
     journal: Instant,
     all: Instant,
@@ -515,7 +521,7 @@ impl Saver {
         }
         let result = self.save(store);
         if let Err(e) = result {
-            // Reported once: operations that need the guarantee get the error themselves.
+            // Reported once. Operations that need their changes synced return the error themselves.
             eprintln!("forebay keeper: can't write to stable storage: {e}");
             self.failed = e == Errno::IO;
         }
@@ -539,17 +545,18 @@ impl Saver {
     }
 }
 
-/// Reserve of one medium: the room kept ready, and the room given back.
+/// State of one medium's reserve: the room kept ready, and the room to give back.
 struct Room {
-    /// Maximum number of bytes in use since `since`, and in the period before.
+    /// Maximum number of bytes in use in the current period, which began at `since`, and in the
+    /// previous one.
     peak: u64,
     before: u64,
     since: Instant,
-    /// The keeper's share of the room that may be kept ready on this host, and when it was
+    /// Maximum number of bytes that the keeper may keep ready on this host, and when it was
     /// computed.
     share: u64,
     looked: Option<Instant>,
-    /// The host had no room; nothing is reserved until then.
+    /// The host had no room: until this time nothing is reserved ahead.
     none_until: Option<Instant>,
 }
 
@@ -567,8 +574,9 @@ impl Room {
         }
     }
 
-    /// Reserves room ahead of use, up to `most` bytes, and gives back the rest. That the file
-    /// system is full shows when the room is needed. Returns whether nothing is left to do.
+    /// Reserves room ahead of use, up to `most` bytes, and gives back further unused room. A full
+    /// file system isn't reported here, but when room is needed. Returns whether nothing is left to
+    /// do.
     fn step(&mut self, store: &Store, m: &Medium, most: u64) -> bool {
         if self.looked.is_none_or(|at| at.elapsed() >= SHARE_PERIOD) {
             self.share = match m.kind() {
@@ -588,12 +596,12 @@ impl Room {
             self.none_until = (!filled).then(|| Instant::now() + NO_ROOM);
         }
         let kept = self.peak.max(self.before) + goal;
-        // Room that was used until a moment ago is given back later.
+        // Room that was in use in this or the previous period is given back later.
         give_back(store, m, kept) && self.peak.max(self.before) == used
     }
 }
 
-/// Reserves up to `goal` bytes ahead of use. False if there is no room.
+/// Reserves up to `goal` bytes ahead of use. Returns false if there is no room.
 fn top_up(store: &Store, m: &Medium, goal: u64) -> bool {
     loop {
         let u = m.usage();
@@ -610,8 +618,8 @@ fn top_up(store: &Store, m: &Medium, goal: u64) -> bool {
     }
 }
 
-/// Gives back the room of unused cells until at most `kept` bytes are reserved. Returns whether no
-/// more can be given back.
+/// Gives back the room of unused cells until at most `kept` bytes are reserved. Returns whether
+/// nothing more is to be given back.
 fn give_back(store: &Store, m: &Medium, kept: u64) -> bool {
     let mut end = usize::MAX;
     for _ in 0..GIVE_BACK_CELLS {

@@ -7,13 +7,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The process id of the keeper of the pool in `dir`, for reports. None if it doesn't run or can't
-/// be determined.
+/// The process id of the keeper of the pool in `dir`. For reports: None if no keeper runs, or if it
+/// can't be determined.
 pub fn keeper_pid(dir: &Path) -> Option<u32> {
     keeper_of(dir).ok().flatten()
 }
 
-/// The process id of the keeper of the pool in `dir`; None if it doesn't run.
+/// The process id of the keeper of the pool in `dir`; None if no keeper runs.
 ///
 /// # Errors
 /// [`PoolError::Io`] if keeper.pid can't be opened, locked or read.
@@ -26,8 +26,9 @@ pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
     };
     let dies_by = Instant::now() + Duration::from_secs(2);
     loop {
-        // The lock ends with the keeper, so a stale number in the file does no harm. The lock is
-        // shared: readers exclude neither each other nor, for long, a starting keeper.
+        // The lock ends with the keeper, so an outdated number in the file does no harm. The test
+        // takes the lock shared: readers don't exclude each other, and a starting keeper only for
+        // an instant.
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
             Ok(()) => return Ok(None),
             Err(Errno::WOULDBLOCK) => {}
@@ -36,9 +37,9 @@ pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
         let mut text = [0u8; 16];
         let n = rustix::io::pread(&fd, &mut text, 0).map_err(failed)?;
         let pid = std::str::from_utf8(&text[..n]).ok();
-        // A keeper that is taking charge hasn't written its number yet.
+        // A keeper that is taking charge hasn't written its process id yet.
         let pid = pid.and_then(|t| t.trim().parse().ok());
-        // A killed keeper holds its lock for a few instants more.
+        // A killed keeper holds its lock for an instant longer.
         match pid {
             Some(pid) if !is_dying(pid) || Instant::now() > dies_by => return Ok(Some(pid)),
             None if Instant::now() > dies_by => return Err(failed(Errno::AGAIN)),
@@ -47,7 +48,7 @@ pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
     }
 }
 
-/// Whether process `pid` is killed or exiting: it executes no more of its program.
+/// Whether process `pid` is killed or exiting, so that it executes no more of its program.
 fn is_dying(pid: u32) -> bool {
     /// A task flag of the kernel in /proc/PID/stat (include/linux/sched.h).
     const PF_EXITING: u64 = 4;
@@ -57,7 +58,7 @@ fn is_dying(pid: u32) -> bool {
     let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {
         return false;
     };
-    // The command name may hold anything; the fields after its closing parenthesis don't.
+    // The command name may have any characters, but no later field has a parenthesis.
     let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
     let state = fields.next().unwrap_or("X");
     let flags: u64 = fields.nth(5).and_then(|f| f.parse().ok()).unwrap_or(0);
@@ -76,7 +77,7 @@ fn is_dying(pid: u32) -> bool {
 /// # Errors
 /// As for [`keeper_of`].
 pub fn end_keeper(dir: &Path) -> Result<(), PoolError> {
-    // Not SIGTERM: the keeper would first sync data that are about to be removed.
+    // SIGINT first: at SIGTERM the keeper would sync data that are about to be removed.
     for (signal, turns) in [(Signal::INT, 100), (Signal::KILL, 200)] {
         for turn in 0..turns {
             let Some(pid) = keeper_of(dir)? else {
@@ -97,7 +98,7 @@ pub fn end_keeper(dir: &Path) -> Result<(), PoolError> {
 mod tests {
     use super::*;
 
-    /// One killed process that its parent hasn't waited for, and one that lives.
+    /// Tests a killed process that its parent hasn't waited for, and a living one.
     #[test]
     fn a_killed_process_is_dying() {
         let mut child = std::process::Command::new("sleep")
@@ -106,7 +107,7 @@ mod tests {
             .unwrap();
         assert!(!is_dying(child.id()));
         assert!(!is_dying(std::process::id()));
-        // A stopped process can't end yet, but never executes its program again.
+        // A stopped process isn't dying.
         let pid = Pid::from_child(&child);
         kill_process(pid, Signal::STOP).unwrap();
         assert!(!is_dying(child.id()));

@@ -84,7 +84,7 @@ pub struct Listing {
     pub state: PoolState,
 }
 
-/// How full a medium of a pool is, in bytes.
+/// The use of a medium of a pool. Bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MediumUsage {
     pub spec: MediumSpec,
@@ -93,8 +93,8 @@ pub struct MediumUsage {
     pub reserved: u64,
     /// Maximum room kept ready beyond the room in use.
     pub reserve: u64,
-    /// Bytes that can still be written: limited by the capacity, and by the room that the host has
-    /// left.
+    /// Bytes that can still be written: what the capacity leaves, or less if the host has less
+    /// room.
     pub available: u64,
 }
 
@@ -147,7 +147,8 @@ impl Pool {
         let dir = node_dir(&config.name, member.node);
         let above = home().join(&config.name);
         let mut made = Err(PoolError::io("can't make", &above, Errno::NOENT));
-        // The removal of another node of this name may remove the common directory meanwhile.
+        // When another node of this name is removed, the common directory may be removed with it,
+        // and must be made again.
         for _ in 0..8 {
             private::make(&above, true, Above::Strict)?;
             made = private::make(&dir, false, Above::Strict);
@@ -211,7 +212,8 @@ impl Pool {
             journal,
         )
         .map_err(|e| PoolError::io("can't make the records", &records, e))?;
-        // Written last: a directory without it is a pool whose creation was never completed.
+        // Written last: a directory without pool.json is one of a pool whose creation wasn't
+        // completed.
         config.write(dir)
     }
 
@@ -225,7 +227,7 @@ impl Pool {
         Pool::open_node(name, None)
     }
 
-    /// As [`Pool::open`], at node `wanted` if it is given.
+    /// As [`Pool::open`], but opens node `wanted` if it is given.
     ///
     /// # Errors
     /// As for [`Pool::open`]; [`PoolError::Invalid`] if the node isn't on this host.
@@ -236,7 +238,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Opens the pool, or node, in `dir`. A node of several reaches the others through its daemon.
+    /// Opens the pool, or node, in `dir`. A node of a pool of several nodes reaches its peers
+    /// through its daemon.
     ///
     /// # Errors
     /// As for [`Pool::open`].
@@ -244,7 +247,7 @@ impl Pool {
         Pool::open_with(dir, None)
     }
 
-    /// Opens the node in `dir` with `others` as the way to its peers. For the daemon.
+    /// Opens the node in `dir` for its daemon, which reaches peers through `others`.
     ///
     /// # Errors
     /// As for [`Pool::open`].
@@ -258,7 +261,7 @@ impl Pool {
         }
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
-            // This process may not read it; the pool may be sound.
+            // This process may not read the files; the pool may be sound.
             e if error::cant_look(e) => PoolError::io(&format!("can't open {what}"), dir, e),
             e => PoolError::Damaged {
                 name: config.name.clone(),
@@ -266,7 +269,8 @@ impl Pool {
             },
         };
         let media = config.open_media(dir)?;
-        // Segments and journals are longer than limits that are meant for users' files.
+        // Segments and journals are longer than limits on file sizes that are meant for users'
+        // files.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         forebay_media::set_size_limit(limit.unwrap_or(u64::MAX));
         let journal = match config.journal_dir(dir) {
@@ -318,7 +322,8 @@ impl Pool {
         })
     }
 
-    /// The same store, as one node of a pool of several nodes.
+    /// The same store, as one node of a pool of several nodes. It reaches its peers through
+    /// `others`.
     pub fn among(self, others: std::sync::Arc<dyn forebay_cluster::peers::Peers>) -> Pool {
         let nodes = Nodes::new(others);
         Pool {
@@ -361,7 +366,7 @@ impl Pool {
         Ok(pools)
     }
 
-    /// The state of the pool `name`: the worst state of its nodes on this host.
+    /// The state of the pool `name`: the worst of its nodes' states on this host.
     pub fn state(name: &str) -> PoolState {
         let mut worst = PoolState::Absent;
         for place in places(name) {
@@ -381,15 +386,15 @@ impl Pool {
     }
 
     /// Asks the node's origin service, and waits for the result: [`origin::ask`].
-    ///
+    /// Sends a request to the origin service, and waits for the result; see [`origin::ask`].
     /// # Errors
     /// As for [`origin::ask`].
     pub fn ask_origin(&self, request: &origin::Request) -> Result<String, origin::Refusal> {
         origin::ask(&self.asker(), request)
     }
 
-    /// Makes the origin's copier of another node carry out an order. Blocks as long as it makes
-    /// progress; `is_there` is called at each sign of progress.
+    /// Sends an order to the origin's copier on another node, and waits for the result. Blocks as
+    /// long as the copier makes progress; `is_there` is called at each sign of progress.
     ///
     /// # Errors
     /// As for [`origin::order`].
@@ -441,7 +446,7 @@ impl Pool {
         Cluster::new(&self.store, self.nodes.as_deref())
     }
 
-    /// How full the media of this node are.
+    /// The use of each medium of this node.
     pub fn usage(&self) -> Vec<MediumUsage> {
         self.config
             .media
@@ -465,8 +470,9 @@ impl Pool {
             .collect()
     }
 
-    /// Capacity of the whole pool on all nodes, and how much of it is used. Bytes. Remote figures
-    /// are a moment old. Room that the hosts don't have isn't counted.
+    /// Capacity of the whole pool on all nodes, and how much of it is used. Bytes. Figures of
+    /// remote nodes may be some seconds old. Capacity for which the hosts have no room isn't
+    /// counted.
     pub fn capacity(&self) -> (u64, u64) {
         self.cluster().capacity_of_all().unwrap_or_else(|| {
             self.usage().iter().fold((0, 0), |(size, used), u| {
@@ -475,15 +481,15 @@ impl Pool {
         })
     }
 
-    /// The quota of the pool's origin, and what counts against it; None if there is none, or the
-    /// origin service doesn't answer.
+    /// The quota of the pool's origin, and its usage. None if there is no quota, or the origin
+    /// service doesn't answer.
     pub fn quota(&self) -> Option<origin::QuotaStatus> {
         self.config.has_quota().then_some(())?;
         let text = self.ask_origin(&origin::Request::Usage {}).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// The pool's figures for statfs(2): the room of its media, or the rest of its quota.
+    /// The pool's figures for statfs(2): the room of its media or, if that is less, of its quota.
     pub fn room(&self) -> Room {
         let media = Room::of_media(self.capacity());
         match self.quota() {
@@ -508,7 +514,7 @@ impl Pool {
     }
 
     /// Releases what dead processes held, completes the operations that they began, and removes
-    /// what only they could reach. Returns a sentence about it.
+    /// objects that only they could reach. Returns a sentence with the results.
     ///
     /// # Errors
     /// If the records can't be read or written.
@@ -524,7 +530,8 @@ impl Pool {
         ))
     }
 
-    /// Ends the keepers of the pool `name` and removes all of it on this host, whatever its state.
+    /// Ends the keepers of the pool `name`, and removes the whole pool on this host, whatever its
+    /// state.
     ///
     /// # Errors
     /// [`PoolError`] if the pool doesn't exist, belongs to another user, or can't be removed.
@@ -565,8 +572,8 @@ impl Pool {
     }
 }
 
-/// Bytes that can still be written to a medium: no more than it was promised, and no more than the
-/// host has.
+/// Bytes that can still be written to a medium: what its capacity leaves, and no more than the host
+/// has room for.
 fn available(kind: &MediumKind, u: &Usage, host: Option<Host>) -> u64 {
     let promised = u.capacity.saturating_sub(u.reserved);
     let there = match (kind, host) {
@@ -579,7 +586,7 @@ fn available(kind: &MediumKind, u: &Usage, host: Option<Host>) -> u64 {
     u.reserved.saturating_sub(u.used) + promised.min(there)
 }
 
-/// Ends the keepers of pool `name` on this host and removes its shared memory. Media on files stay
+/// Ends the keepers of pool `name` on this host and removes its shared memory. `files` media stay
 /// as they are, with all that was synced.
 pub fn forget(name: &str) {
     let places = places(name);
@@ -588,11 +595,12 @@ pub fn forget(name: &str) {
     let _ = std::fs::remove_dir_all(home().join(name));
 }
 
-/// How long the removal of a pool is repeated while a cancelled start, whose processes are about to
-/// notice, still puts files into it.
+/// How long the removal of a pool is repeated. A cancelled start may still create files in the
+/// pool, until its processes notice the removal.
 const REMOVAL: Duration = Duration::from_secs(5);
 
-/// Removes all of the node with this configuration, complete or not. Its keeper must have ended.
+/// Removes the node with this configuration, whether it is complete or not. Its keeper must have
+/// ended.
 pub fn remove_node(config: &PoolConfig) {
     let Some(member) = config.member else {
         return;
@@ -619,7 +627,8 @@ fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
 
 /// Makes a pool whose media are all `files` usable again after shared memory was lost (reboot, loss
 /// of power). `medium` is the pool's directory in its first medium. Of a pool of several nodes,
-/// reopens one node; see [`PoolConfig::member`]. Also returns what was loaded.
+/// reopens one node; see [`PoolConfig::member`]. Returns the pool, and what was loaded from
+/// checkpoint and journal.
 ///
 /// # Errors
 /// [`PoolError`] if `medium` isn't such a directory, the pool has media in memory, its checkpoint
@@ -645,7 +654,7 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
             home().join(&config.name)
         }
     };
-    // Until the records are whole: then the pool's keeper takes them.
+    // The locks are held until the records are complete; then the pool's keeper takes them.
     let _media = config.hold_media(&dir)?;
     private::make(&dir, false, Above::Strict)?;
     let made = (|| {

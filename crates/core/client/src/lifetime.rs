@@ -1,8 +1,8 @@
 //! Limits on the lifetime of a pool that its user doesn't remove.
 //!
-//! There are two: a time to live, counted from the start, and an idle limit, counted from the last
-//! use. Both are measured on a clock that nobody can set (CLOCK_BOOTTIME). A pool in use is never
-//! removed: one whose time limit has passed is removed as soon as no process uses it.
+//! There are two limits: a time to live, counted from the start, and an idle limit, counted from
+//! the last use. Both are measured by CLOCK_BOOTTIME, which can't be set. A pool in use is never
+//! removed: if its time limit has passed, it is removed as soon as no process uses it.
 
 use forebay_store::process;
 use rustix::time::{ClockId, clock_gettime};
@@ -14,10 +14,10 @@ pub struct Lifetime {
     /// Time to live. Seconds.
     #[serde(default)]
     pub ttl: Option<u64>,
-    /// Longest time without use. Seconds.
+    /// Maximum time without use. Seconds.
     #[serde(default)]
     pub idle: Option<u64>,
-    /// Origin of the time to live, in words: `--ttl`, `the end of job 7`.
+    /// Where the time to live comes from, in words: `--ttl`, `the end of job 7`.
     #[serde(default)]
     pub why: String,
     /// End of the time to live, on the clock of boot `boot`. Seconds.
@@ -33,7 +33,8 @@ pub fn boot_clock() -> u64 {
 }
 
 impl Lifetime {
-    /// Limits in seconds, and the origin of the time to live. The lifetime hasn't begun.
+    /// Limits in seconds, and in words where the time to live comes from. The lifetime hasn't
+    /// begun.
     pub fn new(ttl: Option<u64>, idle: Option<u64>, why: &str) -> Lifetime {
         Lifetime {
             ttl,
@@ -48,7 +49,7 @@ impl Lifetime {
         self.ttl.is_some() || self.idle.is_some()
     }
 
-    /// The same limits, beginning now on this host.
+    /// The same limits; the lifetime begins now on this host.
     pub fn begun(&self) -> Lifetime {
         Lifetime {
             ends: self.ttl.map(|ttl| boot_clock().saturating_add(ttl)),

@@ -1,15 +1,15 @@
-//! The nodes of a pool on this host: where their directories lie, and which of them a process uses.
+//! The nodes of a pool on this host: their directories, and which of them a process uses.
 //!
-//! A pool of one node lies in HOME/NAME itself. Of a pool of several nodes, each node on this host
-//! lies in HOME/NAME/node-K, complete like a pool of one node. Besides, it has
+//! A pool of one node is in HOME/NAME itself. In a pool of several nodes, each node on this host
+//! has a directory HOME/NAME/node-K, with all files that a pool of one node has, and
 //!
 //! ```text
 //! key    the pool's key, by which nodes authenticate each other (mode 0600)
 //! map    the pool map as this node knows it; exists once the pool has started
 //! ```
 //!
-//! If the node's media are all `files`, `key`, `map` and `plan.json` also lie beside its first
-//! medium, so that the pool can be reopened after shared memory was lost ([`crate::reopen`]).
+//! If the node's media are all `files`, there are copies of `key`, `map` and `plan.json` beside its
+//! first medium, so that the pool can be reopened after shared memory was lost ([`crate::reopen`]).
 
 use crate::error::cant_look;
 use crate::home::{PREFIX, home, is_absent, sync_path};
@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Environment variables with a process's rank: first those that count the ranks of this host, then
-/// those that count all ranks. The first one that is set counts.
+/// Environment variables with a process's rank: first ranks among the processes of this host, then
+/// ranks among all processes. The first one that is set is used.
 const RANKS: [&str; 7] = [
     "MPI_LOCALRANKID",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -32,7 +32,7 @@ const RANKS: [&str; 7] = [
     "SLURM_PROCID",
 ];
 
-/// A pool's state, as far as it shows without opening the pool.
+/// A pool's state, as far as it can be found out without opening the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolState {
@@ -115,8 +115,8 @@ pub fn places(name: &str) -> Vec<Place> {
 /// The files that [`write_kept`] writes to a node's directory.
 pub(crate) const NODE_FILES: [&str; 3] = ["key", "plan.json", "map"];
 
-/// Writes the file `name` of the node in `dir`, with mode 0600. If the node outlives a loss of
-/// shared memory, also syncs a copy beside its first medium.
+/// Writes the file `name` of the node in `dir`, with mode 0600. If the node can be reopened after a
+/// loss of shared memory, also writes and syncs a copy beside its first medium.
 ///
 /// # Errors
 /// If one of the two can't be written.
@@ -149,13 +149,13 @@ pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Resu
     std::fs::rename(&part, dir.join(name))
 }
 
-/// Chooses the node of pool `name` that this process uses. In this order: node `wanted`; the node
-/// in FOREBAY_NODE; for processes of an MPI launcher or srun, a node on this host by rank; the
-/// lowest.
+/// Chooses the node of pool `name` that this process uses. The first of these that applies: node
+/// `wanted`; the node in FOREBAY_NODE; for processes of an MPI launcher or srun, a node on this
+/// host by rank; the node with the lowest number.
 ///
 /// # Errors
 /// [`PoolError::Absent`] if there is no such pool on this host; [`PoolError::Invalid`] if the node
-/// isn't here, or FOREBAY_NODE is no number.
+/// isn't on this host, or FOREBAY_NODE is no number.
 pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
     config::check_name(name)?;
     let mut places = places(name);
@@ -198,7 +198,7 @@ pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
     Ok(places.swap_remove(at))
 }
 
-/// Before a pool is reopened: takes over the remains of a dead keeper of another PID namespace. A
+/// Takes over the remains of a dead keeper of another PID namespace, before a pool is reopened. A
 /// failure shows when the pool is opened.
 pub fn take_over(name: &str) {
     let places = places(name).into_iter();
@@ -207,7 +207,7 @@ pub fn take_over(name: &str) {
     }
 }
 
-/// Refuses a node of a pool whose start was never completed: it can't be used alone.
+/// Checks that the start of a node's pool was completed: otherwise the node can't be used alone.
 pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolError> {
     if config.member.is_none() || !is_absent(&dir.join("map"))? {
         return Ok(());
@@ -218,7 +218,7 @@ pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolE
     })
 }
 
-/// Refuses to create a pool whose name is taken.
+/// Checks that no pool has this name.
 pub(crate) fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError> {
     match state {
         PoolState::Absent => Ok(()),
@@ -232,11 +232,12 @@ pub(crate) fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError
     }
 }
 
-/// Refuses to create a node where part of another pool is.
+/// Checks that the place of a new node isn't used by another pool.
 pub(crate) fn check_room(config: &PoolConfig, member: Member) -> Result<(), PoolError> {
     let empty = |dir: &Path| std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
     for place in places(&config.name) {
-        // A node of the same pool passes; so does one that is just being created or removed.
+        // Nodes of the same pool don't prevent it, nor do nodes that are just being created or
+        // removed.
         let passes = match place.node {
             Some(node) if node == member.node => false,
             Some(_) => {

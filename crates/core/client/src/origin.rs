@@ -2,14 +2,13 @@
 //! the origin service.
 //!
 //! The service runs in the keeper's process of one node, [`SERVICE_NODE`]. A process of this node
-//! that needs something that is at the origin only connects to `origin.sock` in the node's
-//! directory, sends one [`Request`] and waits for the reply; processes of other nodes do the same
-//! through their daemon. While the service works, it sends a sign of progress every second; a
-//! process that gets none for the origin's timeout gives up, so that a dead origin delays nobody for
-//! ever.
+//! that needs what is at the origin only connects to `origin.sock` in the node's directory, sends
+//! one [`Request`] and waits for the reply. Processes of other nodes do the same through their
+//! daemon. While the service works, it sends a sign of progress every second. A process that gets
+//! none for the origin's timeout gives up, so that a dead origin delays no process for ever.
 //!
-//! `config`: where the origin lies, and rules for the modes of paths; `modes`: the mode of a path,
-//! computed name by name; `request`: messages; `ask`: sending them and waiting.
+//! Modules: `config`, where the origin is, and the rules for the modes of paths; `modes`, the mode
+//! of a path, computed name by name; `request`, the messages; `ask`, sending them and waiting.
 
 mod ask;
 mod config;
@@ -22,7 +21,7 @@ pub use forebay_cluster::serve::origin::{MESSAGE, PROGRESS, RESULT, SOCKET};
 pub use modes::{Lead, Modes, ModesAt, OriginMode, OriginRule};
 pub use request::{Order, QuotaStatus, Request, encode_result};
 
-/// A file in a node's directory: its pool has an origin.
+/// Name of a file in a node's directory that exists if the pool has an origin.
 pub const SIGN: &str = "origin";
 /// The node on which the service runs.
 pub const SERVICE_NODE: u32 = 0;
@@ -30,5 +29,5 @@ pub const SERVICE_NODE: u32 = 0;
 pub const TIMEOUT_MS: u64 = 60_000;
 /// Default size from which files are fetched by ranges. Bytes.
 pub const RANGES: u64 = 64 << 20;
-/// Bytes that are fetched together. Whole blocks of a file are in the pool, or aren't.
+/// Size of a block. A block of a file is fetched and evicted as a whole. Bytes.
 pub const BLOCK: u64 = 8 << 20;

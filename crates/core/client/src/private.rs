@@ -1,10 +1,10 @@
 //! Directories that only their owner can change: homes, pools, media.
 //!
-//! The content of these directories is trusted (records, patches of libraries). So nobody else may
-//! have created them, or be able to replace them. A directory is opened without following a link,
-//! and fstat of that descriptor decides: the owner is the effective user, and nobody else can
-//! write. Each directory above belongs to this user or to root; where others can write to it, it is
-//! sticky, so that they can't rename entries of other users.
+//! The content of these directories is trusted (records, patches of libraries). So no other user
+//! may have created them, or be able to replace them. A directory is opened without following a
+//! link, and fstat of that descriptor is checked: the owner must be the effective user, and no
+//! other user may have write permission. Each directory above must belong to this user or to root.
+//! If others can write to it, it must be sticky, so that they can't rename entries of other users.
 
 use crate::PoolError;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Strictness of the rule about the directories above.
+/// How strictly the directories above are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Above {
     /// For homes: no other user may be able to rename entries of the directories above.
@@ -23,7 +23,7 @@ pub enum Above {
     Any,
 }
 
-/// Limit on symbolic links in the path of a directory, as in the kernel.
+/// Maximum number of symbolic links in the path of a directory, as in the kernel.
 const MAX_LINKS: usize = 40;
 
 fn foreign(dir: &Path, why: impl Into<String>) -> PoolError {
@@ -43,7 +43,7 @@ fn open(dir: &Path) -> Result<OwnedFd, PoolError> {
     })
 }
 
-/// Refuses a directory that another user owns or can write to, or that another user can replace.
+/// Checks that no other user owns a directory, can write to it, or can replace it.
 ///
 /// # Errors
 /// [`PoolError::Foreign`] with the directory and the reason; [`PoolError::Io`] if open or fstat
@@ -78,7 +78,7 @@ fn check_open(fd: &OwnedFd, dir: &Path) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Why a user other than this one and root can rename entries of a directory; None if no user can.
+/// Why another user than this one and root can rename entries of a directory; None if none can.
 fn unsafe_above(stat: &Stat) -> Option<String> {
     let me = rustix::process::geteuid().as_raw();
     let uid = stat.st_uid;
@@ -86,7 +86,7 @@ fn unsafe_above(stat: &Stat) -> Option<String> {
         return Some(format!("belongs to another user ({uid})"));
     }
     let sticky = stat.st_mode & 0o1000 != 0;
-    // Many systems give each user a group with that user alone.
+    // Many systems give each user a group that has no other member.
     let own_group = stat.st_gid == rustix::process::getegid().as_raw() || stat.st_gid == 0;
     let others = stat.st_mode & 0o002 != 0 || stat.st_mode & 0o020 != 0 && !own_group;
     (others && !sticky).then(|| "lets another user rename what lies in it".into())
@@ -95,7 +95,8 @@ fn unsafe_above(stat: &Stat) -> Option<String> {
 /// The user id that the kernel shows for users without one in this user namespace.
 const OVERFLOW: u32 = 65534;
 
-/// Whether user ids are mapped here: then root's directories may show as [`OVERFLOW`]'s.
+/// Whether user ids are mapped in this user namespace: then root's directories may appear to belong
+/// to [`OVERFLOW`].
 fn in_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let mut words = map.split_whitespace();
@@ -108,7 +109,7 @@ fn check_above(dir: &Path) -> Result<(), PoolError> {
         let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
         look(dir, e)
     })?;
-    // Components that are still to be walked, in reverse.
+    // Components that remain to be checked, in reverse order.
     let mut left: Vec<OsString> = Vec::new();
     let push = |left: &mut Vec<OsString>, path: &Path| {
         for part in path.components().rev() {
@@ -135,7 +136,7 @@ fn check_above(dir: &Path) -> Result<(), PoolError> {
                 format!("lies below {}, which {why}", at.display()),
             ));
         }
-        // Go to the next directory of the path.
+        // Continue with the next directory of the path.
         loop {
             let Some(name) = left.pop() else {
                 return Ok(());
@@ -302,8 +303,8 @@ mod tests {
         assert!(refused(&dir));
         mode(&dir, 0o755);
         assert!(!refused(&dir));
-        // Above, a link of this user passes; a directory in which others can rename doesn't, unless
-        // it is sticky.
+        // Above the directory, a link of this user passes. A directory in which others can rename
+        // entries doesn't, unless it is sticky.
         let inner = dir.join("inner");
         make(&inner, false, Above::Strict).unwrap();
         assert!(!refused(&link.join("inner")));

@@ -1,11 +1,11 @@
-//! The room of a pool as statfs(2) tells it.
+//! The room of a pool, as statfs(2) returns it.
 
 use crate::origin::QuotaStatus;
 
-/// Number of files that a pool without a limit reports as its capacity.
+/// Number of files that a pool without a limit on files reports as its capacity.
 const FILES: u64 = 1 << 32;
 
-/// Room of a whole pool: bytes and files that it can have, and how many of them are left.
+/// Capacity of a whole pool in bytes and files, and how much of it is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     pub bytes: u64,
@@ -15,7 +15,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// The room of media of this many bytes.
+    /// The room of media with this capacity and use in bytes.
     pub(crate) fn of_media((bytes, used): (u64, u64)) -> Room {
         Room {
             bytes,
@@ -25,7 +25,7 @@ impl Room {
         }
     }
 
-    /// The rest of a quota.
+    /// The same room, limited by what a quota leaves.
     pub(crate) fn within(self, quota: &QuotaStatus) -> Room {
         let least = |(all, free): (u64, u64), limit: Option<u64>, used: u64| match limit {
             Some(limit) => (all.min(limit), free.min(limit.saturating_sub(used))),

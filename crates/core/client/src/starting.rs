@@ -1,8 +1,8 @@
-//! The pools of this user that are being started on this host: a lock for each, which its process
-//! holds from the first check of the name until the pool is up.
+//! Pools of this user that are being started on this host. There is one lock for each, which the
+//! starting process holds from the first check of the name until the pool is up.
 //!
-//! A pool that is being made looks damaged to other processes. They call [`Starting::is_held`]
-//! before they report that. The lock ends with its process.
+//! A pool that is being made looks damaged to other processes, so they call [`Starting::is_held`]
+//! before they report damage. The lock ends with the process that holds it.
 
 use crate::config::check_name;
 use crate::error::PoolError;
@@ -14,17 +14,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Attempts to lock a file that its holder removes meanwhile.
+/// Maximum number of attempts to lock a file that its holder keeps removing.
 const ATTEMPTS: usize = 100;
-/// How long [`Starting::begin`] tries while the name is locked: [`Starting::is_held`] locks it for
-/// a moment, too.
+/// How long [`Starting::begin`] retries while the name is locked: a call of [`Starting::is_held`]
+/// locks it for a moment, too.
 const LOOKED_AT: Duration = Duration::from_millis(100);
-/// Pause between two of these tries.
+/// Pause of [`Starting::begin`] between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// Whether this process starts a pool: its own lock must not be taken for another process's.
+/// Whether this process holds such a lock: [`Starting::is_held`] must not report it as another
+/// process's.
 static OWN: AtomicBool = AtomicBool::new(false);
 
-/// The right to start the pool of a name.
+/// The right to start the pool with this name.
 #[derive(Debug)]
 pub struct Starting {
     /// The lock, held until it is closed.
@@ -45,8 +46,8 @@ fn lock(path: &Path, flags: OFlags, operation: FlockOperation) -> Result<Option<
             Err(Errno::WOULDBLOCK) => return Ok(None),
             locked => locked?,
         }
-        // The lock's holder may just have removed the file: then the name is another file's, or no
-        // file's.
+        // The lock's holder may just have removed the file: then the path leads to another file, or
+        // to none.
         let held = rustix::fs::fstat(&file)?;
         match rustix::fs::statat(CWD, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
             Ok(named) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino) => {
@@ -98,7 +99,7 @@ impl Starting {
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        // Before the lock is released, so that no other process's file is removed.
+        // Removed while the lock is held: later, the file could be another process's.
         let _ = rustix::fs::unlink(&self.path);
         OWN.store(false, Relaxed);
     }

@@ -1,6 +1,6 @@
-//! A keeper's work for the tracing of its node: it removes rings of ended processes when they take
-//! more than half of the limit, and sets the bound for slow operations once it knows how long a
-//! tick is.
+//! The keeper's work for the tracing of its node. It removes rings of ended processes when all
+//! rings take more than half of their limit, and sets the bound for slow operations once it knows
+//! how long a tick of the trace clock is.
 
 use forebay_store::{RINGS, process};
 use forebay_trace::clock::{Moment, Scale};
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering::*;
 use std::time::SystemTime;
 
-/// How long after the node's beginning a tick is measured. Nanoseconds.
+/// Minimum time after the node's start for measuring the length of a tick. Nanoseconds.
 const LONG_ENOUGH: u64 = 500_000_000;
 
-/// To be called now and then.
+/// Does the work that is due. The keeper calls it about every 2 s.
 pub fn look_after(dir: &Path, shared: &Shared) {
     set_bound(shared);
     remove_old_rings(dir, shared);
@@ -25,15 +25,15 @@ fn set_bound(shared: &Shared) {
     }
     let guess = first_slow_bound(shared.head.counter.load(Relaxed) != 0);
     let exact = Scale::between(begin, now).ticks(SLOW_BOUND);
-    // Unless another process has set one.
+    // Unless another process has set a bound already.
     let _ = (shared.head.slow_bound).compare_exchange(guess, exact, Relaxed, Relaxed);
 }
 
-/// Removes rings of ended processes, the oldest first, until all rings together take half of the
-/// memory that they may.
+/// Removes rings of ended processes, the oldest first, until all rings together take at most half
+/// of the memory that they may take.
 fn remove_old_rings(dir: &Path, shared: &Shared) {
     let limit = shared.head.rings_limit.load(Relaxed) / 2;
-    // A reader removes rings when it has taken their events.
+    // If a reader is attached, it removes the rings whose events it has read.
     if shared.head.rings.load(Relaxed) <= limit || shared.is_read() {
         return;
     }

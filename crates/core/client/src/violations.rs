@@ -1,8 +1,9 @@
-//! The pool's list of violations: operations that programs did, or were refused, against the
-//! controls of files.
+//! The pool's list of violations: operations that the controls of files forbid, and that programs
+//! did or were refused.
 //!
-//! Each is one line of JSON, appended in one write. The list is bounded: a process records the same
-//! violation of a file at most once a minute, and the list ends at [`MAX_BYTES`].
+//! Each violation is one line of JSON, appended by one write. The list is bounded: a process
+//! records the same violation of a file at most once a minute, and nothing is added beyond
+//! [`MAX_BYTES`].
 
 use crate::{Pool, PoolError};
 use rustix::fs::{Mode, OFlags};
@@ -11,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Size at which the list ends.
+/// Size from which nothing is added to the list. Bytes.
 const MAX_BYTES: u64 = 4 << 20;
-/// How long a process doesn't record the same violation again. Seconds.
+/// Minimum time between two records of the same violation by one process. Seconds.
 const REPEATS: u64 = 60;
 
-/// An operation that the controls of a file rule out.
+/// An operation that the controls of a file forbid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// Seconds since 1970.
     pub time: i64,
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
     /// The path from the root of the pool, as far as it is known.
     pub path: String,
@@ -33,7 +34,8 @@ pub struct Violation {
     pub refused: bool,
 }
 
-/// The violations that this process recorded last: a hash and the second, in one word each.
+/// The violations that this process recorded last: for each, half of its hash and the second of the
+/// record, in one word.
 static NOTED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// Whether a violation with this hash is to be recorded at second `now`.

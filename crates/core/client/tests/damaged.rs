@@ -108,7 +108,7 @@ fn a_damaged_pool_is_an_error_at_most() {
                 std::fs::write(dir.join("pool.json"), &sound).unwrap();
             }
             which => {
-                // The header of the control region, or of the map, or its length.
+                // The damaged file is the control region or the map: its header or its length.
                 let path = dir.join(["control", "map-0"][which - 1]);
                 let file = std::fs::File::options()
                     .read(true)

@@ -1,5 +1,4 @@
-//! Pools that are removed while another process still creates a part of them, as after a cancelled
-//! start.
+//! Removal of pools while another process still creates a part of them, as after a cancelled start.
 
 use forebay_client::{CreateOptions, Pool};
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ impl Drop for Home {
     }
 }
 
-/// Puts files into the pool while its directory exists, for at most `time`.
+/// Creates files in the pool's directory while it exists, for at most `time`.
 fn makes_a_node(pool: &Path, time: Duration) {
     let end = Instant::now() + time;
     for n in 0.. {

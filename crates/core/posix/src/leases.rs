@@ -64,7 +64,7 @@ impl Fs {
     /// is one yet.
     ///
     /// # Errors
-    /// ETXTBSY: the opener has to wait for the lease's owner. EAGAIN: so it does, but has
+    /// ETXTBSY: the opener has to wait for the lease's owner. EAGAIN: the same with
     /// O_NONBLOCK.
     #[inline]
     pub(crate) fn heed_leases(

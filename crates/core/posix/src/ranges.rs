@@ -7,7 +7,7 @@
 //! whole blocks, and evicts none of them while the file is open.
 //!
 //! A process remembers which blocks are in the pool (`known_blocks.rs`), so it asks once for each
-//! block. What it remembers is valid for one *fill*: a number that distinguishes the bytes fetched
+//! block. This knowledge is valid for one *fill*: a number that distinguishes the bytes fetched
 //! since the last eviction from earlier ones. The description has the number.
 
 use crate::Fs;

@@ -1,7 +1,7 @@
-//! Asking the origin service of a pool, from its own node or from another.
+//! Sends requests to the origin service of a pool, from its own node or from another.
 //!
-//! Each wait has a bound: the origin's timeout without a sign of progress, and some seconds for a
-//! service that is being restarted.
+//! Each wait is bounded: by the origin's timeout without a sign of progress, and by some seconds
+//! for a service that is being restarted.
 
 use super::request::Request;
 use super::{MESSAGE, RESULT, SERVICE_NODE, SOCKET};
@@ -17,11 +17,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a process waits for a service that doesn't run, counted from when it last ran, and how
-/// often it checks.
+/// How long a process waits for a service that doesn't run, from the time when it last ran; and the
+/// interval between attempts to reach it.
 const RESTARTS: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
-/// Pauses between checks for a message of another node's service: the first, and the longest.
+/// Pauses between checks for a message from another node's service: the first, and the maximum.
 const FIRST_POLL_INTERVAL: Duration = Duration::from_micros(100);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -41,23 +41,24 @@ impl Refusal {
     }
 }
 
-/// The node from which a process asks.
+/// The node from which a process sends requests.
 pub struct Asker<'p> {
-    /// Its number, and its directory.
+    /// The node's number.
     pub node: u32,
     pub dir: &'p Path,
     pub cluster: Cluster<'p>,
-    /// How long it waits for a sign of progress.
+    /// Maximum time without a sign of progress.
     pub timeout: Duration,
 }
 
-/// Sends a request to the pool's origin service, and waits for the result: a text. Blocks as long
-/// as the service makes progress. If the service doesn't run, or dies meanwhile, this waits for it:
-/// each request can be repeated.
+/// Sends a request to the pool's origin service, and returns the result, a text. Blocks as long as
+/// the service makes progress. If the service doesn't run, or dies meanwhile, waits for it and
+/// sends the request again, since each request can be repeated.
 ///
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
-/// ETIMEDOUT: it made no progress for the origin's timeout. EHOSTDOWN: its node can't be reached.
+/// ETIMEDOUT: the service made no progress for the origin's timeout. EHOSTDOWN: its node can't be
+/// reached.
 pub fn ask(from: &Asker<'_>, request: &Request) -> Result<String, Refusal> {
     let mut seen = Instant::now();
     loop {
@@ -107,7 +108,7 @@ fn no_progress(timeout: Duration) -> Refusal {
     Refusal::new(Errno::TIMEDOUT, &text)
 }
 
-/// The result in a message; None: the service works on it.
+/// The result in a message. None: the message is a sign of progress.
 fn result_of(message: &[u8]) -> Option<Result<String, Refusal>> {
     let [RESULT, e0, e1, e2, e3, text @ ..] = message else {
         return None;
@@ -122,12 +123,13 @@ fn result_of(message: &[u8]) -> Option<Result<String, Refusal>> {
     })
 }
 
-/// Makes the copier of another node carry out an order. `on_progress` is called at each sign of
-/// progress.
+/// Sends an order to the copier of another node, and waits for the result. `on_progress` is called
+/// at each sign of progress.
 ///
 /// # Errors
-/// The errno of what failed there. ENOTCONN: no copier runs there. ETIMEDOUT: it made no progress
-/// for the timeout. EHOSTDOWN: the node can't be reached. After the last two, it may still work.
+/// The errno of what failed on that node. ENOTCONN: no copier runs there. ETIMEDOUT: the copier
+/// made no progress for the timeout. EHOSTDOWN: the node can't be reached. After the last two, the
+/// copier may still be carrying out the order.
 pub fn order(
     from: &Asker<'_>,
     node: u32,
@@ -143,8 +145,8 @@ pub fn order(
     )
 }
 
-/// Asks the service or the copier of another node, through this node's daemon. `on_progress` is
-/// called at each sign of progress.
+/// Sends a request to the service or the copier of another node, through this node's daemon.
+/// `on_progress` is called at each sign of progress.
 fn ask_there(
     cluster: &Cluster<'_>,
     node: NodeId,
@@ -183,7 +185,8 @@ fn ask_there(
     }
 }
 
-/// Asks the service of this node. `seen`: when it was last there.
+/// Sends a request to the service of this node. Sets `seen` to the last time when the service was
+/// running.
 fn ask_here(
     dir: &Path,
     request: &Request,
@@ -203,7 +206,7 @@ fn ask_here(
             Err(Errno::INTR) => continue,
             Err(e) => return Err(no_service(e)),
             Ok(0) => return Err(no_progress(timeout)),
-            // The end of a connection counts, too: until now the service ran.
+            // Even the end of a connection is a sign: the service ran until now.
             Ok(_) => *seen = Instant::now(),
         }
         let n = match recv(&socket, &mut message[..], RecvFlags::empty()) {

@@ -1,4 +1,4 @@
-//! A pool's configuration of its origin: where it lies, and how changes are treated by path.
+//! A pool's configuration of its origin: its location, and the modes of paths.
 
 use super::modes::{Modes, OriginMode, OriginRule};
 use super::{RANGES, TIMEOUT_MS};
@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Limits on the origin and the pool together, and the origin's usage when the pool starts.
+/// Limits on bytes and files of the origin and the pool together, and the origin's usage when the
+/// pool starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     /// Maximum number of bytes of regular files; None: no limit.
@@ -22,26 +23,29 @@ pub struct Quota {
 pub struct OriginConfig {
     /// An absolute path, outside the pool, or the address of a bucket: `s3://BUCKET/PREFIX`.
     pub path: String,
-    /// The inode number of the directory: a host on which it differs has another directory there.
+    /// The inode number of the directory. A host where the number differs has another directory at
+    /// this path.
     #[serde(default)]
     pub inode: u64,
-    /// The directory of the pool that stands for the origin: `/` or `/data`.
+    /// The directory of the pool that corresponds to the origin: `/` or `/data`.
     pub at: String,
     /// The mode of paths that no rule matches.
     pub mode: OriginMode,
-    /// Modes by path; the last rule that matches counts.
+    /// Modes by path. If several rules match, the last one applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<OriginRule>,
-    /// How long a file rests before its changes are written to the origin. Milliseconds.
+    /// How long a file must be unchanged before its changes are written to the origin.
+    /// Milliseconds.
     pub lag_ms: u64,
-    /// How long a request may make no progress before it fails with ETIMEDOUT. Milliseconds; more
-    /// than 1000, the interval between signs of progress.
+    /// Maximum time that a request may make no progress; then it fails with ETIMEDOUT.
+    /// Milliseconds; more than 1000, the interval between signs of progress.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u64,
-    /// Limit on bytes per second from and to the origin, for all nodes together.
+    /// Maximum number of bytes per second from and to the origin, for all nodes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<u64>,
-    /// Size from which a file that is opened for reading only is fetched by ranges. Bytes.
+    /// Minimum size of files that are fetched by ranges when they are opened for reading only.
+    /// Bytes.
     #[serde(default = "ranges")]
     pub ranges: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +66,7 @@ impl OriginConfig {
         self.path.starts_with("s3://")
     }
 
-    /// How long a request may make no progress.
+    /// Maximum time that a request may make no progress.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
@@ -73,8 +77,8 @@ impl OriginConfig {
         modes.mode(&modes.at(path))
     }
 
-    /// The mode of a path of the pool at which a directory is, or may be. One in which files may
-    /// have another mode than `off` is in the pool, and so is the origin's root.
+    /// The mode of a path of the pool that leads to a directory, or may do so. A directory is in
+    /// the pool if files in it may have another mode than `off`; so is the origin's root.
     pub fn mode_of_dir(&self, path: &[u8]) -> OriginMode {
         match self.mode_of(path) {
             OriginMode::Off => {
@@ -89,12 +93,12 @@ impl OriginConfig {
         }
     }
 
-    /// The modes of paths, for callers that check many.
+    /// The modes of paths, for callers that look up many.
     pub fn modes(&self) -> Modes {
         Modes::new(&self.rules, self.mode)
     }
 
-    /// Why this host doesn't see the origin by its path; None if it does.
+    /// Why this host can't see the origin at its path; None if it can.
     pub fn unseen(&self) -> Option<String> {
         match std::fs::read_dir(&self.path).and_then(|_| std::fs::metadata(&self.path)) {
             Err(e) => Some(e.to_string()),
@@ -110,7 +114,7 @@ impl OriginConfig {
         self.mode == mode || self.rules.iter().any(|rule| rule.mode == mode)
     }
 
-    /// The path in the pool of a path of the origin.
+    /// The path in the pool of a path relative to the origin.
     pub fn pool_path(&self, relative: &[u8]) -> Vec<u8> {
         let at = self.at.trim_end_matches('/').as_bytes();
         match relative {
@@ -120,8 +124,8 @@ impl OriginConfig {
         }
     }
 
-    /// The path at the origin of a path of the pool, relative to [`OriginConfig::path`]; None if
-    /// the origin isn't behind it.
+    /// The path at the origin of a path of the pool, relative to [`OriginConfig::path`]. None if
+    /// the origin doesn't cover the path.
     pub fn relative<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let at = self.at.trim_end_matches('/').as_bytes();
         match path.strip_prefix(at)? {
@@ -185,7 +189,7 @@ mod tests {
         assert_eq!(lead("/", "mesh"), Lead::OriginUnlessDirectory);
         assert_eq!(lead("/mesh", "x"), Lead::Pool);
         assert_eq!(lead("/mesh/deep", "x"), Lead::Pool);
-        // A directory of that name may hold others.
+        // A directory of that name may hold files with another mode.
         assert_eq!(lead("/mesh/deep", "x.tmp"), Lead::OriginUnlessDirectory);
         assert_eq!(lead("/a", "b"), Lead::OriginUnlessDirectory);
         assert_eq!(lead("/a", "c"), Lead::Origin);
@@ -211,7 +215,7 @@ mod tests {
         };
         assert_eq!(all.mode_of_dir(b"/"), OriginMode::WriteBack);
         assert!(outer("/", &all.modes()));
-        // Another directory than the intended one, and none.
+        // Another directory than the configured one, and none.
         let here = |inode| OriginConfig {
             path: "/".into(),
             inode,

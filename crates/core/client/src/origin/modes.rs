@@ -1,22 +1,23 @@
-//! Modes of paths, computed name by name as a path is resolved; where an entry lies that follows.
+//! Modes of paths, computed name by name as a path is resolved. The modes decide whether an entry
+//! is in the pool or at the origin.
 
 use forebay_controls::Pattern;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The treatment of changes of files that the origin has.
+/// How changes of files that are at the origin are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OriginMode {
     /// Never in the pool: programs use the origin's own files.
     Off,
-    /// Nothing can be changed.
+    /// No file can be changed.
     ReadOnly,
     /// Changes are written to the origin in the background.
     #[default]
     WriteBack,
-    /// As write-back; fsync(2) and close(2) return when the origin has them.
+    /// As write-back, but fsync(2) and close(2) return only when the origin has the changes.
     WriteThrough,
     /// Changes are never written to the origin.
     Scratch,
@@ -60,7 +61,7 @@ impl FromStr for OriginMode {
 /// The mode of the paths that match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginRule {
-    /// As in rules of controls: `/out/**`, from the root of the pool.
+    /// A pattern as in rules of controls: `/out/**`, from the root of the pool.
     pub path: String,
     pub mode: OriginMode,
 }
@@ -71,7 +72,7 @@ pub struct Modes {
     mode: OriginMode,
 }
 
-/// A path as the patterns see it: the state of each.
+/// The state of matching each pattern at a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModesAt(Vec<u64>);
 
@@ -94,14 +95,14 @@ impl Modes {
         }
     }
 
-    /// The state of the patterns at a path of the pool.
+    /// The state of matching the patterns at a path of the pool.
     pub fn at(&self, path: &[u8]) -> ModesAt {
         let names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
         let root = ModesAt(self.rules.iter().map(|(p, _)| p.root()).collect());
         names.fold(root, |at, name| self.below(&at, name))
     }
 
-    /// The state of the patterns at the entry `name` of a directory.
+    /// The state of matching the patterns at the entry `name` of a directory.
     pub fn below(&self, at: &ModesAt, name: &[u8]) -> ModesAt {
         let all = self.rules.iter().zip(&at.0);
         ModesAt(all.map(|((p, _), state)| p.below(*state, name)).collect())
@@ -113,8 +114,8 @@ impl Modes {
         found.map_or(self.mode, |((_, mode), _)| *mode)
     }
 
-    /// Whether a directory is in the pool: it, or something below, may have another mode than
-    /// `off`.
+    /// Whether a directory is in the pool: the directory, or something below it, may have another
+    /// mode than `off`.
     pub(super) fn is_in_pool(&self, at: &ModesAt) -> bool {
         let mut all = self.rules.iter().zip(&at.0);
         self.mode(at) != OriginMode::Off
@@ -127,7 +128,7 @@ impl Modes {
             if *mode == OriginMode::Off && pattern.goes_on(*state) {
                 return true;
             }
-            // Earlier rules don't count in it.
+            // Earlier rules have no effect in the directory.
             if *mode != OriginMode::Off && pattern.matches_all_in(*state) {
                 return false;
             }
@@ -135,7 +136,7 @@ impl Modes {
         self.mode == OriginMode::Off
     }
 
-    /// Where the entry `name` of a directory is.
+    /// Where the entry `name` of a directory is: in the pool, or at the origin.
     pub fn lead(&self, dir: &ModesAt, name: &[u8]) -> Lead {
         let at = self.below(dir, name);
         match (self.mode(&at), self.is_in_pool(&at)) {

@@ -1,13 +1,12 @@
-//! The tables of requests to the origin service and of orders to copiers, and the messages that
-//! follow from them.
+//! The tables of requests to the origin service and of orders to copiers, and their messages.
 //!
-//! A message is the request's number, one byte, and its fields in their order, by the codec of all
-//! messages ([`forebay_store::codec`]). Two requests with one number don't compile. Numbers are never
-//! used again for another request: the next one is 41; of orders, 5.
+//! A message consists of the request's number (one byte) and its fields in order, encoded by the
+//! codec of all messages ([`forebay_store::codec`]). Two requests with one number don't compile. A
+//! number is never used again for another request: the next free one is 41; for orders, 5.
 //!
-//! Requests between nodes have a macro of their own (`cluster/src/peers/requests.rs`): it makes
-//! functions with typed replies. These are values, since they are passed on whole, through the
-//! daemon of another node if need be, and their reply is a text.
+//! Requests between nodes have another macro (`cluster/src/peers/requests.rs`), which makes
+//! functions with typed replies. The requests here are values, since they are passed on whole,
+//! through the daemon of another node if need be, and their reply is a text.
 
 use super::{MESSAGE, RESULT};
 use forebay_store::ObjectId;
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 type Bytes = Vec<u8>;
 
-/// An enumeration of requests and its codec: name, number and fields of each.
+/// Defines an enumeration of requests and its codec: name, number and fields of each.
 macro_rules! requests {
     (
         $(#[$doc:meta])+
@@ -58,14 +57,14 @@ macro_rules! requests {
 requests! {
     /// A request to the origin service.
     Request {
-        /// The entries of a directory.
+        /// Fetches the entries of a directory.
         Entries 0 { dir: ObjectId }
-        /// The bytes of a file, which has had this name. With `cut`, no bytes are fetched: the file
-        /// is about to be truncated to nothing.
+        /// Fetches the bytes of a file, which has had this name. With `cut`, no bytes are fetched:
+        /// the file is about to be truncated to nothing.
         Bytes 1 { id: ObjectId, dir: ObjectId, name: Bytes, cut: bool }
-        /// The object is to lose this name.
+        /// Removes this name of the object.
         Remove 3 { dir: ObjectId, name: Bytes, id: ObjectId }
-        /// The object under the first name is to get the second one, which `replaced` has.
+        /// Renames the object from the first name to the second, which `replaced` has.
         Rename 4 {
             from: (ObjectId, Bytes),
             to: (ObjectId, Bytes),
@@ -73,44 +72,44 @@ requests! {
             replaced: Option<ObjectId>,
             may_replace: bool,
         }
-        /// All changes below this path of the pool are to be copied to the origin.
+        /// Copies all changes below this path of the pool to the origin.
         Sync 5 { path: Bytes }
-        /// Bytes of clean files below this path are to leave the pool.
+        /// Evicts the bytes of clean files below this path.
         Evict 6 { path: Bytes }
-        /// The bytes of all files below this path are to be in the pool.
+        /// Fetches the bytes of all files below this path.
         Prefetch 7 { path: Bytes }
-        /// How things stand.
+        /// Returns the state of the service.
         Status 8 {}
-        /// The object, which has had the first name, is to get one more.
+        /// Gives the object, which has had the first name, the second name, too.
         Link 9 { id: ObjectId, known: (ObjectId, Bytes), to: (ObjectId, Bytes) }
-        /// A writer needs room for this many bytes of this file.
+        /// Makes room for this many bytes that are about to be written to this file.
         Room 11 { id: ObjectId, bytes: u64 }
-        /// The changes of a file, which has had this name, are to be at the origin.
+        /// Copies the changes of a file, which has had this name, to the origin.
         SyncFile 12 { id: ObjectId, dir: ObjectId, name: Bytes }
-        /// Pins everything below this path: it isn't evicted. Or unpins it.
+        /// Pins everything below this path, so that it isn't evicted; or unpins it.
         Pin 13 { path: Bytes, is_pinned: bool }
         /// Stops writing back in the background (true), or resumes it.
         Hold 15 { is_held: bool }
-        /// The `user.*` attributes of a released file, which has had this name, are to be in the
-        /// pool.
+        /// Fetches the `user.*` attributes of a released file, which has had this name.
         Attributes 17 { id: ObjectId, dir: ObjectId, name: Bytes }
-        /// A range of a file, which was opened for reading by this name, is to be in the pool;
-        /// nothing of it is, with a length of 0: it has just been opened. The reply is the number
-        /// of the fill ([`forebay_store::control_region::Open::fill`]), or nothing if the whole
-        /// file is in the pool.
+        /// Fetches a range of a file that was opened for reading by this name. With a length of 0,
+        /// fetches nothing: the file has just been opened. The reply is the number of the fill
+        /// ([`forebay_store::control_region::Open::fill`]), or empty if the whole file is in the
+        /// pool.
         Range 18 { id: ObjectId, dir: ObjectId, name: Bytes, at: u64, length: u64 }
-        /// A node needs this many bytes and files more of the quota than its grant.
+        /// Adds this many bytes and files of the quota to the node's grant.
         Grant 19 { node: u32, bytes: u64, files: u64 }
-        /// The quota's limits are these from now on; None: no limit.
+        /// Sets the quota's limits. None: no limit.
         Quota 20 { bytes: Option<u64>, files: Option<u64> }
-        /// Limits and usage of the quota: a [`QuotaStatus`] as JSON; the reply is empty if there is
-        /// none.
+        /// Returns limits and usage of the quota: a [`QuotaStatus`] as JSON, or an empty reply if
+        /// there is no quota.
         Usage 21 {}
-        /// The directory is to be at the origin, too.
+        /// Makes the directory at the origin, too.
         Settle 30 { dir: ObjectId }
-        /// The pool is to show those entries of the directory that are at the origin only.
+        /// Makes the pool show those entries of the directory that are at the origin only.
         OriginOnly 31 { dir: ObjectId }
-        /// To a copier, by the service of this number. Higher numbers replace lower ones.
+        /// Sends an order to a copier, from the service with this number. A service with a higher
+        /// number replaces one with a lower number.
         Order 40 { service: u64, order: Order }
     }
 }
@@ -119,15 +118,16 @@ requests! {
     /// An order of the service to the copier of another node, which moves the bytes of files on
     /// that node. Paths are relative to the origin.
     Order {
-        /// Copies `length` bytes at `at` of this version of a file in. The reply is the bytes
-        /// copied, without holes.
+        /// Copies `length` bytes at `at` of this version of a file into the pool. The reply is the
+        /// number of bytes copied, holes not counted.
         Copy 1 { id: ObjectId, path: Bytes, version: u64, at: u64, length: u64 }
-        /// Writes files of a directory back; with `compares`, those of the same size and time, too.
-        /// The reply is the copier's report.
+        /// Writes files of a directory back. With `compares`, also those that have the same size
+        /// and time at the origin. The reply is the copier's report.
         Write 2 { path: Bytes, names: List<Bytes>, compares: bool }
-        /// Checks whether a file exists: whether the copier sees the same directory as the service.
+        /// Checks whether a file exists, and thereby whether the copier sees the same directory as
+        /// the service.
         Look 3 { path: Bytes }
-        /// Stops all orders with lower numbers, and waits until they have ended.
+        /// Stops all orders of services with lower numbers, and waits until they have ended.
         Stop 4 {}
     }
 }
@@ -138,13 +138,13 @@ impl Request {
         encode(self)
     }
 
-    /// The request in a message; None if it is none.
+    /// The request in a message; None if the message has none.
     pub fn decode(bytes: &[u8]) -> Option<Request> {
         decode(bytes)
     }
 }
 
-/// Limits of the quota, None if there is none, and what counts against it. Bytes and files.
+/// Limits of the quota (None: no limit), and its usage. Bytes and files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaStatus {
     pub bytes: Option<u64>,
@@ -153,7 +153,7 @@ pub struct QuotaStatus {
     pub used_files: u64,
 }
 
-/// The final message: an errno, or 0, and a text.
+/// Encodes the final message of a reply: an errno or 0, and a text.
 pub fn encode_result(error: i32, text: &str) -> Vec<u8> {
     let most = MESSAGE - 5;
     let mut end = text.len().min(most);

@@ -8,11 +8,11 @@
 //!                                   CLAIMED          ABANDONED --------> FREE
 //! ```
 //! The requester owns the cell in `CLAIMED` and `DONE`, the daemon in `TAKEN` and `ABANDONED`. In
-//! `POSTED` it belongs to the side that changes the state first. With [`HELD`] the network may
-//! still be using the cell's bytes: the requester may read the reply, but leaves it to the daemon
-//! to free the cell.
+//! `POSTED` the cell belongs to the side that changes the state first. With [`HELD`] the network
+//! may still be using the cell's bytes: the requester may read the reply, but the daemon frees the
+//! cell.
 //!
-//! The cell of a one-way request (`one_way`) is the daemon's from `POSTED` on, even if the
+//! The cell of a one-way request (`one_way`) belongs to the daemon from `POSTED` on, even if the
 //! requester dies: the daemon frees the cell instead of setting `DONE`.
 
 use super::SMALL_BODY;
@@ -39,17 +39,17 @@ fn change(word: &AtomicU32, from: u32, to: u32) -> bool {
     word.compare_exchange(from, to, AcqRel, Acquire).is_ok()
 }
 
-/// Requirements on a cell.
+/// A request for a cell: its requester, and what the cell must hold.
 pub struct Claim {
     /// The requesting process (owner word), and the program in it.
     pub me: u64,
     pub image: u64,
     /// The node to which the request is sent.
     pub node: NodeId,
-    /// Bytes of the body, or of the room for a received one.
+    /// Number of bytes of the body that is sent, or of the space for one that is received.
     pub body: usize,
-    /// The reply may stay uncollected for long. Such requests get only large cells, and at most
-    /// half of these.
+    /// The reply may stay uncollected for long. Only large cells are used for such requests, and at
+    /// most half of these.
     pub is_kept: bool,
 }
 
@@ -61,10 +61,10 @@ impl Cell {
 }
 
 impl Shared {
-    /// Claims a free cell.
+    /// Claims a free cell. Returns its index.
     ///
     /// # Errors
-    /// The word to sleep on until a cell may be free.
+    /// The word on which to sleep until a cell may be free.
     pub fn claim(&self, claim: &Claim) -> std::result::Result<usize, &AtomicU32> {
         let header = self.header();
         let mine = |index: usize, before: usize, of: usize| {
@@ -72,7 +72,7 @@ impl Shared {
             if cell.owner.load(Relaxed) != 0 {
                 return None;
             }
-            // The share of a node is checked only when many cells are taken.
+            // The share of a node is checked only when many cells are in use.
             if before >= of / 8 * 3 && self.cells_for(claim.node, of) >= of / 4 * 3 {
                 return Some(Err(header.share_of(claim.node.0)));
             }
@@ -80,7 +80,7 @@ impl Shared {
             took.ok()?;
             cell.image.store(claim.image, Relaxed);
             cell.node.store(claim.node.0, Relaxed);
-            // Any other state is corrupt: this cell stays unused.
+            // A cell that is in any other state is corrupt, and stays unused.
             cell.pass(FREE, CLAIMED).then_some(Ok(index))
         };
         let found = if claim.is_kept {
@@ -96,8 +96,8 @@ impl Shared {
         found.unwrap_or(Err(&header.room))
     }
 
-    /// Number of the first `of` cells that are taken for `node`. A node that doesn't answer must
-    /// not get all cells.
+    /// Number of cells in use for requests to `node`, among the first `of` cells. A node that
+    /// doesn't answer must not get all cells.
     fn cells_for(&self, node: NodeId, of: usize) -> usize {
         let theirs = |&i: &usize| {
             let cell = self.cell(i);
@@ -138,7 +138,8 @@ impl Shared {
         got
     }
 
-    /// Whether to search for cells of dead processes now; true for only one of the waiting threads.
+    /// Whether the calling thread is to search for cells of dead processes now. Returns true to
+    /// only one of the waiting threads.
     fn may_reclaim(&self, now: u64) -> bool {
         let last = &self.header().reclaimed;
         let before = last.load(Relaxed);
@@ -163,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// Called when the requester no longer needs the cell, whatever its state.
+    /// Gives up a cell, in whatever state it is. Called when the requester no longer needs it.
     pub fn leave(&self, index: usize) {
         let cell = self.cell(index);
         loop {
@@ -183,7 +184,8 @@ impl Shared {
         self.reclaim(me, |_, owner| owner != me && !process::runs(owner))
     }
 
-    /// Reclaims the cells that the program before exec left in this process. Returns their number.
+    /// Reclaims the cells that this process claimed before exec, in its previous program. Returns
+    /// their number.
     pub fn reclaim_own(&self, me: u64, image: u64) -> usize {
         self.reclaim(me, |cell, owner| {
             owner == me && cell.image.load(Relaxed) != image
@@ -198,12 +200,12 @@ impl Shared {
             if owner == 0 || !lost(cell, owner) {
                 continue;
             }
-            // A one-way request of a dead process is still to be sent.
+            // A posted one-way request of a dead process must still be sent.
             if cell.one_way.load(Acquire) != 0 && cell.state.load(Acquire) != CLAIMED {
                 continue;
             }
             let taken = cell.owner.compare_exchange(owner, me, AcqRel, Relaxed);
-            // An abandoned cell that the network uses is freed by the daemon.
+            // The daemon frees an abandoned cell that the network uses.
             if taken.is_ok() && cell.state.load(Acquire) != ABANDONED | HELD {
                 self.leave(index);
                 count += 1;
@@ -212,7 +214,7 @@ impl Shared {
         count
     }
 
-    /// Signals that a one-way request was posted: the daemon needn't wake for it at once.
+    /// Signals that a one-way request was posted. A daemon that only dozes isn't woken.
     pub fn ring_softly(&self) {
         if self.header().sleeps.load(SeqCst) == ASLEEP {
             self.ring();

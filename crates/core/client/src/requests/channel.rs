@@ -1,8 +1,8 @@
-//! The requesters' side of the request cells: a process's store reaches other nodes through it.
+//! The requesters' side of the request cells: through it a process's store sends requests to peers.
 //!
-//! Runs inside any program: on any thread, in forked children, and in vfork children. The latter
-//! use their parent's memory but have cells of their own, since the owner of a cell is the process
-//! id, which the kernel is asked for each time. No lock is held while waiting.
+//! Runs inside any program: on any thread, in forked children, and in vfork children. A vfork child
+//! runs in its parent's memory but has cells of its own: the owner of a cell is a process id, which
+//! is read from the kernel each time. No lock is held while waiting.
 
 use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED, TAKEN};
 use super::region::{Shared, random};
@@ -18,30 +18,31 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
-/// The daemon may report the end of the request timeout up to this much earlier, to callers that
-/// can't wait for the daemon's reply either. Nanoseconds.
+/// How much earlier than the requester the daemon may reach the end of the request timeout, and
+/// report it to callers that can't wait for the daemon's reply either. Nanoseconds.
 const EARLY_REPORT: u64 = 300_000_000;
 /// Maximum time a waiting thread sleeps before it checks the clock again.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a thread spins for a reply before it sleeps, which saves the daemon a wake-up.
-/// Nanoseconds.
+/// How long a thread spins for a reply before it sleeps. A reply in that time saves the daemon a
+/// wake-up. Nanoseconds.
 const SPIN: u64 = 40_000;
 /// A gap in the clock longer than this means that other tasks had the core. Nanoseconds.
 const PREEMPTED: u64 = 20_000;
-/// After such a gap, how long no thread spins. Nanoseconds.
+/// How long no thread spins after such a gap. Nanoseconds.
 const NO_SPIN: u64 = 50_000_000;
-/// After `MISSES` spins in a row without success, only one request in `ONE_IN` spins.
+/// After `MISSES` spins in a row without a reply, only one request in `ONE_IN` spins.
 const MISSES: u32 = 4;
 const ONE_IN: u32 = 32;
-/// Limit on one caller's requests in progress.
+/// Maximum number of one caller's requests in progress.
 const MAX_CALLER_REQUESTS: usize = 64;
-/// Shortest time between two messages of a process about the same node. Nanoseconds.
+/// Minimum time between two messages of a process about the same node. Nanoseconds.
 const REPORT_INTERVAL: u64 = 60_000_000_000;
 
-/// Identifies this program, as opposed to the one before exec; 0: not set yet.
+/// A random number of this program, which distinguishes it from the one before exec; 0: not set
+/// yet.
 static IMAGE: AtomicU64 = AtomicU64::new(0);
 
-/// The way to other nodes, for a process of this node.
+/// Sends requests to peers, for a process of this node.
 pub struct Channel {
     shared: Shared,
     me: NodeId,
@@ -53,7 +54,8 @@ pub struct Channel {
     loading: ProcessLock,
     /// Owner word of the process that sent the last request.
     owner: AtomicU64,
-    /// Spins without success since the last successful one; and until when not to spin.
+    /// Number of spins without a reply since the last successful one, and the time until which no
+    /// thread spins.
     misses: AtomicU32,
     no_spin_until: AtomicU64,
 }
@@ -80,8 +82,8 @@ impl Channel {
             misses: AtomicU32::new(0),
             no_spin_until: AtomicU64::new(0),
         };
-        // Without a start time, this process can't be distinguished from a later one with the same
-        // id.
+        // Without its start time, this process couldn't be distinguished from a later one with the
+        // same id.
         let own = process::own_word()?;
         channel.owner.store(own, Relaxed);
         channel.shared.reclaim_own(own, IMAGE.load(Relaxed));
@@ -97,7 +99,7 @@ impl Channel {
         if known != 0 && process::pid_of(known) == process::pid() {
             return known;
         }
-        // In a forked child, which can't be given an error.
+        // Only in a forked child, to which no error can be returned.
         let own = process::own_word_or_id();
         self.owner.store(own, Relaxed);
         own
@@ -108,7 +110,7 @@ impl Channel {
         if self.shared.header().map.load(Acquire) != self.version.load(Acquire) {
             self.load_map();
         }
-        // SAFETY: made from a box, and never dropped: others may be using it.
+        // SAFETY: made from a box, and never dropped: other threads may be using it.
         unsafe { self.map.load(Acquire).as_ref() }
     }
 
@@ -121,13 +123,14 @@ impl Channel {
         }
         let read = std::fs::read(&self.map_path).ok();
         let Some(new) = read.and_then(|bytes| PoolMap::decode(&bytes).ok()) else {
-            // The map exists but can't be read now (no descriptors?); the next call tries again.
+            // The map exists but can't be read now (perhaps no descriptor is free); the next call
+            // tries again.
             return;
         };
         // SAFETY: as in `map`.
         let old = unsafe { self.map.load(Acquire).as_ref() };
         // Only the slices are needed here; addresses are for the daemon. The old map stays in
-        // memory.
+        // memory, since other threads may be using it.
         if old.is_none_or(|old| old.slices() != new.slices()) {
             self.map.store(Box::into_raw(Box::new(new)), Release);
         }
@@ -138,7 +141,7 @@ impl Channel {
         clock() + u64::from(self.shared.header().request_timeout.load(Relaxed)) * 1_000_000
     }
 
-    /// Copies a request into a cell, which is this thread's until it is posted.
+    /// Copies a request into a cell, which belongs to this thread until it is posted.
     ///
     /// # Safety
     /// `bytes` must be readable.
@@ -160,7 +163,8 @@ impl Channel {
         self.shared.reserve(index, len)?;
         let cell = self.shared.cell(index);
         let head = request.head;
-        // SAFETY: the area has room for it (checked by `ask`), and is this thread's.
+        // SAFETY: `ask` has checked that the area has space for the head; it belongs to this
+        // thread.
         unsafe {
             std::ptr::copy_nonoverlapping(head.as_ptr(), self.shared.head_at(index), head.len())
         };
@@ -224,8 +228,8 @@ impl Channel {
         false
     }
 
-    /// Waits for the reply. False if it hasn't come by `until`, or by the later time to which the
-    /// daemon has moved the deadline because the other node is at work.
+    /// Waits for the reply. Returns false if it hasn't come by `until`, or by a later deadline that
+    /// the daemon has set since the peer reported progress.
     fn wait(&self, index: usize, until: u64) -> bool {
         let cell = self.shared.cell(index);
         if self.spin(&|| cell.state.load(Acquire) & !HELD == DONE) {
@@ -253,8 +257,9 @@ impl Channel {
         }
     }
 
-    /// Called after a timeout. If this node's daemon is dead or stopped, or hasn't even taken the
-    /// request, all requests fail at once from now on, until it takes requests again.
+    /// Handles a timeout and returns its error. If this node's daemon is dead or stopped, or hasn't
+    /// even taken the request, all requests fail at once from now on, until the daemon takes
+    /// requests again.
     #[cold]
     fn gave_up(&self, index: usize) -> Errno {
         let cell = self.shared.cell(index);
@@ -264,13 +269,13 @@ impl Channel {
             return self.report_down(NodeId(cell.node.load(Relaxed)));
         }
         self.shared.header().missing.store(1, Release);
-        // If it has just woken, it checks again.
+        // A daemon that has just woken checks its cells again.
         self.shared.ring();
         self.report_down(self.me)
     }
 
-    /// Passes a result on. Before, reports to the user that this node has lost its locks on `node`,
-    /// as no errno can.
+    /// Passes a result on. If this node has lost its locks on `node`, first reports that to the
+    /// user, since no errno can.
     fn report<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
         if matches!(answer, Err(Errno::OWNERDEAD)) {
             self.report_fenced(node);
@@ -295,7 +300,8 @@ impl Channel {
         }
     }
 
-    /// Reports to the user which node is down, as no errno can. Returns the error of the request.
+    /// Reports to the user which node is down, since no errno can. Returns the error of the
+    /// request.
     #[cold]
     fn report_down(&self, node: NodeId) -> Errno {
         self.tell_down(node);
@@ -358,7 +364,7 @@ impl Channel {
                 if error == Errno::HOSTDOWN {
                     let asked = NodeId(cell.node.load(Relaxed));
                     let named = (len == 4).then(|| {
-                        // SAFETY: the area has this many bytes, and is this thread's.
+                        // SAFETY: the area has this many bytes, and belongs to this thread.
                         unsafe { std::slice::from_raw_parts(self.shared.head_at(index), len) }
                     });
                     let named = named.and_then(unreachable_in);
@@ -376,7 +382,7 @@ impl Channel {
         if len > MAX_HEAD || received > room {
             return Err(Errno::PROTO);
         }
-        // SAFETY: the area has this many bytes, and is this thread's.
+        // SAFETY: the area has this many bytes, and belongs to this thread.
         let head = unsafe { std::slice::from_raw_parts(self.shared.head_at(index), len) }.to_vec();
         if let Bytes::Receive(to, room) = bytes
             && received > 0
@@ -403,7 +409,7 @@ impl Channel {
         Ok(mine)
     }
 
-    /// Waits for the reply.
+    /// Waits for the reply and copies it out of the cell.
     ///
     /// # Safety
     /// The request's bytes must be writable.
@@ -440,7 +446,7 @@ impl Channel {
         }
     }
 
-    /// Claims a cell, waiting for one until then.
+    /// Claims a cell; waits for a free one until the time `until`.
     fn claim_waiting(&self, request: &PeerRequest<'_>, until: u64) -> Result<usize> {
         let claimed = self.shared.claim_waiting(&self.claim(request), until);
         claimed.map_err(|e| match e {
@@ -450,7 +456,7 @@ impl Channel {
     }
 }
 
-/// Counts a request that was begun at tick `begin`, and its bytes.
+/// Counts a request that began at tick `begin`, and its bytes.
 fn count(begin: u64, bytes: Bytes, answer: &Result<PeerReply>) {
     let sent = match bytes {
         Bytes::Send(_, len) => len,
@@ -467,7 +473,7 @@ fn length(bytes: Bytes) -> usize {
     }
 }
 
-/// A cell owned by this thread. Dropping it releases the cell in any state.
+/// A cell that belongs to this thread. Dropping it gives the cell up, in whatever state it is.
 struct Mine<'a> {
     shared: &'a Shared,
     index: usize,
@@ -485,7 +491,7 @@ impl Peers for Channel {
     }
 
     fn node_of(&self, slot: Slot) -> NodeId {
-        // Without a map, no slot counts as this node's, so that nothing is done on the wrong node.
+        // Without a map, no slot counts as this node's: no operation may be done on the wrong node.
         self.map()
             .map_or(NodeId(u32::MAX), |map| map.slices().node_of(slot))
     }
@@ -533,8 +539,8 @@ impl Peers for Channel {
             {
                 let until = self.until();
                 let claim = self.claim(request);
-                // A process that has cells already doesn't wait for more: two such processes could
-                // deadlock.
+                // A process that has cells already doesn't wait for more, since two such processes
+                // could deadlock.
                 let claimed = match (self.check(request), open.is_empty()) {
                     (Err(e), _) => Err(e),
                     (_, true) => self.claim_waiting(request, until),
@@ -631,7 +637,7 @@ impl Peers for Channel {
             head,
             bytes,
         };
-        // If no cell is free, wait as for a request with a reply.
+        // If no cell is free, the request is sent as one with a reply, which waits for a cell.
         let claimed = if head.len() <= MAX_HEAD {
             self.shared.claim(&self.claim(&request)).ok()
         } else {

@@ -1,14 +1,15 @@
 //! The way of a request from a process to its node's daemon, which sends it to another node.
 //!
-//! The file `requests` in the node's directory is mapped by all. It holds *cells*, each for one
-//! request and its reply ([`region`]). A process claims a free cell, copies the request in, posts
-//! it and waits for the reply ([`Channel`], which the store uses). The daemon takes posted cells
-//! and sends their bytes from where they lie ([`RequestServer`]), so it allocates nothing for them.
-//! Nobody takes a lock: atomic words in a cell say who owns it ([`cell`]).
+//! All processes of the node map the file `requests` in the node's directory. It holds *cells*,
+//! each for one request and its reply ([`region`]). A process claims a free cell, copies the
+//! request in, posts it and waits for the reply ([`Channel`], which the store uses). The daemon
+//! takes posted cells and sends their bytes directly from the file ([`RequestServer`]), so it
+//! allocates nothing for them. There are no locks: atomic words in a cell say which side owns it
+//! ([`cell`]).
 //!
 //! Any process may die at any time. A process that is short of cells reclaims those of dead
 //! processes. If the daemon holds such a cell (the network may be reading or writing it), the
-//! daemon frees it when done. If the daemon dies, cells stay as they are, and the next daemon
+//! daemon frees it when done. If the daemon dies, its cells stay as they are, and the next daemon
 //! continues with them. Every wait is bounded by the pool's request timeout.
 
 mod cell;
@@ -26,18 +27,17 @@ pub use request_server::{Body, Payload, RequestServer, Room, Taken};
 
 use forebay_placement::NodeId;
 
-/// Maximum number of bytes of a body that fits beside the head. Larger ones need a cell with a body
-/// area.
+/// Maximum number of bytes of a body in a cell without a body area: it is stored beside the head.
 pub const SMALL_BODY: usize = 16 << 10;
 
 /// The node that a failed reply (EHOSTDOWN) names in its head: it didn't answer the node to which
-/// the request was sent. None: that node itself didn't answer.
+/// the request was sent. None: the latter didn't answer.
 pub fn unreachable_in(head: &[u8]) -> Option<NodeId> {
     let number: &[u8; 4] = head.try_into().ok()?;
     Some(NodeId(u32::from_le_bytes(*number)))
 }
 
-/// The clock that all processes of a node share. Nanoseconds.
+/// The clock that all processes of a node share. Nanoseconds since an arbitrary time.
 pub fn clock() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -16,14 +16,15 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 
-/// Limit on requests in progress on a node.
+/// Maximum number of requests in progress on a node.
 pub const CELLS: usize = 256;
 /// Number of cells with an area for large bodies.
 pub const LARGE: usize = 64;
 
 /// Value of [`Header::sleeps`]: the daemon sleeps until it is woken.
 pub const ASLEEP: u32 = 1;
-/// Value of [`Header::sleeps`]: the daemon sleeps for a moment; one-way requests needn't wake it.
+/// Value of [`Header::sleeps`]: the daemon sleeps for some milliseconds; one-way requests needn't
+/// wake it.
 pub const DOZING: u32 = 2;
 
 const SHARES: usize = 16;
@@ -34,25 +35,25 @@ const HEAD_AREA: usize = MAX_HEAD + SMALL_BODY;
 const BODIES_AT: usize = HEADS_AT + CELLS * HEAD_AREA;
 const LEN: usize = BODIES_AT + LARGE * MAX_BODY;
 
-/// Fixed part at the start.
+/// The header, at the start of the file.
 #[repr(C, align(64))]
 pub struct Header {
     magic: AtomicU64,
-    /// Identifies this node's requests among those of all nodes; random.
+    /// A random number that distinguishes this node's requests from those of all other nodes.
     pub id: AtomicU64,
-    /// The last request number given out.
+    /// The last request number that was assigned.
     pub numbers: AtomicU64,
-    /// The daemon's owner word ([`forebay_store::process::own_word`]); 0: none so far.
+    /// The daemon's owner word ([`forebay_store::process::own_word`]); 0: no daemon so far.
     pub daemon: AtomicU64,
-    /// Counts the versions of the file `map`; 0: there is none yet.
+    /// Counts the versions of the file `map`; 0: the file doesn't exist yet.
     pub map: AtomicU32,
     /// Request timeout. Milliseconds.
     pub request_timeout: AtomicU32,
-    /// Set when the daemon hasn't answered within the request timeout: other processes needn't wait
-    /// as long. The daemon clears it when it takes requests.
+    /// 1 after the daemon didn't answer within the request timeout: other processes needn't wait as
+    /// long. The daemon resets it when it takes requests.
     pub missing: AtomicU32,
-    /// Time without a reply from another node after which locks there are lost. Milliseconds; 0:
-    /// never.
+    /// Time after which this node's locks on a peer are lost if the peer doesn't answer.
+    /// Milliseconds; 0: never.
     pub lease: AtomicU32,
     /// Counts posted requests; the daemon sleeps on this word.
     pub bell: AtomicU32,
@@ -62,16 +63,17 @@ pub struct Header {
     pub room: AtomicU32,
     /// Number of threads that sleep on `room`.
     pub wanting: AtomicU32,
-    /// As `room`, for threads whose node has no share of cells left; indexed by the node's number.
+    /// As `room`, for threads that wait because their request's node has no share of cells left;
+    /// indexed by the node's number.
     share: [AtomicU32; SHARES],
-    /// Time of the last search for cells of dead processes.
+    /// Time of the last search for cells of dead processes ([`super::clock`]).
     pub reclaimed: AtomicU64,
-    /// A bit for each cell that is posted and that the daemon hasn't taken yet.
+    /// One bit for each cell: whether it is posted and the daemon hasn't taken it yet.
     pub posted: [AtomicU64; CELLS / 64],
 }
 
 impl Header {
-    /// The word on which threads sleep that may have no more cells for `node`.
+    /// The word on which a thread sleeps while requests to `node` may have no more cells.
     pub fn share_of(&self, node: u32) -> &AtomicU32 {
         &self.share[node as usize % SHARES]
     }
@@ -82,7 +84,7 @@ impl Header {
 pub struct Cell {
     /// Owner word of the requester; 0: the cell is free.
     pub owner: AtomicU64,
-    /// The requesting program: exec keeps the process, but not its threads.
+    /// Random number of the requesting program: exec keeps the process, but not its threads.
     pub image: AtomicU64,
     /// See [`super::cell`]. The requester sleeps on this word.
     pub state: AtomicU32,
@@ -91,26 +93,26 @@ pub struct Cell {
     pub reserved: AtomicU32,
     pub node: AtomicU32,
     pub kind: AtomicU32,
-    /// 0: no bytes; 1: bytes are sent with the request; 2: bytes come with the reply.
+    /// 0: no bytes; 1: bytes are sent with the request; 2: bytes are received with the reply.
     pub way: AtomicU32,
-    /// Bytes of the head; bytes of the body, or of the room for a received one.
+    /// Bytes of the head; bytes of the body, or of the space for a received one.
     pub head: AtomicU32,
     pub body: AtomicU32,
-    /// When the requester stops waiting ([`super::clock`]). The daemon postpones it while the other
-    /// node reports that it is at work.
+    /// When the requester stops waiting ([`super::clock`]). The daemon postpones it while the peer
+    /// reports progress.
     pub deadline: AtomicU64,
     /// The request's number; 0 until the daemon assigns one.
     pub number: AtomicU64,
-    /// Id of the home's reply records that know of the request ([`super::Replies::id`]); 0: not
+    /// Id of the home's reply cache to which the request was sent ([`super::Replies::id`]); 0: not
     /// sent.
     pub sent_to: AtomicU64,
-    /// The requester's [`forebay_trace::request`].
+    /// The requester's trace id ([`forebay_trace::request`]).
     pub traced: AtomicU64,
-    /// The reply: 0 or an errno; bytes of its head; bytes received with it.
+    /// The reply: 0 or an errno; bytes of its head; number of bytes received with it.
     pub status: AtomicU32,
     pub answer: AtomicU32,
     pub received: AtomicU32,
-    /// One-way: no process waits for the reply, and a posted cell belongs to the daemon.
+    /// 1: one-way. No process waits for the reply, and a posted cell belongs to the daemon.
     pub one_way: AtomicU32,
 }
 
@@ -145,13 +147,13 @@ impl Shared {
     }
 
     pub fn header(&self) -> &Header {
-        // SAFETY: nothing but atomics, and the region has room for it.
+        // SAFETY: the header has only atomics, and the region is large enough for it.
         unsafe { self.region.at(0) }
     }
 
     pub fn cell(&self, index: usize) -> &Cell {
         assert!(index < CELLS);
-        // SAFETY: as above.
+        // SAFETY: as for the header.
         unsafe { self.region.at(CELLS_AT + index * size_of::<Cell>()) }
     }
 
@@ -162,7 +164,7 @@ impl Shared {
         unsafe { self.region.base().add(HEADS_AT + index * HEAD_AREA) }
     }
 
-    /// Address of a body of `len` bytes; None if the cell has no room for it.
+    /// Address of a body of `len` bytes; None if the cell has no space for it.
     pub fn body_at(&self, index: usize, len: usize) -> Option<*mut u8> {
         if len <= SMALL_BODY {
             // SAFETY: inside the region.
@@ -173,8 +175,8 @@ impl Shared {
         fits.then(|| unsafe { self.region.base().add(BODIES_AT + index * MAX_BODY) })
     }
 
-    /// Allocates the pages of a cell's areas: touching them later must not fail on a full file
-    /// system.
+    /// Allocates the pages of a cell's areas, so that touching them later doesn't fail on a full
+    /// file system.
     ///
     /// # Errors
     /// ENOSPC if the file system is full.
@@ -237,7 +239,7 @@ pub fn reclaim_cells(dir: &Path) -> Result<usize> {
     Ok(shared.reclaim_dead(forebay_store::process::own_word_or_id()))
 }
 
-/// Creates the file complete, then gives it its name.
+/// Creates the complete file under another name, then links it to its own.
 fn create(dir: &Path, path: &Path) -> Result<()> {
     let part = dir.join(format!(
         "requests.{}",

@@ -1,8 +1,8 @@
-//! Records of the requests that a node's daemon has carried out for other nodes: the durable part
-//! of the reply cache. They lie in a file of the node's directory and outlive the daemon.
+//! The durable part of the reply cache: records of the requests that a node's daemon has carried
+//! out for other nodes. They are in a file of the node's directory and outlive the daemon.
 //!
 //! A request that changes something has a record from before it is carried out until the requester
-//! has the reply. So the next daemon knows which requests a killed one had begun and what their
+//! has the reply. So the next daemon knows which requests a killed daemon had begun, and what their
 //! replies were: a request that is sent again is answered, never carried out twice.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! 4 KiB   16,384 records of 256 bytes
 //! ```
 //! The file `replies` is sparse. Pages are allocated for 256 records at a time before these are
-//! touched, so that a full file system gives an error and no SIGBUS. One daemon at a time has the
+//! touched, so that a full file system gives an error and no SIGBUS. One daemon at a time uses the
 //! file, under the lock of [`super::RequestServer`]. A record's state is stored last, so that a
 //! kill leaves the old record valid.
 
@@ -26,7 +26,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Number of records of one node: 4 MiB in all, allocated as they are used.
 pub const RECORDS: usize = 16 << 10;
-/// Bytes of a reply that are kept. Of a longer reply, only the fact is recorded.
+/// Maximum number of bytes of a reply that are recorded. Of a longer reply, only its existence is
+/// recorded.
 pub const RECORDED_REPLY_BYTES: usize = 208;
 
 const MAGIC: u64 = 0x3130_5045_5259_4246; // "FBYREP01"
@@ -44,7 +45,7 @@ const LOST: u32 = 3;
 struct Header {
     magic: AtomicU64,
     id: AtomicU64,
-    /// Records below this index have pages.
+    /// Number of records that have pages; they are the first ones.
     end: AtomicU64,
 }
 
@@ -66,7 +67,7 @@ const _: () = assert!(size_of::<Record>() == 256);
 /// Outcome of a request to an earlier daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// The request was begun: it may have been carried out, or in part.
+    /// The request was begun: it may have been carried out, partly or completely.
     Begun,
     /// The request was carried out, with this reply: 0 or an errno, and the head.
     Done(u32, Vec<u8>),
@@ -74,10 +75,10 @@ pub enum Known {
     Lost,
 }
 
-/// A request to an earlier daemon.
+/// A request to an earlier daemon that has a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The requester, and the request's number among its requests.
+    /// The requesting node's id, and the request's number among that node's requests.
     pub requester: u64,
     /// See `requester`.
     pub number: u64,
@@ -89,7 +90,7 @@ pub struct Left {
 
 struct Places {
     free: Vec<u32>,
-    /// Records from this index on were never used.
+    /// Number of records that have pages. Further records were never used.
     end: usize,
 }
 
@@ -101,8 +102,8 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// Opens the records of the node in `dir`, or creates them. Also returns what earlier daemons
-    /// left.
+    /// Opens the records of the node in `dir`, or creates them. Also returns the requests recorded
+    /// by earlier daemons.
     ///
     /// # Errors
     /// ENOSPC if there is no room for the first records; EINVAL for a file of another version;
@@ -136,7 +137,7 @@ impl Replies {
         Ok((replies, left))
     }
 
-    /// The records that an earlier daemon left. Reads only those that have pages.
+    /// Reads the records of earlier daemons, among those that have pages.
     fn load(&self) -> Result<Vec<Left>> {
         let mut left = Vec::new();
         let mut places = self.places();
@@ -171,13 +172,13 @@ impl Replies {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: nothing but atomics, and the region has room for it.
+        // SAFETY: the header has only atomics, and the region is large enough for it.
         unsafe { self.region.at(0) }
     }
 
     fn record(&self, index: u32) -> &Record {
         assert!((index as usize) < RECORDS);
-        // SAFETY: as above.
+        // SAFETY: as for the header.
         unsafe {
             self.region
                 .at(RECORDS_AT + index as usize * size_of::<Record>())
@@ -207,17 +208,17 @@ impl Replies {
         Ok(())
     }
 
-    /// Identifies these records. As long as it doesn't change, nothing has been forgotten.
+    /// A number that identifies these records. While it doesn't change, no record has been lost.
     pub fn id(&self) -> u64 {
         self.header().id.load(Relaxed)
     }
 
-    /// Records that a request is about to be carried out, which isn't sent again after `until`.
-    /// None if there is no room now.
+    /// Records that a request is about to be carried out; the requester won't send it again after
+    /// `until`. None if there is no space for a record now.
     pub fn begin(&self, requester: u64, number: u64, until: u64) -> Option<u32> {
         let mut places = self.places();
         if places.free.is_empty() {
-            // A tmpfs that is full now may have room later.
+            // A tmpfs that is full now may have space later.
             let _ = self.grow(&mut places);
         }
         let index = places.free.pop()?;
@@ -235,7 +236,7 @@ impl Replies {
         Some(index)
     }
 
-    /// Records that the request is about to be carried out once more.
+    /// Records that the request is about to be carried out again.
     pub fn begin_again(&self, index: u32, until: u64) {
         self.renew(index, until);
         let before = self.record(index).state.swap(BEGUN, AcqRel);
@@ -250,8 +251,7 @@ impl Replies {
         self.record(index).until.fetch_max(until, Relaxed);
     }
 
-    /// Records that the request was carried out, with this reply; None for a reply that isn't
-    /// recorded.
+    /// Records that the request was carried out, with this reply; None: the reply isn't recorded.
     pub fn done(&self, index: u32, answer: Option<(u32, &[u8])>) {
         let record = self.record(index);
         assert!(
@@ -272,7 +272,7 @@ impl Replies {
         record.state.store(state, Release);
     }
 
-    /// Whether the requester may still send the request again.
+    /// Whether the requester may still send the request again at time `now`.
     pub fn is_due(&self, index: u32, now: u64) -> bool {
         self.record(index).until.load(Relaxed) >= now
     }
@@ -301,7 +301,7 @@ impl Replies {
     }
 }
 
-/// The time that is `nanoseconds` from now, on the records' clock.
+/// The time `nanoseconds` from now, on the clock of the records.
 pub fn ahead(nanoseconds: u64) -> u64 {
     clock().saturating_add(nanoseconds)
 }

@@ -1,7 +1,7 @@
 //! The daemon's side of the request cells: takes posted requests and answers them.
 //!
-//! A cell is written by a process of the same user, which may be dying or corrupt. So every length
-//! is checked and copied when the cell is taken; later only the copy is used.
+//! A process of the same user writes the cell, and may be dying or corrupt. So every length is
+//! checked and copied when the cell is taken; later only the copy is used.
 
 use super::cell::{ABANDONED, DONE, HELD, POSTED, TAKEN};
 use super::region::{ASLEEP, CELLS, DOZING, Shared};
@@ -17,17 +17,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// How long to retry the lock: a killed daemon holds it for some instants more.
+/// How long to retry the lock: a killed daemon holds it for an instant longer.
 const DYING: Duration = Duration::from_secs(3);
-/// Maximum time the daemon sleeps before it checks the cells again, so that a corrupt bell can't make
-/// it sleep for ever.
+/// Maximum time that the daemon sleeps before it checks the cells again, so that a corrupt bell
+/// can't make it sleep for ever.
 const MAX_SLEEP: Duration = Duration::from_secs(3600);
-/// How long a one-way request may wait, so that it needn't wake the daemon. Longer than a tick of
-/// the kernel: a nearer timer would be programmed for each request, which costs 10 us in a virtual
-/// machine.
+/// Maximum time that a one-way request waits so that it needn't wake the daemon. It is longer than
+/// a tick of the kernel: a shorter timer would be programmed for each request, which costs 10 us in
+/// a virtual machine.
 const DOZE: Duration = Duration::from_millis(20);
 
-/// The daemon's side of all cells of a node. A lock allows one per node.
+/// The daemon's side of all cells of a node. A lock ensures that there is one per node.
 pub struct RequestServer {
     shared: Arc<Shared>,
     /// Owner word of this process.
@@ -61,14 +61,14 @@ impl RequestServer {
         })
     }
 
-    /// Sets the time without a reply from another node after which locks there are lost.
+    /// Sets the time after which this node's locks on a peer are lost if the peer doesn't answer.
     pub fn set_lease(&self, lease: Duration) {
         let lease = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         self.shared.header().lease.store(lease, Relaxed);
     }
 
-    /// Begins to serve. Returns the requests that the previous daemon had taken but not answered;
-    /// those that it had sent keep their number.
+    /// Begins to serve. Returns the requests that the previous daemon had taken but not answered.
+    /// Those that it had sent already have a number, and keep it.
     pub fn begin(&self, request_timeout: Duration) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
         let request_timeout = u32::try_from(request_timeout.as_millis()).unwrap_or(u32::MAX);
@@ -94,12 +94,12 @@ impl RequestServer {
         left
     }
 
-    /// Identifies this node's requests among those of all nodes.
+    /// A number that distinguishes this node's requests from those of all other nodes.
     pub fn id(&self) -> u64 {
         self.shared.header().id.load(Relaxed)
     }
 
-    /// Returns a new request number, higher than all before.
+    /// Returns a new request number, higher than all earlier ones.
     pub fn next_number(&self) -> u64 {
         let number = self.shared.header().numbers.fetch_add(1, Relaxed) + 1;
         assert!(number != 0, "numbers of requests don't run out");
@@ -111,14 +111,15 @@ impl RequestServer {
         self.shared.header().map.fetch_add(1, AcqRel);
     }
 
-    /// Returns the posted requests; sleeps until there are some. Empty once [`RequestServer::stop`]
-    /// was called.
+    /// Returns the posted requests; sleeps until there are some. After [`RequestServer::stop`],
+    /// returns an empty list at once.
     pub fn wait(&self) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
-        // Requests came a moment ago: doze.
+        // The daemon took requests a moment ago, so it first dozes instead of sleeping.
         let mut dozes = true;
         loop {
-            // A process may have given this daemon up: while it was stopped, or short of time.
+            // A process may have declared this daemon missing, while the daemon was stopped or got
+            // no processor time.
             if header.missing.load(Relaxed) != 0 {
                 header.missing.store(0, Release);
             }
@@ -163,7 +164,7 @@ impl RequestServer {
         all
     }
 
-    /// Takes a cell. A malformed request is answered here.
+    /// Takes a cell. Answers a malformed request at once and returns None.
     fn taken(&self, index: usize) -> Option<Arc<Taken>> {
         let cell = self.shared.cell(index);
         let head = cell.head.load(Relaxed) as usize;
@@ -209,14 +210,14 @@ impl Drop for RequestServer {
     }
 }
 
-/// The bytes besides the head that a request has, and how many.
+/// The bytes that are exchanged with a request besides its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// None.
+    /// No bytes.
     Nothing,
     /// Number of bytes sent with the request.
     Send(usize),
-    /// Limit on the bytes that come with the reply.
+    /// Maximum number of bytes that are received with the reply.
     Receive(usize),
 }
 
@@ -229,9 +230,9 @@ pub struct Taken {
     head: usize,
     payload: Payload,
     deadline: u64,
-    /// Whether a [`Room`] is in use.
+    /// 1 while a [`Room`] of this request exists.
     lent: AtomicU32,
-    /// Whether the cell no longer belongs to this request.
+    /// Whether this request no longer owns the cell.
     free: AtomicBool,
 }
 
@@ -261,7 +262,7 @@ impl Taken {
         self.deadline
     }
 
-    /// Makes the requester wait until then. Only before the reply.
+    /// Makes the requester wait until `deadline`. Has no effect after the reply.
     pub fn renew(&self, deadline: u64) {
         let cell = self.shared.cell(self.index);
         cell.deadline.fetch_max(deadline, AcqRel);
@@ -284,7 +285,7 @@ impl Taken {
         self.shared.cell(self.index).number.store(number, Release);
     }
 
-    /// The requester's [`forebay_trace::request`].
+    /// The requester's trace id ([`forebay_trace::request`]).
     pub fn traced(&self) -> u64 {
         self.shared.cell(self.index).traced.load(Relaxed)
     }
@@ -295,7 +296,7 @@ impl Taken {
         self.shared.cell(self.index).sent_to.load(Acquire)
     }
 
-    /// Records that the request is being sent.
+    /// Records that the request is being sent to the home with this reply cache.
     pub fn set_sent_to(&self, records: u64) {
         self.shared.cell(self.index).sent_to.store(records, Release);
     }
@@ -308,17 +309,18 @@ impl Taken {
         }
     }
 
-    /// The room for bytes that come with the reply. None if there is none, or if it is in use.
+    /// The space for bytes that are received with the reply. None if there is none, or if it is in
+    /// use.
     pub fn room(self: &Arc<Self>) -> Option<Room> {
         let has = matches!(self.payload, Payload::Receive(1..));
         let got = has && self.lent.swap(1, AcqRel) == 0;
         got.then(|| Room(self.clone()))
     }
 
-    /// Answers: 0 or an errno, the reply's head, and the number of bytes received. Only the first
-    /// answer counts.
+    /// Answers the request: 0 or an errno, the reply's head, and the number of bytes received.
+    /// Later answers to the same request are ignored.
     pub fn answer(self: Arc<Self>, status: u32, head: &[u8], received: usize) {
-        // If no other thread uses the cell's bytes, the requester may have the whole cell.
+        // If no other thread uses the cell's bytes, the requester gets the whole cell at once.
         let (last, rest) = match Arc::try_unwrap(self) {
             Ok(last) => (Some(last), None),
             Err(rest) => (None, Some(rest)),
@@ -344,7 +346,7 @@ impl Taken {
         cell.status.store(status, Relaxed);
         cell.answer.store(head.len() as u32, Relaxed);
         cell.received.store(received as u32, Relaxed);
-        // The requester can free the cell at once.
+        // From this change of state on, the requester may free the cell.
         let done = if last.is_some() { DONE } else { DONE | HELD };
         if last.is_some() {
             taken.free.store(true, Relaxed);
@@ -372,7 +374,7 @@ impl Drop for Taken {
             if state == ABANDONED | HELD {
                 return self.shared.free(self.index);
             }
-            // An unanswered request is left to the next daemon.
+            // The next daemon answers a request that wasn't answered.
             if state != DONE | HELD || cell.pass(state, DONE) {
                 return;
             }
@@ -380,7 +382,7 @@ impl Drop for Taken {
     }
 }
 
-/// Bytes of a request, sent from where they lie.
+/// Bytes of a request, sent directly from the cell.
 pub struct Body(Arc<Taken>);
 
 impl Body {
@@ -391,19 +393,19 @@ impl Body {
             return &[];
         };
         match taken.shared.body_at(taken.index, len) {
-            // SAFETY: the area has this many bytes. A correct requester leaves them alone; an
-            // incorrect one only gets other bytes sent.
+            // SAFETY: the area has this many bytes. A correct requester doesn't change them; an
+            // incorrect one only causes other bytes to be sent.
             Some(at) => unsafe { std::slice::from_raw_parts(at, len) },
             None => &[],
         }
     }
 }
 
-/// The room in which a reply's bytes are received.
+/// The space in which a reply's bytes are received.
 pub struct Room(Arc<Taken>);
 
 impl Room {
-    /// All of the room.
+    /// The whole space.
     pub fn bytes(&mut self) -> &mut [u8] {
         let taken = &self.0;
         let Payload::Receive(len) = taken.payload else {

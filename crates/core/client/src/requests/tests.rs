@@ -1,4 +1,4 @@
-//! Cells between requesters and a daemon, within one process.
+//! Tests of requesters and a daemon that use request cells, within one process.
 
 use super::*;
 use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, Peers};
@@ -94,7 +94,7 @@ fn pattern(bytes: &mut [u8]) {
 }
 
 fn ask(c: &Channel, kind: u16, head: &[u8], bytes: Bytes) -> Result<(Vec<u8>, usize), Errno> {
-    // SAFETY: the tests' own bytes.
+    // SAFETY: the bytes belong to the tests.
     unsafe { c.ask(NodeId(1), kind, head, bytes) }.map(|t| (t.head, t.received))
 }
 
@@ -201,7 +201,7 @@ fn the_next_daemon_goes_on_with_what_is_there() {
             t.set_number(server.next_number());
             t.set_sent_to(17);
         }
-        // As if the daemon were killed: nothing is given back.
+        // As if the daemon were killed: it frees no cell.
         std::mem::forget(taken);
         drop(server);
         let server = RequestServer::open(&dir.0).unwrap();
@@ -261,8 +261,8 @@ fn a_cell_isnt_used_again_while_the_network_has_it() {
     let _ = room;
 }
 
-/// Cells and header with arbitrary words: lengths are checked, nothing outside of the areas is
-/// touched, and valid requests are answered afterwards.
+/// Fills cells and header with arbitrary words. Lengths must be checked, no memory outside of the
+/// areas touched, and valid requests answered afterwards.
 #[test]
 fn corrupt_cells_do_no_harm() {
     let dir = Dir::new();
@@ -306,7 +306,7 @@ fn corrupt_cells_do_no_harm() {
             answer(taken);
         }
         drop(server);
-        // Leftovers are repaired by the next daemon, and by processes short of cells.
+        // The next daemon, and processes short of cells, repair what is left.
         let server = RequestServer::open(&dir.0).unwrap();
         server
             .begin(Duration::from_millis(500))
@@ -390,12 +390,12 @@ fn one_way_requests_arrive_even_if_requester_or_daemon_die() {
     let channel = dir.channel();
     let shared = Shared::open(&dir.0).unwrap();
     let owned = || (0..CELLS).filter(|&i| shared.cell(i).owner.load(Acquire) != 0);
-    // Without a daemon no process waits, as long as there are cells.
+    // Without a daemon no process waits while there are free cells.
     for i in 0..10u8 {
         channel.tell(NodeId(1), 1, &[i]);
     }
     assert_eq!(owned().count(), 10);
-    // One-way requests of dead processes are still to be sent.
+    // One-way requests of dead processes must still be sent.
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let dead = 2u64 << 62 | u64::from(child.id()) << 40 | 12345;
     child.wait().unwrap();
