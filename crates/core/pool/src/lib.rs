@@ -1,10 +1,10 @@
 //! The daemons of a pool of several nodes.
 //!
-//! There is one daemon per node. It is never on the path of an operation whose home is its own
-//! node. It serves the node's store to the other nodes, and joins and leaves the pool.
+//! Each node has one daemon. It serves the node's store to the other nodes, and joins and leaves
+//! the pool. Operations of programs on their own node's store don't involve it.
 //!
 //! The start of a pool's daemons ([`start`]) is a protocol without input and output, so that it can
-//! be tested with ten thousand nodes (`tests/support/sim.rs`). A running daemon is in [`daemon`].
+//! be tested with ten thousand nodes (`tests/support/sim.rs`). [`daemon`] is a running daemon.
 
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Least memory that a daemon can work with. Bytes.
+/// Minimum memory that a daemon needs. Bytes.
 pub const LEAST_MEMORY: u64 = 32 << 20;
 /// Maximum number of bytes of requests that one node has in progress.
 const MAX_IN_PROGRESS: u64 = 256 << 20;
@@ -16,11 +16,12 @@ const MAX_IN_PROGRESS: u64 = 256 << 20;
 /// Limits on a daemon. None: no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// The cores that its threads may run on.
+    /// The cores on which the daemon's threads may run.
     pub cpus: Option<Cpus>,
-    /// Memory of the daemon itself, without the pool's media and records, which all share. Bytes.
+    /// Memory of the daemon itself, without the media and records of the pool, which all processes
+    /// share. Bytes.
     pub memory: Option<u64>,
-    /// Bandwidth to other nodes, and as much from them. Bytes per second.
+    /// Maximum bandwidth to other nodes, and from them. Bytes per second.
     pub bandwidth: Option<u64>,
 }
 
@@ -41,7 +42,7 @@ impl Limits {
                 LEAST_MEMORY >> 20
             ));
         }
-        // A node's requests in progress must get through within the request timeout.
+        // All requests that a node has in progress must fit through within the request timeout.
         let least = (MAX_IN_PROGRESS as f64 / request_timeout) as u64;
         if self.bandwidth.is_some_and(|b| b < least) {
             return Err(format!(
@@ -57,19 +58,19 @@ impl Limits {
 /// A choice of cores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cpus {
-    /// A number of the host's cores.
+    /// This number of the host's cores.
     Count(usize),
     /// These cores.
     List(Vec<usize>),
 }
 
 impl Cpus {
-    /// The cores of the daemon that is number `index` of its host, out of `all`: the last ones,
-    /// since systems and schedulers begin with the first. Several daemons get different cores while
-    /// there are any.
+    /// Chooses cores out of `all` for the daemon number `index` of its host: the last ones, since
+    /// systems and schedulers use the first ones first. Several daemons get different cores while
+    /// there are enough.
     ///
     /// # Errors
-    /// A text, if a core of the list doesn't exist.
+    /// A message, if a core of the list doesn't exist.
     pub fn pick(&self, all: &[usize], index: usize) -> Result<Vec<usize>, String> {
         match self {
             Cpus::List(list) => match list.iter().find(|c| !all.contains(c)) {
@@ -89,7 +90,8 @@ impl Cpus {
     }
 }
 
-/// Parses `4`, or a list as taskset's: `0-3,8`; a list of one ends with a comma.
+/// Parses a number such as `4`, or a list such as taskset's: `0-3,8`; a list of one core ends with
+/// a comma.
 impl FromStr for Cpus {
     type Err = String;
 
@@ -127,7 +129,7 @@ pub fn cores() -> Vec<usize> {
 /// Binds all threads of this process to these cores.
 ///
 /// # Errors
-/// A text, if that isn't allowed.
+/// A message, if that isn't allowed.
 pub fn bind(cores: &[usize]) -> Result<(), String> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|c| set.set(*c));
@@ -136,8 +138,8 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
     let mut done = BTreeSet::new();
     let mut passes_without_new = 0;
     loop {
-        // A thread that was just being created has the cores of its creator, and can't be seen yet:
-        // repeat until there are no new threads, and once more.
+        // A thread that is just being created has the cores of its creator, and may not be listed
+        // yet. So the loop repeats until no new threads are listed, and once more.
         let tasks = std::fs::read_dir("/proc/self/task").map_err(|e| failed(&e))?;
         let tasks = tasks
             .flatten()
@@ -159,37 +161,37 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
     }
 }
 
-/// How a daemon divides its memory and threads.
+/// A daemon's budget of memory and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Bytes of received requests that aren't carried out yet.
+    /// Maximum number of bytes of received requests that aren't carried out yet.
     pub requests: usize,
-    /// Buffers for them that are kept for reuse.
+    /// Maximum number of unused buffers for requests that are kept for reuse.
     pub kept: usize,
-    /// Bytes of replies that aren't sent yet.
+    /// Maximum number of bytes of replies that aren't sent yet.
     pub replies: usize,
-    /// Bytes of replies in the reply cache.
+    /// Maximum number of bytes of replies in the reply cache.
     pub remembered: usize,
-    /// Threads of each class whose number is limited.
+    /// Number of threads of each class whose number is limited.
     pub threads: usize,
 }
 
 impl Budget {
     /// The budget for these limits and this number of cores.
     pub fn of(limits: &Limits, cores: Option<usize>) -> Budget {
-        // Several threads for each core: they wait most of the time.
+        // Several threads for each core, since threads wait most of the time.
         let threads = cores.map_or(32, |n| (8 * n).clamp(4, 32));
         let Some(memory) = limits.memory else {
             return Budget {
                 requests: MAX_IN_PROGRESS as usize,
                 kept: 16,
-                // Bounded by what other nodes have requested.
+                // Limited by how much other nodes have requested.
                 replies: usize::MAX,
                 remembered: 64 << 20,
                 threads,
             };
         };
-        // The program itself, its stacks and its connections come first.
+        // Half of the minimum is for the program itself, its stacks and its connections.
         let rest = (memory - memory.min(LEAST_MEMORY / 2)) as usize;
         Budget {
             requests: (rest / 2).min(MAX_IN_PROGRESS as usize),

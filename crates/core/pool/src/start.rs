@@ -1,17 +1,20 @@
 //! The protocol by which the daemons of a pool start each other.
 //!
 //! Each daemon launches its children in the [`Tree`], prepares its own node meanwhile, and reports
-//! itself and its descendants. Node 0 makes the pool map of the reports and sends it down. Each
-//! takes the map, passes it on, and is ready when all its descendants are. Then node 0 tells the
-//! user, and tells the others that they no longer depend on their parents. So every node has a
-//! handful of messages, and a start takes about one launch per level.
+//! itself and its descendants to its parent. Node 0 makes the pool map of the reports and sends it
+//! down the tree. Each daemon starts to use the map, passes it on, and is ready when all its
+//! descendants are. Then node 0 reports to the user, and tells the other daemons that they no
+//! longer depend on their parents. So each node sends and gets a handful of messages, and a start
+//! takes about as long as one launch per level.
 //!
 //! A pool has all its nodes or isn't started. A node that can't be launched, can't make its store
 //! or doesn't answer within [`subtree_timeout`] is named to the user; all others are told to stop.
-//! A daemon that loses its parent stops, and so do its descendants: nothing is left behind.
+//! A daemon that loses its parent stops, and so do its descendants, so that no process or file is
+//! left behind.
 //!
 //! This module is the protocol alone. Its driver carries out the [`Act`]s of a [`Start`] and
-//! reports [`Event`]s; nothing here waits, or knows what a launch is.
+//! reports [`Event`]s. The protocol itself never waits, and doesn't depend on how daemons are
+//! launched.
 
 use crate::Tree;
 use forebay_placement::{MapError, Node, PoolMap};
@@ -24,7 +27,7 @@ use std::time::Duration;
 pub struct Missing {
     /// The node's index in the list of hosts.
     pub node: u32,
-    /// Number of its descendants about which nothing is known, therefore.
+    /// Number of its descendants, about which nothing is known because of that.
     pub below: u32,
     /// The error, for users.
     pub why: String,
@@ -41,12 +44,12 @@ pub enum Up {
     Ready,
 }
 
-/// A message of a daemon to a child.
+/// A message from a daemon to a child.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Down {
     /// The pool map.
     Map(Arc<PoolMap>),
-    /// All are ready: the pool runs.
+    /// All nodes are ready: the pool runs.
     Go,
     /// The start has failed.
     Stop,
@@ -55,13 +58,13 @@ pub enum Down {
 /// An event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
-    /// The node's own store is made and it listens, or that failed.
+    /// This node's own store is made and the daemon listens; or that failed.
     Own(Result<Node, String>),
-    /// A message of a child.
+    /// A message from a child.
     Child(u32, Up),
     /// A child couldn't be launched, or has ended.
     Lost(u32, String),
-    /// A message of the parent.
+    /// A message from the parent.
     Parent(Down),
     /// The parent has ended.
     Orphaned,
@@ -69,16 +72,16 @@ pub enum Event {
     Late,
 }
 
-/// Actions, to be carried out in this order.
+/// Actions for the driver, to be carried out in this order.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Act {
     /// Launch the daemon of a child.
     Launch(u32),
     /// Make this node's store and listen; then report [`Event::Own`].
     Prepare,
-    /// Send this to the parent; node 0 tells the user.
+    /// Send this message to the parent; node 0 reports it to the user.
     Up(Up),
-    /// Send this to a child.
+    /// Send this message to a child.
     Down(u32, Down),
     /// Serve as a node of this pool.
     Serve(Arc<PoolMap>),
@@ -99,34 +102,35 @@ enum Phase {
     Ended,
 }
 
-/// The start of one node.
+/// The state of the start, at one node.
 #[derive(Debug)]
 pub struct Start {
     pool: [u8; 16],
     tree: Tree,
     me: u32,
     phase: Phase,
-    /// For each child, whether it has answered in this phase.
+    /// For each child, whether its answer in the present phase has arrived.
     children: BTreeMap<u32, bool>,
-    /// Whether the result of this node's own part is known.
+    /// Whether this node's own store has been prepared, or has failed.
     own: bool,
     nodes: Vec<Node>,
     missing: Vec<Missing>,
 }
 
 /// How long node `n` waits, from its own beginning, for its children to report and to be ready, if
-/// the user waits for `total`. Lower levels wait less, so that the node that gives up first is the
-/// one that knows what is missing.
+/// the user waits for `total`. Nodes at lower levels wait less, so that the first one to give up is
+/// the one that knows which nodes are missing.
 pub fn subtree_timeout(tree: &Tree, n: u32, total: Duration) -> Duration {
     let levels = tree.depth() + 1;
     total * (levels - tree.level(n).min(tree.depth())) / levels
 }
 
 impl Start {
-    /// The start of node `me` of the pool with this identity, and its first actions.
+    /// Begins the start at node `me` of the pool with this identity. Also returns the first
+    /// actions.
     pub fn new(pool: [u8; 16], tree: Tree, me: u32) -> (Start, Vec<Act>) {
         let children: BTreeMap<u32, bool> = tree.children(me).map(|c| (c, false)).collect();
-        // Children first: they take longest.
+        // Children first: their start takes longest.
         let mut acts: Vec<Act> = children.keys().map(|&c| Act::Launch(c)).collect();
         acts.push(Act::Prepare);
         let start = Start {
@@ -152,8 +156,8 @@ impl Start {
         self.phase == Phase::Ended
     }
 
-    /// Handles an event; returns the actions to carry out. Events after the end, or from a node
-    /// that isn't a child, are ignored.
+    /// Handles an event. Returns the actions to carry out. Events after the end of the start, or
+    /// from a node that isn't a child, are ignored.
     pub fn on(&mut self, event: Event) -> Vec<Act> {
         if matches!(self.phase, Phase::Running | Phase::Ended) {
             return Vec::new();
@@ -195,7 +199,7 @@ impl Start {
                 }
                 let waits = matches!(self.phase, Phase::Reported | Phase::Ready);
                 if waits && self.missing.is_empty() {
-                    // The parent, which waits longer, knows more.
+                    // The parent waits longer, and knows of more nodes.
                     return Vec::new();
                 }
             }
@@ -215,7 +219,7 @@ impl Start {
             Up::Ready if self.phase == Phase::Spreading => *answered = true,
             Up::Failed(missing) => {
                 *answered = true;
-                // The child has ended: there is no process to send to.
+                // The child has ended, so messages can't be sent to it.
                 self.children.remove(&child);
                 self.missing.extend(missing);
             }
@@ -234,8 +238,8 @@ impl Start {
     }
 
     fn go_on(&mut self) -> Vec<Act> {
-        // In the first phase all missing nodes are to be named; waiting longer in a later phase is
-        // useless.
+        // In the first phase, all answers are awaited, to name all missing nodes. In a later phase,
+        // the start fails at the first missing node.
         let gathered = self.own && self.children.values().all(|&answered| answered);
         match self.phase {
             Phase::Gathering if !gathered => Vec::new(),
@@ -259,8 +263,8 @@ impl Start {
             }
             Phase::Spreading if gathered => {
                 self.phase = Phase::Ready;
-                // The user is told last: if node 0 dies in between, either all other nodes run, or
-                // none.
+                // Node 0 reports to the user after it has sent the other nodes `Go`: if it dies in
+                // between, either all other nodes run, or none.
                 let mut acts = if self.me == 0 { self.run() } else { Vec::new() };
                 acts.push(Act::Up(Up::Ready));
                 acts

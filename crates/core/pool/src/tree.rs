@@ -1,4 +1,5 @@
-//! The tree of a start: node 0 is the root, and each node has a fixed number of children.
+//! The tree by which a pool starts: node 0 is the root, and each node has up to a fixed number of
+//! children.
 
 use std::ops::Range;
 
@@ -23,19 +24,19 @@ impl Tree {
         self.nodes
     }
 
-    /// The parent of `n`.
+    /// The parent of node `n`; None for the root.
     pub fn parent(&self, n: u32) -> Option<u32> {
         n.checked_sub(1).map(|n| n / self.fan_out)
     }
 
-    /// The children of `n`.
+    /// The children of node `n`.
     pub fn children(&self, n: u32) -> Range<u32> {
         let bounded = |n: u64| n.min(u64::from(self.nodes)) as u32;
         let first = u64::from(n) * u64::from(self.fan_out) + 1;
         bounded(first)..bounded(first + u64::from(self.fan_out))
     }
 
-    /// Number of ancestors of `n`.
+    /// Level of node `n`: the number of its ancestors.
     pub fn level(&self, mut n: u32) -> u32 {
         let mut level = 0;
         while let Some(parent) = self.parent(n) {
@@ -45,7 +46,7 @@ impl Tree {
         level
     }
 
-    /// The level of the lowest nodes.
+    /// The level of the deepest nodes.
     pub fn depth(&self) -> u32 {
         self.level(self.nodes.saturating_sub(1))
     }

@@ -1,4 +1,4 @@
-//! The state of a daemon's node, as `forebay status` and `df` request it.
+//! The state of a daemon's node, which `forebay status` and `df` request.
 
 use super::core::Core;
 use super::{Reach, wire};
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The kind of this request, the last one below the daemons' own kinds. It has no head; the reply
-/// is an [`About`] as JSON.
+/// The kind of the request for an [`About`]: the last number below the daemons' own kinds. The
+/// request has no head; the reply is an [`About`] as JSON.
 pub const ABOUT: u16 = wire::OWN - 1;
-/// Limit on the reported nodes that are out of reach.
+/// Maximum number of unreachable nodes that a reply lists.
 const MAX_UNREACHABLE_NODES: usize = 200;
 
-/// A node, as its daemon sees it.
+/// The state of a node, as its daemon sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
-    /// Since when its daemon serves. Seconds since 1970.
+    /// Time from which the node's daemon has served. Seconds since 1970.
     pub since: u64,
-    /// How full the node's media are.
+    /// The use of each of the node's media.
     pub media: Vec<MediumUsage>,
     /// Size of the node's records. Bytes.
     pub record_bytes: Option<u64>,
-    /// Bytes of the media that copies of other nodes' files take.
+    /// Number of bytes in the node's media that copies of other nodes' files use.
     #[serde(default)]
     pub copied: u64,
     /// Number of attached processes.
@@ -38,13 +38,13 @@ pub struct About {
 pub struct Unreachable {
     /// The node's number.
     pub node: u32,
-    /// Since when. Seconds since 1970.
+    /// Time from which the node couldn't be reached. Seconds since 1970.
     pub since: u64,
     /// The reason, if it is known.
     pub why: Option<String>,
 }
 
-/// State for answering [`ABOUT`].
+/// The handler of [`ABOUT`] requests.
 #[derive(Default)]
 pub struct AboutHandler {
     core: OnceLock<Weak<Core>>,
@@ -56,7 +56,7 @@ fn seconds(at: SystemTime) -> u64 {
 }
 
 impl AboutHandler {
-    /// Sets the core whose links are reported.
+    /// Sets the core, whose links are reported.
     pub fn set(&self, core: Weak<Core>) {
         let _ = self.core.set(core);
         let _ = self.since.set(seconds(SystemTime::now()));

@@ -1,8 +1,9 @@
-//! Size and usage of the whole pool. Processes ask their own daemon for it, for statfs.
+//! Capacity and usage of the whole pool, which processes request from their own daemon for
+//! statfs(2).
 //!
-//! A reply is cached for a second, so each node is asked once a second at most, however many
-//! programs ask. A node that doesn't answer soon counts with its last reply; a node that can't be
-//! reached counts as full.
+//! A result is reused for a second, so each node gets at most one request a second, however many
+//! programs call statfs. A node that doesn't answer in time counts with its last reply; a node that
+//! can't be reached counts as full.
 
 use super::about::{ABOUT, About};
 use super::core::{Core, lock};
@@ -21,19 +22,19 @@ const _: () = assert!(CAPACITY < ABOUT);
 
 /// How long a result is reused.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long the other nodes have to answer.
+/// How long a result waits for replies of the other nodes.
 const WAITS: Duration = Duration::from_millis(500);
 
-/// How many nodes, those with the most room, a reply names.
+/// Maximum number of nodes that a reply lists: those with the most room.
 const ROOMS: usize = 64;
 
-/// Size of a node, as far as its host has that much room, and how much of it is used. Bytes.
+/// Capacity of a node, as far as its host has room for it, and how much of it is used. Bytes.
 type Bytes = (u64, u64);
 
 #[derive(Default)]
 struct Known {
     since: Option<Instant>,
-    /// The other nodes.
+    /// Capacity and usage of each other node.
     nodes: HashMap<NodeId, Bytes>,
     sum: Bytes,
     /// The nodes with the most room, encoded.
@@ -63,10 +64,10 @@ impl Capacity {
                 (known.sum, known.rooms.clone())
             }
             Err(TryLockError::Poisoned(_)) => lock(&self.last).clone(),
-            // Another thread computes it. This thread waits only if there is no older result.
+            // Another thread computes the result. This thread waits only if there is no older one.
             Err(TryLockError::WouldBlock) => {
-                // Not in a match on the guard: the lock would be held while this thread waits for
-                // the writer.
+                // Not by a match on the guard of `last`: this thread would hold that lock while it
+                // waits for the other thread, which needs it.
                 let last = lock(&self.last).clone();
                 if last.0 == (0, 0) {
                     let known = lock(&self.known);
@@ -108,7 +109,8 @@ impl Known {
             let about = match waiting.wait(until, Duration::ZERO) {
                 Some((0, head, _)) => serde_json::from_slice::<About>(&head).ok(),
                 Some(_) => {
-                    // Unreachable: nothing can be written there.
+                    // The node can't be reached, so nothing can be written there: it counts as
+                    // full.
                     self.nodes.insert(node, (size, size));
                     None
                 }
@@ -116,7 +118,7 @@ impl Known {
             };
             let answers = about.is_some();
             if let Some(about) = about {
-                // Room that the node's host doesn't have isn't counted.
+                // Capacity for which the node's host has no room isn't counted.
                 let used: u64 = about.media.iter().map(|m| m.used).sum();
                 let available: u64 = about.media.iter().map(|m| m.available).sum();
                 let size = used + available;

@@ -1,4 +1,4 @@
-//! The connecting side of a [`Link`]: a thread that exists while a connection is needed.
+//! Connects a [`Link`] to its node. A thread does that, which exists while a connection is needed.
 
 use super::core::Core;
 use super::link::{Link, Live, PROBE, Reach, State};
@@ -12,13 +12,14 @@ use std::time::{Duration, Instant, SystemTime};
 /// Pause between attempts to connect.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(2);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// Time limit for a connection and the first messages on it.
+/// Time limit for making a connection and exchanging the first messages on it.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Shortest time between two log lines about a node that stays out of reach.
+/// Minimum time between two log lines about a node that stays out of reach.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Link {
-    /// Makes sure that a thread connects, or that queued requests are sent as soon as possible.
+    /// Starts the connecting thread, unless it runs. It connects if necessary, and sends the queued
+    /// requests as soon as possible.
     pub(super) fn need_connection(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.connecting {
             return;
@@ -34,7 +35,8 @@ impl Link {
         }
     }
 
-    /// The thread: tries to connect until there is a connection, or no request needs one.
+    /// Body of the connecting thread: tries to connect until there is a connection, or no request
+    /// needs one.
     fn connect(self: &Arc<Self>) {
         let mut pause = FIRST_RETRY_DELAY;
         let mut waited = false;
@@ -47,7 +49,7 @@ impl Link {
             let mut state = self.state();
             state.drop_ended();
             if state.connection.is_some() && !std::mem::take(&mut waited) {
-                // No connection now.
+                // The connection can't take more requests now.
                 state = self.pause(state, &mut pause);
             }
             if state.connection.is_none() {
@@ -79,7 +81,8 @@ impl Link {
         state: MutexGuard<'a, State>,
         pause: &mut Duration,
     ) -> MutexGuard<'a, State> {
-        // Requests for which no process waits any longer are answered in time.
+        // The pause ends at the earliest deadline of a queued request, so that the requester gets
+        // its error in time.
         let first = state.queue.iter().map(|q| q.deadline()).min();
         let left = first.map_or(*pause, |at| at.saturating_duration_since(Instant::now()));
         let (state, _) = self
@@ -96,7 +99,8 @@ impl Link {
         let most = if state.given_up(core) { PROBE } else { CONNECT };
         drop(state);
         let deadline = (Instant::now() + most).min(first.unwrap_or(Instant::now() + most));
-        // Even if no process can wait any longer, the attempt finds out what is wrong.
+        // Even if no requester waits that long, the attempt takes at least 50 ms, to find out why
+        // the node can't be reached.
         let deadline = deadline.max(Instant::now() + Duration::from_millis(50));
         let addresses = core.addresses_of(self.node);
         let mut why = format!("{} isn't in the pool's map", core.name_of(self.node));
@@ -171,7 +175,7 @@ impl Link {
         let mut state = self.state();
         state.drop_ended();
         if state.connection.is_some() {
-            // The other side has connected meanwhile.
+            // The other side has connected meanwhile: the link has that connection.
             return true;
         }
         if state.reach != Reach::Unreachable {

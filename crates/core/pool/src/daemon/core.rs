@@ -1,4 +1,4 @@
-//! State that all threads of a daemon share.
+//! The state that all threads of a daemon share.
 
 use super::home::{Served, Way};
 use super::link::{Link, NodeState};
@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Thread names for the requests of each class, in the order of [`Class`], and the limits on their
-/// number.
+/// Thread names for the requests of each class, in the order of [`Class`], and the maximum number
+/// of threads.
 const THREADS: [(&str, usize); 5] = [
     ("fb-leaf", usize::MAX),
     ("fb-entry", usize::MAX),
@@ -29,7 +29,8 @@ const THREADS: [(&str, usize); 5] = [
     ("fb-names", 1),
     ("fb-bulk", 16),
 ];
-/// With a bandwidth limit, larger bodies go where they can be delayed. Bytes.
+/// With a bandwidth limit, larger bodies are sent as separate messages, which can be delayed.
+/// Bytes.
 const INLINE_IF_LIMITED: usize = 1 << 10;
 
 pub struct Core {
@@ -40,17 +41,17 @@ pub struct Core {
     pub request_server: RequestServer,
     pub maps: Maps,
     pub reply_cache: ReplyCache<Way>,
-    /// Numbers of the requests that this daemon carries out for its own node.
+    /// Numbers of this node's unanswered requests to itself.
     pub own: Mutex<BTreeSet<u64>>,
     pub renewals: Arc<Renewals>,
     pub served: Served,
-    /// Largest body that is sent in the head of a message. Bytes.
+    /// Maximum size of a body that is sent in the head of a message. Bytes.
     pub inline: usize,
     pub transport: OnceLock<Arc<dyn Transport>>,
     pub serve: OnceLock<Arc<dyn Serve>>,
     pub links: RwLock<HashMap<NodeId, Arc<Link>>>,
     workers: [Arc<Workers>; 5],
-    /// The incarnations of the other daemons.
+    /// The last known incarnation of each other node's daemon; 0: none.
     known: Mutex<HashMap<NodeId, Arc<Mutex<u64>>>>,
     serving: AtomicBool,
     stopped: AtomicBool,
@@ -182,7 +183,8 @@ impl Core {
         }
     }
 
-    /// Whether requests of this kind may be repeated, and whether they may take long.
+    /// Whether requests of this kind may be repeated, and whether they may take longer than the
+    /// request timeout.
     fn sort_of(&self, kind: u16) -> (bool, bool) {
         let serve = self.serve.get();
         serve.map_or((false, false), |s| (s.repeatable(kind), s.is_long(kind)))
@@ -209,7 +211,7 @@ impl Core {
         );
     }
 
-    /// Registers requests that an earlier daemon left, with their numbers: none of them is settled.
+    /// Registers requests that an earlier daemon left, and that have numbers, as not settled.
     pub fn expect(&self, left: &[Arc<Taken>]) {
         for taken in left.iter().filter(|t| t.number() != 0) {
             if taken.node() == self.me {
@@ -220,7 +222,7 @@ impl Core {
         }
     }
 
-    /// Sends one-way requests that were waiting for another message.
+    /// Sends one-way requests to `node` that were waiting for another message.
     pub fn flush(&self, node: NodeId) {
         if let Some(connection) = self.link(node).and_then(|link| link.connection()) {
             connection.flush();
@@ -251,7 +253,7 @@ impl Core {
         }
     }
 
-    /// Sends a request to this node itself, which is its home.
+    /// Passes a request to this node's own store: this node is its home.
     fn ask_myself(self: &Arc<Self>, pending: Arc<PendingRequest>) {
         let Some(serve) = self.serving().cloned() else {
             return pending.fail(Errno::HOSTDOWN);
@@ -259,7 +261,8 @@ impl Core {
         let Some(class) = serve.class(pending.kind) else {
             return pending.fail(Errno::PROTO);
         };
-        // Like a remote request, it may have been begun by an earlier daemon.
+        // Like a remote request, this one may have been begun by an earlier daemon, so it needs a
+        // number.
         let mut own = lock(&self.own);
         if pending.number() == 0 {
             pending.set_number(self.request_server.next_number());
@@ -280,10 +283,10 @@ impl Core {
         lock(&self.known).entry(node).or_default().clone()
     }
 
-    /// Called when the daemon of `node` is known to have this incarnation. If an earlier one was
-    /// known, the new one is told what this node has open there. Files and locks that processes of
-    /// `node` have here stay: these processes are alive; for those that have died meanwhile, `node`
-    /// gives them back.
+    /// Called when the incarnation of `node`'s daemon has become known. If it isn't the first one,
+    /// reports to that daemon what this node has open there. Files and locks that processes of
+    /// `node` have here are kept: these processes are alive; `node` releases them for processes
+    /// that have died meanwhile.
     pub fn met(&self, node: NodeId, incarnation: u64) {
         let before = std::mem::replace(&mut *lock(&self.known(node)), incarnation);
         if before != 0
@@ -291,21 +294,22 @@ impl Core {
             && let Some(serve) = self.serve.get().cloned()
         {
             let work = move || {
-                // If the node is gone again, its next daemon is told.
+                // If the node can't be reached, its next daemon gets the report.
                 let _ = serve.restarted(node);
             };
             self.workers(Class::Composite).submit(Box::new(work));
         }
     }
 
-    /// Called when `node` has sent a message: it can be reached, whatever was found before.
+    /// Called when `node` has sent a message: the node can be reached, even if an attempt to
+    /// connect failed before.
     pub fn heard_from(&self, node: NodeId) {
         if let Some(link) = self.link(node) {
             link.heard();
         }
     }
 
-    /// Called at the start, for a node that an earlier daemon has met and kept state for.
+    /// Called at the start for a node that an earlier daemon has met, and for which state is kept.
     pub fn has_met(&self, node: NodeId) {
         let known = self.known(node);
         let mut known = lock(&known);
@@ -314,7 +318,7 @@ impl Core {
         }
     }
 
-    /// Called when the node has been out of reach for `gone_after`.
+    /// Called when the node has been out of reach for `gone_after`. Releases what it has here.
     pub fn gone(&self, node: NodeId) {
         let known = self.known(node);
         let mut known = lock(&known);
@@ -327,13 +331,13 @@ impl Core {
                 self.name_of(node),
                 after.as_secs_f64()
             ));
-            // This waits for earlier requests of the node.
+            // This waits for earlier requests of the node, so a worker does it.
             let work = move || serve.gone(node);
             self.workers(Class::Composite).submit(Box::new(work));
         }
     }
 
-    /// Ends everything that waits or works.
+    /// Stops the threads that wait or work.
     pub fn stop(&self) {
         self.stopped.store(true, Release);
         self.request_server.stop();

@@ -1,4 +1,4 @@
-//! Requests of the daemon's own store to other nodes: directly over the network, without a cell.
+//! Requests of the daemon's own store to peers: sent directly over the network, without a cell.
 
 #![allow(
     unsafe_code,
@@ -16,10 +16,10 @@ use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How long to wait for a reply beyond the request timeout, at which the link returns an error.
+/// How long to wait for a reply after the request timeout, at which the link returns an error.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// The way to other nodes from inside the daemon.
+/// Sends requests to peers from inside the daemon.
 pub struct Direct {
     me: NodeId,
     nodes: Vec<NodeId>,
@@ -46,12 +46,12 @@ impl Direct {
 }
 
 thread_local! {
-    /// The node whose silence was the last failure (EHOSTDOWN) of a request of this thread.
+    /// The node that didn't answer this thread's last request that failed with EHOSTDOWN.
     static UNREACHABLE: Cell<Option<NodeId>> = const { Cell::new(None) };
 }
 
-/// The node for which the request that this thread carries out has failed with EHOSTDOWN, if it
-/// isn't this one: for the reply, so that users hear of the right node. Forgets it.
+/// Returns the node because of which the request that this thread carries out has failed with
+/// EHOSTDOWN, and forgets it. For the reply, so that users learn which node is down.
 pub(super) fn take_unreachable() -> Option<NodeId> {
     UNREACHABLE.take()
 }
@@ -70,7 +70,7 @@ fn answered(node: NodeId, waiting: &Waiting, until: Instant) -> Result<(Vec<u8>,
 }
 
 impl Direct {
-    /// Sends a request. Returns where its reply arrives, and until when to wait for it.
+    /// Sends a request. Returns where its reply arrives, and how long to wait for it.
     ///
     /// # Safety
     /// The request's bytes must be readable.

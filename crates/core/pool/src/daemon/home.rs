@@ -1,7 +1,7 @@
-//! The home's side: requests of other nodes to this one.
+//! The home's side: requests of other nodes to this node.
 //!
-//! The transport's threads record a request and pass it to a worker of its class. A `Leaf` or
-//! `Entry` they may carry out themselves.
+//! A thread of the transport registers a request and passes it to a worker of its class. It may
+//! carry out a `Leaf` or an `Entry` itself.
 
 use super::Serve;
 use super::core::{Core, lock};
@@ -26,20 +26,20 @@ use rustix::io::Errno;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a reply waits for room.
+/// How long a reply waits for room in the buffers.
 const WAITS: Duration = Duration::from_secs(2);
 
 /// The handler of other nodes' requests.
 pub struct Home(pub Weak<Core>);
 
-/// Memory for requests and replies. Bytes.
+/// Memory for the bytes of requests and replies.
 pub struct Served {
     buffers: Arc<Buffers>,
     answers: Outgoing,
 }
 
 impl Served {
-    /// Rooms and buffers within this budget.
+    /// Buffers within this budget.
     pub fn new(budget: &Budget) -> Served {
         Served {
             buffers: Arc::new(Buffers::new(budget.requests, budget.kept)),
@@ -50,13 +50,13 @@ impl Served {
 
 impl Handler for Home {
     fn serve(&self, request: Incoming, reply: Responder) {
-        // No reply means that the request wasn't carried out: it is sent again.
+        // Without a reply, the requester sends the request again: it wasn't carried out.
         let Some(core) = self.0.upgrade() else { return };
         if core.serving().is_none() {
             return;
         }
         if request.kind == PROGRESS {
-            // On this thread: all workers may be busy with long work.
+            // Answered on this thread: all workers may be busy with long requests.
             core.heard_from(request.connection.peer().node);
             progress(&core, &request.head, reply);
         } else if request.kind >= OWN {
@@ -102,7 +102,7 @@ impl Handler for Home {
     }
 }
 
-/// The way back of a request.
+/// Where the reply to a request is to be sent.
 pub enum Way {
     /// To another node.
     Peer(Responder),
@@ -135,9 +135,10 @@ impl Way {
     }
 }
 
-/// Sends a reply as soon as there is room, by `until`. Without a reply, the request is sent again.
+/// Sends a reply as soon as there is room, at the latest at `until`. If there is none, sends
+/// nothing; the requester then sends the request again.
 fn answer(core: &Core, reply: Responder, kept: &Kept, until: Instant) {
-    // A peer that doesn't receive replies must not delay the others for long.
+    // A peer that doesn't receive its replies must not delay those to others for long.
     let until = until.min(Instant::now() + WAITS);
     let body = match &kept.body {
         None => None,
@@ -157,7 +158,7 @@ fn fail(reply: Responder, error: Errno) {
     reply.reply(code(error), wire::encode_answer(&[], &[]));
 }
 
-/// Handles a request to the store. With `here`, this thread may carry out a `Leaf` or `Entry`.
+/// Handles a request to the store. With `here`, this thread may carry out a `Leaf` or an `Entry`.
 fn serve_request(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
     let Some(serve) = core.serving().cloned() else {
         return;
@@ -203,10 +204,10 @@ fn serve_request(core: &Arc<Core>, request: Incoming, reply: Responder, here: bo
         }),
         Verdict::Joined => return,
         Verdict::Forgotten(way) => return forgotten(core, way, from, kind),
-        // No reply means that the request wasn't carried out: it is sent again.
+        // Without a reply, the requester sends the request again: it wasn't carried out.
         Verdict::Full(way) => return drop(way),
     };
-    // The thread may wait for other nodes. Meanwhile other threads receive their replies.
+    // The thread may wait for peers. Other threads receive their replies meanwhile.
     if here && class <= Class::Entry {
         return job();
     }
@@ -249,13 +250,13 @@ pub fn serve_own_request(
         }),
         Verdict::Joined => return,
         Verdict::Forgotten(way) => return forgotten(core, way, me, kind),
-        // The requester sends it again.
+        // The requester sends the request again.
         Verdict::Full(way) => return way.fail(core, Errno::AGAIN),
     };
     core.workers(class).submit(job);
 }
 
-/// Carries out a part of request `id` of a program.
+/// Carries out a request that is a part of a program's request `id`, with trace events.
 fn serve_traced(
     id: u64,
     (from, kind): (NodeId, u16),
@@ -279,8 +280,7 @@ fn carry_out(
     f: impl FnOnce() -> Result<Reply, Errno>,
 ) {
     if !core.reply_cache.is_wanted(requester, number) {
-        // The requester was told that there was no reply. So the request must not be carried out
-        // later.
+        // The requester was told that no reply came. So the request must not be carried out later.
         if let Some(way) = core.reply_cache.finish(requester, number, None, false) {
             way.fail(core, Errno::HOSTDOWN);
         }
@@ -294,13 +294,14 @@ fn carry_out(
         .reply_cache
         .finish(requester, number, Some(&kept), again)
     {
-        // Late replies are sent, too: the requester may know that the request was in progress.
+        // A late reply is sent, too: a requester that knows that the request is in progress may
+        // still wait.
         let soon = Instant::now() + WAITS;
         way.answer(core, &kept, deadline.max(soon));
     }
 }
 
-/// Called before the reply of an earlier daemon is sent again.
+/// Called before the reply that an earlier daemon has recorded is sent.
 fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
     if kept.status == 0
         && let Some((answer, _)) = wire::decode_answer(&kept.head)
@@ -318,7 +319,7 @@ fn forgotten(core: &Core, way: Way, from: NodeId, kind: u16) {
     way.fail(core, Errno::IO);
 }
 
-/// Answers which requests are still being carried out, and extends their deadlines.
+/// Answers which of the listed requests are still being carried out, and extends their deadlines.
 fn progress(core: &Core, head: &[u8], reply: Responder) {
     let Some(query) = ProgressQuery::decode(head) else {
         return reply.reply(code(Errno::PROTO), Vec::new());
@@ -341,8 +342,8 @@ fn with_body<T>(body: Option<Body>, inline: &[u8], f: impl FnOnce(&[u8]) -> T) -
     }
 }
 
-/// The reply to a request that was carried out. `unreachable`: the node that didn't answer, if the
-/// request failed because of that.
+/// Makes the reply to a request that was carried out. `unreachable`: the node that didn't answer,
+/// if that made the request fail.
 fn carried_out(
     done: Result<Reply, Errno>,
     unreachable: Option<NodeId>,
@@ -379,7 +380,7 @@ fn carried_out(
 /// Handles a message between daemons.
 fn own(core: Arc<Core>, request: Incoming, reply: Responder) {
     let workers = core.workers(Class::Composite).clone();
-    // These may wait, since state kept for an ended daemon is released first.
+    // These may wait: state kept for a previous daemon of the other node is released first.
     workers.submit(Box::new(move || {
         let connection = request.connection;
         match request.kind {
@@ -416,7 +417,7 @@ fn hello(core: &Arc<Core>, connection: &Arc<dyn Connection>, head: &[u8], reply:
         return reply.reply(code(Errno::PROTO), Vec::new());
     };
     let node = connection.peer().node;
-    // This node's requests to that node use the connection, too.
+    // This node's requests to the other node use the connection, too.
     if let Some(link) = core.link(node) {
         let live = Live {
             connection: connection.clone(),

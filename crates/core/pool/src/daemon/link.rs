@@ -1,17 +1,17 @@
-//! The link to one other node: the requests for it, and the connection that carries them. A
+//! The link to one other node: the requests to it, and the connection that carries them. A
 //! connection is made when there is a request, and again after it was cut. Both nodes use it,
-//! whichever has made it ([`Link::offer`]).
+//! whichever of them made it ([`Link::offer`]).
 //!
-//! The thread that brings a request sends it, if there is a connection. Otherwise the request is
-//! queued, and a thread connects ([`super::connect`]), with pauses, until the request timeout. A
-//! request that a cut has left without a reply is sent again with the same number, by which the
-//! other daemon knows whether it has carried it out, even across a restart. If that daemon has lost
-//! its records ([`forebay_client::requests::Replies`]), the outcome is unknown; then only a
-//! repeatable request is sent again.
+//! If there is a connection, the thread that posts a request sends it. Otherwise the request is
+//! queued, and a thread tries to connect ([`super::connect`]), with pauses, until the request
+//! timeout. A request that has no reply when the connection is cut is sent again with the same
+//! number. By the number the other daemon knows whether it has carried the request out, even across
+//! a restart. If that daemon has lost its records ([`forebay_client::requests::Replies`]), the
+//! outcome is unknown; then only a repeatable request is sent again.
 //!
 //! Each request says which earlier ones are settled, so that the other daemon forgets their
-//! replies: all below the lowest open one. Now and then a request also lists the open ones: all
-//! others up to a certain number are settled, too.
+//! replies: all with numbers below the lowest open one. Some requests also list the open ones: all
+//! others up to the last one listed are settled, too.
 
 use super::core::Core;
 use super::pending::{Got, PendingRequest};
@@ -25,14 +25,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Limit on requests in progress on a connection; the rest of the window is for the daemons' own.
+/// Maximum number of requests in progress on a connection. The rest of the window is for the
+/// daemons' own messages.
 const MAX_REQUESTS_IN_PROGRESS: usize = WINDOW - 16;
-/// The open requests are listed with one in this many requests, if there are any above the lowest.
+/// One in this many requests lists the open requests, if there are several.
 const LIST_EVERY: u32 = 64;
-/// How long a node may take to answer while it is out of reach, or reported to be: its only task is
-/// to send a message.
+/// How long a node that is out of reach, or reported to be, may take to answer an attempt to reach
+/// it: the answer takes it no work.
 pub(super) const PROBE: Duration = Duration::from_millis(500);
-/// Kinds of requests to which the planted fault `lost-reply` applies: their replies are lost.
+/// Kinds of requests to which the planted fault `lost-reply` applies: it drops their replies.
 const CHANGES: [u16; 7] = [
     kind::TRUNCATE,
     kind::ADD_LINK,
@@ -43,21 +44,21 @@ const CHANGES: [u16; 7] = [
     kind::END_LOCKS,
 ];
 
-/// Time limit given to the transport for long requests: here the daemon, not the transport, decides
-/// when to give up.
+/// Time limit given to the transport for long requests. It is never reached: the daemon decides
+/// when to give them up.
 const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Two connections made within this time, one by each side, were made because neither side knew of
-/// the other's. Longer than [`super::connect`]'s time limit for a connection.
+/// If each side makes a connection within this time, neither knew of the other's. Longer than the
+/// time limit for making a connection ([`super::connect`]).
 const CROSSING: Duration = Duration::from_secs(5);
-/// Once a node is given up, how long a failed attempt is valid for new requests. Longer than an
-/// attempt and the pause before it take then, so that requests fail at once as long as attempts go
-/// on.
+/// After a node was given up, how long a failed attempt to connect makes new requests fail at once.
+/// Longer than an attempt and the pause before it, so that requests fail at once while attempts
+/// continue to fail.
 const FAILED_LATELY: Duration = Duration::from_secs(1);
 
 /// The state of the link to another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
-    /// The other node.
+    /// The other node's number.
     pub node: NodeId,
     /// Whether it can be reached, as far as is known.
     pub reach: Reach,
@@ -72,7 +73,7 @@ pub struct NodeState {
 pub enum Reach {
     /// Not tried so far.
     Untried,
-    /// Connected, or it was when a connection was needed last.
+    /// Connected, or connected when a connection was last needed.
     Up,
     /// The node doesn't answer.
     Unreachable,
@@ -90,18 +91,19 @@ pub(super) struct Live {
     pub connection: Arc<dyn Connection>,
     /// The hello of the other daemon.
     pub hello: Hello,
-    /// Whether this daemon made it.
+    /// Whether this daemon made the connection.
     pub ours: bool,
     pub since: Instant,
 }
 
 impl Live {
-    /// Whether this connection stays if each side has made one: that of the lower node number does.
+    /// Whether this connection stays if each side has made one. The one made by the lower node
+    /// number stays.
     fn stays(&self, me: NodeId, other: NodeId) -> bool {
         self.ours == (me < other)
     }
 
-    /// Whether each side has made one of these two at the same time.
+    /// Whether these two connections were made at the same time, one by each side.
     fn crosses(&self, newer: &Live) -> bool {
         self.ours != newer.ours
             && self.hello.incarnation == newer.hello.incarnation
@@ -116,14 +118,14 @@ pub(super) struct State {
     pub queue: VecDeque<Arc<PendingRequest>>,
     /// Numbers of all unanswered requests.
     pub open: BTreeSet<u64>,
-    /// Requests sent since the open ones were listed.
+    /// Number of requests sent since the open ones were last listed.
     unlisted: u32,
     pub under_way: usize,
-    /// When the last reply came.
+    /// Time when the last reply arrived.
     pub heard: Instant,
     /// Whether a thread is connecting.
     pub connecting: bool,
-    /// Whether to find out if the node is there, even without a request.
+    /// Whether to find out if the node can be reached, even without a request.
     pub watch: bool,
     pub reach: Reach,
     pub since: SystemTime,
@@ -135,8 +137,9 @@ pub(super) struct State {
     pub gone: bool,
 }
 
-/// Asks a node whether it still carries out `numbers`, requests of this one that are then waited
-/// for `within` longer. Without any, the reply only shows that the node is there.
+/// Makes the message that asks a node whether it still carries out these requests of this node. If
+/// so, this node waits for them `within` longer. Without numbers, the reply only shows that the
+/// node can be reached.
 fn progress_query(core: &Core, within: Duration, numbers: Vec<u64>) -> Request {
     let query = ProgressQuery {
         requester: core.request_server.id(),
@@ -191,8 +194,8 @@ impl Link {
         }
     }
 
-    /// Sends a request; the requester gets the reply, or an error. With `lazily` it is sent with
-    /// the next request, or when the connection is flushed.
+    /// Sends a request; the requester gets the reply, or an error. With `lazily`, the request is
+    /// sent together with the next one, or when the connection is flushed.
     pub fn post(self: &Arc<Self>, pending: Arc<PendingRequest>, lazily: bool) {
         let Some(core) = self.core.upgrade() else {
             return pending.fail(Errno::HOSTDOWN);
@@ -204,7 +207,8 @@ impl Link {
             drop(state);
             return pending.fail(Errno::HOSTDOWN);
         }
-        // The number is drawn under this lock, so that the lowest open number never decreases.
+        // The number is assigned under the lock of the state, so that the lowest open number never
+        // decreases.
         if pending.number() == 0 {
             pending.set_number(core.request_server.next_number());
         }
@@ -214,13 +218,13 @@ impl Link {
         self.pump_some(&core, lazily);
     }
 
-    /// Registers the number of a request from an earlier daemon, which is about to be posted.
+    /// Registers the number of a request that an earlier daemon left, and that is about to be
+    /// posted.
     pub fn expect(&self, number: u64) {
         self.state().open.insert(number);
     }
 
-    /// Asks the node whether it still carries out these requests, and extends their deadlines if
-    /// so.
+    /// Asks the node whether it still carries out these requests. If so, extends their deadlines.
     pub(super) fn ask_progress(self: &Arc<Self>, requests: Vec<Arc<PendingRequest>>) {
         let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
             return;
@@ -238,7 +242,7 @@ impl Link {
                 }
             }
         });
-        // Without room now, the next tick asks again.
+        // If there is no room now, the next tick asks again.
         let _ = connection.start(request, until, done);
     }
 
@@ -250,7 +254,7 @@ impl Link {
         let mut state = self.state();
         state.queue.retain(|q| !Arc::ptr_eq(q, pending));
         state.open.remove(&pending.number());
-        // As in `done`: a silent connection may be broken.
+        // As in `done`: if nothing has arrived on the connection, it may be broken.
         let silent = state.heard + core.options.request_timeout <= pending.deadline();
         let connection = state.connection.as_ref().map(|c| c.connection.clone());
         drop(state);
@@ -260,8 +264,8 @@ impl Link {
         }
     }
 
-    /// The node hasn't answered on this connection for `for_`. Requests to it fail at once from now
-    /// on, until it answers an attempt to connect.
+    /// Closes a connection on which nothing has arrived for `for_`. From now on requests to the
+    /// node fail at once, until an attempt to connect succeeds.
     fn is_silent(self: &Arc<Self>, core: &Core, connection: &Arc<dyn Connection>, for_: Duration) {
         let now = Instant::now();
         let mut state = self.state();
@@ -281,8 +285,8 @@ impl Link {
         self.watch();
     }
 
-    /// Another node has reported that this one doesn't answer: checks whether it answers this node,
-    /// so that not each daemon waits for the whole request timeout.
+    /// Called when another node has reported that this link's node doesn't answer. Checks whether
+    /// it answers this node, so that each daemon needn't wait for the whole request timeout.
     pub(super) fn suspect(self: &Arc<Self>) {
         let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
             return;
@@ -294,7 +298,7 @@ impl Link {
             Err(Error::Deadline { .. }) => this.is_silent(&core, &asked, PROBE),
             Err(_) => {}
         });
-        // Without room now, the requests in progress find that out.
+        // If there is no room now, the requests in progress show whether the node answers.
         let _ = connection.start(request, Instant::now() + PROBE, done);
     }
 
@@ -308,7 +312,8 @@ impl Link {
         }
     }
 
-    /// Finds out whether the node is there, and tells it this node's addresses.
+    /// Connects, if there is no connection, to find out whether the node can be reached, and to
+    /// send it this node's addresses.
     pub fn watch(self: &Arc<Self>) {
         let mut state = self.state();
         state.drop_ended();
@@ -318,7 +323,8 @@ impl Link {
         }
     }
 
-    /// Waits until the node has heard of this daemon, an attempt to connect has failed, or `until`.
+    /// Waits until the node knows of this daemon, an attempt to connect has failed, or the time
+    /// `until`.
     pub(super) fn wait_announced(&self, until: Instant) {
         let mut state = self.state();
         while state.reach == Reach::Untried {
@@ -333,12 +339,12 @@ impl Link {
         let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
             return;
         };
-        // The other side may have made the connection, and not have taken it into use yet.
-        // If it fails, the node is out of reach again.
+        // If the other side made the connection, it may not use it yet. If this call fails, the
+        // node is out of reach again.
         let _ = connection.call(progress_query(&core, Duration::ZERO, Vec::new()), until);
     }
 
-    /// Called when a connection with the node has ended, whichever side had made it.
+    /// Called when a connection to the node has ended, whichever side had made it.
     pub fn ended(self: &Arc<Self>) {
         if self.core.upgrade().is_some_and(|core| !core.stopped()) {
             self.watch();
@@ -352,8 +358,9 @@ impl Link {
         state.connection.as_ref().map(|c| c.connection.clone())
     }
 
-    /// Takes a connection on which both sides have said hello into use, unless there is a better
-    /// one. Requests in progress on a connection that it replaces are sent again, or waited for.
+    /// Begins to use a connection on which both sides have sent their hello, unless the present one
+    /// is preferred. Requests in progress on a connection that is replaced are sent again if it is
+    /// closed; otherwise they are finished on it.
     pub(super) fn offer(self: &Arc<Self>, core: &Arc<Core>, new: Live) {
         let mut state = self.state();
         state.drop_ended();
@@ -363,7 +370,7 @@ impl Link {
         let crossed = (state.connection.as_ref()).is_some_and(|old| old.crosses(&new));
         if crossed && !new.stays(core.me, self.node) {
             drop(state);
-            // Only the side that made a connection knows whether it is needed.
+            // Only the side that made a connection may retire it.
             if new.ours {
                 new.connection.retire();
             }
@@ -436,7 +443,8 @@ impl Link {
             return self.settle(&pending, Err(Errno::HOSTDOWN));
         };
         let Ok(landing) = origin.landing() else {
-            // Requests that were cut off still occupy the window for an instant.
+            // An earlier attempt to send the request may use its space for received bytes for an
+            // instant longer.
             return self.later(pending);
         };
         pending.set_sent_to(records);
@@ -525,7 +533,7 @@ impl Link {
         }
     }
 
-    /// Gives the request its reply.
+    /// Answers the request with the reply or the error.
     fn settle(&self, pending: &PendingRequest, result: Result<Reply, Errno>) {
         let mut state = self.state();
         assert!(state.under_way > 0, "a request that ends was in progress");
@@ -546,7 +554,7 @@ impl Link {
         }
     }
 
-    /// Queues the request to be sent again.
+    /// Queues the request again.
     fn later(self: &Arc<Self>, pending: Arc<PendingRequest>) {
         let mut state = self.state();
         assert!(
@@ -559,7 +567,7 @@ impl Link {
         self.need_connection(state);
     }
 
-    /// The daemon ends: nothing more is sent. The next daemon answers the waiting requesters.
+    /// Stops sending: the daemon ends. The next daemon answers the waiting requesters.
     pub fn stop(&self) {
         let mut state = self.state();
         state.queue.clear();
@@ -567,7 +575,7 @@ impl Link {
     }
 }
 
-/// Runs `f` as a part of request `id`.
+/// Runs `f`, with its trace events attributed to request `id`.
 pub(super) fn traced<T>(id: u64, f: impl FnOnce() -> T) -> T {
     let before = forebay_trace::adopt_request(id);
     let result = f();
@@ -580,7 +588,7 @@ fn milliseconds(time: Duration) -> u32 {
 }
 
 impl State {
-    /// The requests that the next one declares settled.
+    /// The requests that the next message reports as settled.
     fn settled(&mut self) -> Settled {
         let lowest = self.open.first().copied().unwrap_or(0);
         self.unlisted += 1;
@@ -615,7 +623,7 @@ impl State {
             .is_some_and(|down| down.elapsed() >= core.options.request_timeout)
     }
 
-    /// Removes the requests that are to fail from the queue.
+    /// Removes the requests for which `fails` returns true from the queue, and returns them.
     pub fn give_back(
         &mut self,
         fails: impl Fn(&PendingRequest) -> bool,

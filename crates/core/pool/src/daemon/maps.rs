@@ -1,8 +1,8 @@
 //! The pool map of this daemon, in memory and in its file, and how two maps are merged.
 //!
-//! Only addresses change in this version: those of a daemon that was restarted and didn't get its
-//! port again. Each node is right about its own addresses, the map with the higher epoch about the
-//! rest.
+//! In this version only addresses change: those of a daemon that was restarted and didn't get its
+//! port again. When maps are merged, each node's own addresses come from that node, everything else
+//! from the map with the higher epoch.
 
 use super::core::{Core, lock};
 use super::wire::{GET_MAP, Hello, MAP};
@@ -57,7 +57,7 @@ impl Maps {
     }
 }
 
-/// `map`, with the addresses that `node` reports for itself.
+/// `map`, with the addresses `own` for `node`.
 fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
     match map.node(node) {
         Some(n) if n.addresses != own => map.with_addresses(node, own).unwrap_or(map),
@@ -66,7 +66,7 @@ fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
 }
 
 impl Core {
-    /// Takes `map` into use, with this node's own addresses. Returns whether they differ from those
+    /// Begins to use `map`, with this node's own addresses. Returns whether these differ from those
     /// in `map`.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Sends the map to all connected daemons. The others get it with the next hello.
+    /// Sends the map to all connected daemons. Others get it after their next hello.
     fn send_map_to_all(&self) {
         for link in self.all_links() {
             if let Some(connection) = link.connection() {
@@ -135,11 +135,11 @@ impl Core {
             body: Some(Box::new(map.encode())),
             ..Request::default()
         };
-        // If it doesn't arrive, the connection is cut, and the next one begins with a hello.
+        // If the map doesn't arrive, the connection is cut, and the next one begins with a hello.
         let _ = connection.start(request, Instant::now() + SEND_LIMIT, Box::new(|_| {}));
     }
 
-    /// After the reply to a hello: the side with the older map gets the newer one.
+    /// Called after the reply to a hello: the side with the older map gets the newer one.
     pub fn compare_maps(&self, connection: &Arc<dyn Connection>, hello: &Hello) {
         let Some(mine) = self.maps.get() else { return };
         if hello.epoch < mine.epoch() {
@@ -150,7 +150,7 @@ impl Core {
         }
         let request = Request {
             kind: GET_MAP,
-            // The map may have grown since.
+            // The map may have grown since the hello.
             landing: Some(Box::new(vec![0u8; hello.map as usize + (64 << 10)])),
             ..Request::default()
         };

@@ -4,14 +4,14 @@
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
 //! ```
-//! - [`pending`]: a request and its requester; [`link`]: the requests for one other node;
+//! - [`pending`]: a request and its requester; [`link`]: the requests to one other node;
 //!   [`direct`]: requests of the daemon's own store;
-//! - [`home`]: requests of other nodes; [`reply_cache`]: which were carried out, with their
-//!   replies; [`workers`]: the threads that carry them out;
+//! - [`home`]: requests of other nodes; [`reply_cache`]: the requests that were carried out, with
+//!   their replies; [`workers`]: the threads that carry them out;
 //! - [`renewals`]: requests that take longer than the request timeout;
-//! - [`room`]: bounds on the memory held meanwhile;
+//! - [`room`]: limits on the memory for requests and replies;
 //! - [`about`]: a node's state, for users; [`capacity`]: the pool's, for programs;
-//! - [`maps`]: the pool map; [`wire`]: messages as bytes.
+//! - [`maps`]: the pool map; [`wire`]: the encoding of messages.
 
 mod about;
 mod capacity;
@@ -61,15 +61,15 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Addresses to listen on.
     pub listen: Vec<IpAddr>,
-    /// Addresses by which other nodes reach it, if they differ from `listen`.
+    /// Addresses by which other nodes reach the daemon, if they differ from `listen`.
     pub advertise: Vec<SocketAddr>,
     /// Whether bodies are encrypted on the network, too.
     pub encrypt: bool,
-    /// Request timeout: after this time without a reply the other node counts as down.
+    /// Request timeout: a node that sends no reply for this time counts as down.
     pub request_timeout: Duration,
     /// How long a node may be out of reach before its locks and open files here are released.
     pub gone_after: Duration,
-    /// Limits on its use of the host.
+    /// Limits on the daemon's use of the host.
     pub limits: crate::Limits,
     /// Number of cores within these limits; None: all.
     pub cores: Option<usize>,
@@ -97,19 +97,19 @@ pub trait Serve: Send + Sync {
     /// Whether a request of this kind may be carried out twice.
     fn repeatable(&self, kind: u16) -> bool;
 
-    /// Whether carrying the request out is recorded in a file that outlives the daemon. True for
-    /// requests that change something.
+    /// Whether the reply cache records requests of this kind in a file that outlives the daemon.
+    /// True for requests that change something.
     fn recorded(&self, kind: u16) -> bool {
         !self.repeatable(kind)
     }
 
-    /// Whether carrying the request out may take longer than the request timeout. Such a kind has
-    /// no room for received bytes.
+    /// Whether carrying the request out may take longer than the request timeout. The replies of
+    /// such a kind carry no bytes besides their head.
     fn is_long(&self, _kind: u16) -> bool {
         false
     }
 
-    /// Called before `from` gets the reply that an earlier daemon has given to this request.
+    /// Called before `from` gets the reply that an earlier daemon recorded for this request.
     fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
 
     /// Carries a request out. May block.
@@ -118,23 +118,23 @@ pub trait Serve: Send + Sync {
     /// The errno that the requester gets.
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno>;
 
-    /// Releases all that is kept for `node`, whose daemon has ended.
+    /// Releases all that this node keeps for `node`, whose daemon has ended.
     fn gone(&self, node: NodeId);
 
-    /// Called after the daemon of `node` was restarted: it has forgotten what it kept for this
-    /// node.
+    /// Called after the daemon of `node` was restarted: the new daemon doesn't know what the
+    /// previous one kept for this node.
     ///
     /// # Errors
     /// EHOSTDOWN if `node` can't be reached again.
     fn restarted(&self, node: NodeId) -> Result<(), Errno>;
 }
 
-/// Bounds of the interval between two renewals of the locks that programs of this node hold on
-/// other nodes. The interval is an eighth of the lease.
+/// Minimum and maximum of the interval between two renewals of the locks that programs of this node
+/// hold on other nodes. The interval is an eighth of the lease.
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 const MAX_TICK: Duration = Duration::from_secs(5);
 
-/// The store of this node.
+/// This node's store, as the handler of requests.
 struct Store {
     pool: Arc<Pool>,
     server: Server,
@@ -146,7 +146,7 @@ impl Serve for Store {
     fn class(&self, kind: u16) -> Option<Class> {
         match kind {
             ABOUT => Some(Class::Leaf),
-            // The handler asks all other nodes.
+            // The handler sends requests to all other nodes, and waits.
             CAPACITY => Some(Class::Composite),
             kind => Server::class(kind),
         }
@@ -199,7 +199,8 @@ impl Serve for Store {
     }
 }
 
-/// Checks periodically whether other nodes still have open the files that are kept open for them.
+/// Starts the thread that periodically checks whether other nodes still have those files open that
+/// this node keeps open for them.
 fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
     let check = move || {
         loop {
@@ -219,7 +220,7 @@ fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
     })
 }
 
-/// Renews this node's leases of locks at other nodes, often enough.
+/// Starts the thread that renews this node's leases of locks on other nodes in time.
 fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), PoolError> {
     let tick = (lease / 8).clamp(SHORTEST_TICK, MAX_TICK);
     let renew = move || {
@@ -236,7 +237,7 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
                 }
                 let (store, in_renewal) = (store.clone(), renewing.clone());
                 let ask = move || {
-                    // If the home can't be reached, the lease continues to run out.
+                    // If the home can't be reached, the lease runs out.
                     let _ = store.pool.cluster().renew_leases(home, &files);
                     core::lock(&in_renewal).remove(&home);
                 };
@@ -255,7 +256,7 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
     })
 }
 
-/// The pool and the node that a daemon is for.
+/// The pool and the node of a daemon.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The pool.
@@ -276,7 +277,7 @@ pub struct Network<'a> {
     pub key: PoolKey,
     /// The daemon's settings.
     pub options: &'a Options,
-    /// The port that other nodes know; 0: none.
+    /// The port at which other nodes know this one; 0: none.
     pub port: u16,
     /// The handler of other nodes' requests.
     pub handler: Arc<dyn Handler>,
@@ -300,7 +301,7 @@ fn tcp(network: Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error> {
         TcpTransport::start(options, network.handler.clone(), &addresses)
     };
     let port = network.port;
-    // Other nodes know the old port, which a daemon killed a moment ago may still occupy.
+    // Other nodes know the old port. A daemon that was killed a moment ago may still occupy it.
     let mut transport = start(port);
     for _ in 0..10 {
         if port == 0 || !matches!(transport, Err(forebay_net::Error::Listen { .. })) {
@@ -320,7 +321,7 @@ pub struct Daemon {
     core: Arc<Core>,
     pool: Option<Arc<Pool>>,
     dispatcher: Mutex<Option<JoinHandle<()>>>,
-    /// There was a map before: other nodes may know other addresses of this one.
+    /// Whether there was a map at the start: other nodes may know other addresses of this one.
     again: bool,
 }
 
@@ -329,7 +330,7 @@ fn network(e: forebay_net::Error) -> PoolError {
 }
 
 impl Daemon {
-    /// Makes the daemon of the node in `dir` and listens. It doesn't serve yet.
+    /// Makes the daemon of the node in `dir`, which listens but doesn't serve yet.
     ///
     /// # Errors
     /// [`PoolError`] if the node can't be opened, has a daemon already or no key, or no address can
@@ -338,7 +339,7 @@ impl Daemon {
         Daemon::listen_over(dir, options, tcp)
     }
 
-    /// As [`Daemon::listen`], over the transport that `start` makes. For simulations.
+    /// As [`Daemon::listen`], with the transport that `start` makes. For simulations.
     ///
     /// # Errors
     /// As for [`Daemon::listen`].
@@ -420,7 +421,7 @@ impl Daemon {
             Errno::BUSY => PoolError::Daemon(format!("{} has a daemon already", dir.display())),
             e => io("can't open the file 'requests' in", e),
         })?;
-        // The request server's lock is held: no other daemon has the records.
+        // The lock of the request server is held, so no other daemon uses the records.
         let records = Replies::open(dir).map_err(|e| io("can't open the file 'replies' in", e))?;
         let key = PoolKey::read(&dir.join("key")).map_err(network)?;
         let before = read_map(dir);
@@ -459,7 +460,7 @@ impl Daemon {
         })
     }
 
-    /// Addresses by which other nodes can reach it.
+    /// Addresses by which other nodes can reach this daemon.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.core
             .transport
@@ -467,13 +468,13 @@ impl Daemon {
             .map_or(Vec::new(), |t| t.addresses())
     }
 
-    /// The node that it serves; None in tests.
+    /// The store's pool; None in tests.
     pub fn pool(&self) -> Option<&Arc<Pool>> {
         self.pool.as_ref()
     }
 
-    /// Begins to serve other nodes and this node's processes. If its addresses differ from those in
-    /// `map`, tells the other nodes.
+    /// Begins to serve other nodes and this node's processes. If the daemon's addresses differ from
+    /// those in `map`, sends them to the other nodes.
     ///
     /// # Errors
     /// [`PoolError`] if the map is of another pool, or can't be written.
@@ -488,7 +489,7 @@ impl Daemon {
             others => others.to_vec(),
         };
         let own: Vec<Address> = match bound.iter().find(|a| a.ip().is_unspecified()) {
-            // The addresses by which this node is reached are in the map.
+            // The addresses at which this node is reached are in the map.
             Some(any) => {
                 let port = any.port();
                 me.addresses
@@ -532,14 +533,15 @@ impl Daemon {
             .map_err(failed)?;
         *self::core::lock(&self.dispatcher) = Some(dispatcher);
         if moved || self.again {
-            // Tell the other nodes this node's addresses, and learn the changes made meanwhile.
+            // Send this node's addresses to the other nodes, and receive the changes made
+            // meanwhile.
             core.all_links().iter().for_each(|link| link.watch());
         }
         Ok(())
     }
 
-    /// Waits until every other node has heard of this daemon, or couldn't be reached, or `limit` is
-    /// over. A node that had given up on this one refuses requests for it until then.
+    /// Waits until each other node knows of this daemon or couldn't be reached, at most for
+    /// `limit`. A node that had given this one up refuses requests to it until then.
     pub fn wait_announced(&self, limit: Duration) {
         let until = Instant::now() + limit;
         for link in self.core.all_links() {
@@ -557,7 +559,7 @@ impl Daemon {
         self.core.maps.get()
     }
 
-    /// Ends the daemon. Unanswered requests of processes are left to the next daemon.
+    /// Ends the daemon. Unanswered requests of processes are left for the next daemon.
     pub fn shutdown(self) {}
 }
 
@@ -570,7 +572,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The thread that takes requests of this node's processes.
+/// Body of the thread that takes the requests of this node's processes.
 fn dispatch(core: &Arc<Core>) {
     loop {
         let mut all = core.request_server.wait();
@@ -578,7 +580,7 @@ fn dispatch(core: &Arc<Core>) {
             return;
         }
         // One-way requests are sent before later requests of the same process, in one write with
-        // them. Large bodies go last: sending them takes a while.
+        // them. Large bodies are sent last, since that takes a while.
         all.sort_by_key(|t| match t.payload() {
             _ if t.is_one_way() => 0,
             Payload::Send(n) if n > SMALL_BODY => 2,

@@ -1,4 +1,4 @@
-//! A request on its way to another node, from a cell of a process of this node or from this daemon.
+//! A request of a process of this node, or of this daemon, that has no reply yet.
 
 use forebay_client::requests::{self, Payload, Taken, clock};
 use forebay_net::{Body, Landing, NodeId, Source};
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 pub struct PendingRequest {
     pub node: NodeId,
     pub kind: u16,
-    /// Whether it may be carried out twice.
+    /// Whether the request may be carried out twice.
     pub repeatable: bool,
-    /// Whether carrying it out may take longer than the request timeout. Then it is waited for as
-    /// long as its home reports progress.
+    /// Whether carrying the request out may take longer than the request timeout. If so, the
+    /// requester waits while the home reports progress.
     pub is_long: bool,
     /// When the requester stops waiting, unless renewed.
     deadline: Mutex<Instant>,
     number: AtomicU64,
     sent_to: AtomicU64,
-    /// Which request of a program it is a part of: see [`forebay_trace::request`].
+    /// The program's request of which this one is a part; see [`forebay_trace::request`].
     pub traced: u64,
-    /// None once it is answered.
+    /// The requester; None once the request is answered.
     origin: Mutex<Option<Origin>>,
 }
 
@@ -35,19 +35,19 @@ pub enum Origin {
     Here(Arc<Waiting>),
 }
 
-/// Bytes that came with an answer.
+/// Bytes that arrived with a reply.
 pub enum Got<'a> {
     Nothing,
     Inline(&'a [u8]),
     Landed(Body),
 }
 
-/// A request of this daemon.
+/// A request of this daemon, and its reply.
 pub struct Waiting {
     head: Vec<u8>,
     bytes: Option<Arc<Vec<u8>>>,
     room: usize,
-    /// Later deadline, set because the home is at work.
+    /// A later deadline, set when the home reported progress.
     renewed: Mutex<Option<Instant>>,
     answer: Mutex<Option<Answer>>,
     there: Condvar,
@@ -56,7 +56,7 @@ pub struct Waiting {
 /// A reply: 0 or an errno, head, bytes.
 type Answer = (u32, Vec<u8>, Vec<u8>);
 
-/// The room for received bytes is still in use.
+/// An error: the space for received bytes is still in use.
 pub struct Busy;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -110,9 +110,10 @@ impl PendingRequest {
         *lock(&self.deadline)
     }
 
-    /// The home is at work: the requester waits until then, unless answered meanwhile.
+    /// Makes the requester wait until then, since the home reported progress. Has no effect after
+    /// the reply.
     pub fn renew(&self, until: Instant) {
-        // Under this lock: answering takes the origin away first.
+        // Under this lock: `answer` takes the origin first.
         let origin = lock(&self.origin);
         let mut deadline = lock(&self.deadline);
         if until <= *deadline {
@@ -129,7 +130,7 @@ impl PendingRequest {
         }
     }
 
-    /// Whether it is answered.
+    /// Whether the request is answered.
     pub fn is_answered(&self) -> bool {
         lock(&self.origin).is_none()
     }
@@ -147,7 +148,7 @@ impl PendingRequest {
         }
     }
 
-    /// Id of the home's records that know whether it was begun; 0: it wasn't sent.
+    /// Id of the home's reply cache to which the request was sent; 0: not sent.
     pub fn sent_to(&self) -> u64 {
         self.sent_to.load(Acquire)
     }
@@ -161,12 +162,12 @@ impl PendingRequest {
         }
     }
 
-    /// The requester; None once answered.
+    /// The requester; None once the request is answered.
     pub fn origin(&self) -> Option<Origin> {
         lock(&self.origin).clone()
     }
 
-    /// Answers it, unless it is answered.
+    /// Answers the request, unless it is answered already.
     pub fn answer(&self, status: u32, head: &[u8], got: Got<'_>) {
         let origin = lock(&self.origin).take();
         match origin {
@@ -191,7 +192,7 @@ impl PendingRequest {
         }
     }
 
-    /// Answers it with an error.
+    /// Answers the request with an error.
     pub fn fail(&self, error: Errno) {
         self.answer(code(error), &[], Got::Nothing);
     }
@@ -243,7 +244,7 @@ impl Origin {
         }
     }
 
-    /// The bytes that are sent with the request, read from where they lie.
+    /// The bytes that are sent with the request, not copied.
     pub fn source(&self) -> Option<Box<dyn Source>> {
         match self {
             Origin::Cell(taken) => taken.body().map(|b| Box::new(CellBody(b)) as _),
@@ -262,10 +263,10 @@ impl Origin {
         }
     }
 
-    /// The room for received bytes, if the request has any.
+    /// The space for received bytes, if the request has any.
     ///
     /// # Errors
-    /// [`Busy`] if an earlier attempt still uses the room.
+    /// [`Busy`] if an earlier attempt still uses the space.
     pub fn landing(&self) -> Result<Option<Box<dyn Landing>>, Busy> {
         match self {
             Origin::Cell(taken) => match taken.payload() {
@@ -296,7 +297,7 @@ impl Waiting {
         })
     }
 
-    /// Waits for the reply; None if there is none by `until`, or by the renewed deadline plus
+    /// Waits for the reply. None if there is none by `until`, or by the renewed deadline plus
     /// `slack`.
     pub fn wait(&self, until: Instant, slack: Duration) -> Option<Answer> {
         let mut answer = lock(&self.answer);
@@ -332,7 +333,7 @@ impl Source for CellBody {
     }
 }
 
-/// Room in a cell, and its length in bytes.
+/// Space in a cell, and its length in bytes.
 struct CellRoom(requests::Room, usize);
 
 impl Landing for CellRoom {

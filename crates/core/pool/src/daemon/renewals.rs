@@ -1,10 +1,10 @@
 //! Requests that may take longer than the request timeout (a sync on a slow disk, a large copy).
 //!
-//! The daemon waits for such a request as long as its home reports progress. At each tick, an
-//! eighth of the request timeout, it asks the homes of all open requests
-//! ([`PROGRESS`](super::wire::PROGRESS)). A home that is still working gets the whole timeout
-//! again, counted from the moment of asking. So a dead or stopped home is noticed within the
-//! timeout. Requests that this daemon carries out for its own node need no asking.
+//! The daemon waits for such a request while its home reports progress. At each tick, an eighth of
+//! the request timeout, it asks the homes of all open requests for their progress
+//! ([`PROGRESS`](super::wire::PROGRESS)). A home that still carries a request out gets the whole
+//! timeout again, counted from the time of asking. So a dead or stopped home is noticed within the
+//! timeout. For requests that this daemon carries out for its own node, it needn't ask.
 
 use super::core::{Core, lock};
 use super::pending::PendingRequest;
@@ -13,14 +13,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Bounds of a tick.
+/// Minimum and maximum length of a tick.
 const MIN_TICK: Duration = Duration::from_millis(10);
 const MAX_TICK: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 struct State {
     open: Vec<Arc<PendingRequest>>,
-    /// The thread has nothing to do.
+    /// The thread sleeps, since no request is open.
     idle: bool,
     stopped: bool,
 }
@@ -33,7 +33,7 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// Adds a request: from now on it is waited for as long as its home reports progress.
+    /// Adds a request: from now on the daemon waits for it while its home reports progress.
     pub fn add(&self, pending: &Arc<PendingRequest>) {
         let mut state = lock(&self.state);
         state.open.push(pending.clone());
@@ -49,8 +49,8 @@ impl Renewals {
         self.wake.notify_all();
     }
 
-    /// The open requests, a tick after the last call; None once stopped. Sleeps while there are
-    /// none.
+    /// Waits for a tick and returns the open requests; sleeps while there are none. None once
+    /// stopped.
     fn next(&self, tick: Duration) -> Option<Vec<Arc<PendingRequest>>> {
         let mut state = lock(&self.state);
         let end = Instant::now() + tick;
@@ -78,7 +78,7 @@ impl Renewals {
     }
 }
 
-/// The thread.
+/// Body of the thread.
 pub fn run(core: &Weak<Core>, renewals: &Renewals, request_timeout: Duration) {
     let tick = (request_timeout / 8).clamp(MIN_TICK, MAX_TICK);
     while let Some(open) = renewals.next(tick) {

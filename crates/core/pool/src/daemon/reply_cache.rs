@@ -1,14 +1,14 @@
-//! The reply cache (duplicate request cache): the requests that this daemon got, and its replies. A
-//! request that is sent again, because a connection was cut or a daemon killed, is carried out
-//! once.
+//! The reply cache (duplicate request cache): the requests that this daemon received, and its
+//! replies. A request that is sent again, because a connection was cut or a daemon killed, is
+//! carried out once.
 //!
-//! If a request comes again while it is carried out, the reply goes the later way. A reply is kept
-//! until its requester has acknowledged it ([`Settled`]); one with bytes only if carrying the
-//! request out again would do harm, and if there is room. A request that changes something also has
-//! a record in the node's directory ([`Replies`]), from before it is carried out. The record
-//! outlives the daemon, so the next one answers from it.
+//! If a request arrives again while it is carried out, the reply is sent to the later sender. A
+//! reply is kept until its requester has acknowledged it ([`Settled`]); one with bytes only if
+//! carrying the request out again would do harm, and if there is room. A request that changes
+//! something also has a record in the node's directory ([`Replies`]), from before it is carried
+//! out. The record outlives the daemon, so the next daemon answers from it.
 //!
-//! Without room for another request, the request is neither carried out nor answered
+//! If there is no room for another request, it is neither carried out nor answered
 //! ([`Verdict::Full`]): its requester sends it again, until its timeout.
 
 use forebay_client::requests::{Known, Left, Replies, ahead, clock};
@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Limit on the remembered requests of one requester. It has at most 256 in progress, and says at
-/// least every 64 requests which ones are settled.
+/// Maximum number of requests of one requester in the cache. A requester has at most 256 in
+/// progress, and reports at least every 64 requests which ones are settled.
 const MAX_REPLIES_PER_REQUESTER: usize = 4096;
-/// Minimum time for which a record is kept after its requester has given the request up.
+/// Minimum time for which a record is kept after its requester's deadline.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// A reply.
@@ -27,9 +27,9 @@ const SLACK: Duration = Duration::from_secs(60);
 pub struct Kept {
     /// 0 or an errno.
     pub status: u32,
-    /// The head, encoded with the small bytes.
+    /// The head, encoded together with small bytes.
     pub head: Vec<u8>,
-    /// The bytes.
+    /// The bytes that are sent separately.
     pub body: Option<Arc<Vec<u8>>>,
 }
 
@@ -38,19 +38,20 @@ impl Kept {
         self.body.as_ref().map_or(0, |b| b.len())
     }
 
-    /// Bytes that count against the limit; small replies are bounded by their number alone.
+    /// Number of bytes that count against the limit. Small replies are limited by their number
+    /// alone.
     fn takes(&self) -> usize {
         self.size() + self.head.len() / 256 * 256
     }
 }
 
-/// The requests that their requester no longer waits for: all with a number below `lowest`, and all
-/// below `upto` that aren't in `open`.
+/// The requests for which their requester no longer waits: all with a number below `lowest`, and
+/// all below `upto` that aren't in `open`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     pub lowest: u64,
     pub upto: u64,
-    /// Ascending.
+    /// Numbers in ascending order.
     pub open: Vec<u64>,
 }
 
@@ -64,21 +65,21 @@ impl Settled {
 /// How a request may be repeated when its outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// Carrying it out twice does no harm.
+    /// Carrying the request out twice does no harm.
     pub repeatable: bool,
-    /// The request changes something: that it was carried out is recorded in a file that outlives
-    /// the daemon.
+    /// The request changes something: a file that outlives the daemon records that it was carried
+    /// out.
     pub recorded: bool,
 }
 
-/// The way to treat a request.
+/// How to treat a request that has arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<R> {
-    /// A new request: carry it out. The way back is kept here until [`ReplyCache::finish`].
+    /// The request is new: carry it out. The cache keeps `R` until [`ReplyCache::finish`].
     New,
-    /// The request is being carried out already.
+    /// The request is being carried out already; its reply will be sent to the new sender.
     Joined,
-    /// The request was carried out; this is the reply. With true, an earlier daemon gave it.
+    /// The request was carried out, and this is the reply. True: an earlier daemon recorded it.
     Again(R, Arc<Kept>, bool),
     /// The request was carried out, or may have been, and the reply isn't known.
     Forgotten(R),
@@ -95,7 +96,7 @@ enum Seen<R> {
     Done {
         kept: Arc<Kept>,
         record: Option<u32>,
-        /// An earlier daemon answered it.
+        /// An earlier daemon carried it out.
         before: bool,
     },
     /// The request was carried out, but there was no room for the reply.
@@ -130,12 +131,12 @@ impl<R> Default for Requester<R> {
 struct State<R> {
     requesters: HashMap<u64, Requester<R>>,
     bytes: usize,
-    /// Limit on the bytes of all kept replies.
+    /// Maximum number of bytes of all kept replies.
     room: usize,
 }
 
 impl<R> State<R> {
-    /// The bytes of all replies, counted again.
+    /// Counts the bytes of all replies again, for checks.
     fn counted(&self) -> usize {
         let seen = self.requesters.values().flat_map(|r| r.seen.values());
         let takes = |seen: &Seen<R>| match seen {
@@ -145,7 +146,7 @@ impl<R> State<R> {
         seen.map(takes).sum()
     }
 
-    /// Forgets a request that was carried out.
+    /// Frees the reply and the record of a request that was carried out.
     fn drop_seen(&mut self, seen: &Seen<R>, records: &Replies) {
         if let Seen::Done { kept, .. } = seen {
             assert!(
@@ -159,7 +160,8 @@ impl<R> State<R> {
         }
     }
 
-    /// Forgets records of requests that aren't sent again, although no requester has settled them.
+    /// Forgets requests with records that can't be sent again any more, although their requester
+    /// hasn't settled them.
     fn drop_old(&mut self, records: &Replies) {
         let now = clock();
         let mut old = Vec::new();
@@ -177,15 +179,15 @@ impl<R> State<R> {
     }
 }
 
-/// The requests of all requesters; `R` is the way back.
+/// The requests of all requesters. `R` is where a reply is sent.
 pub struct ReplyCache<R> {
     state: Mutex<State<R>>,
     records: Replies,
 }
 
 impl<R> ReplyCache<R> {
-    /// A cache that keeps up to `room` bytes of replies, and starts with what earlier daemons have
-    /// `left` in the records.
+    /// A cache that keeps up to `room` bytes of replies. It starts with the requests that earlier
+    /// daemons have `left` in the records.
     pub fn new(room: usize, (records, left): (Replies, Vec<Left>)) -> ReplyCache<R> {
         let mut state = State {
             requesters: HashMap::new(),
@@ -222,7 +224,8 @@ impl<R> ReplyCache<R> {
         }
     }
 
-    /// Identifies the records among those of all nodes. Changes if the records are lost.
+    /// Id of the records, which differs from those of all other nodes. It changes if the records
+    /// are lost.
     pub fn id(&self) -> u64 {
         self.records.id()
     }
@@ -231,7 +234,8 @@ impl<R> ReplyCache<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a request of `requester`, which has settled these.
+    /// Registers a request of `requester`, which reports that the requests in `settled` are
+    /// settled.
     pub fn begin(
         &self,
         requester: u64,
@@ -257,7 +261,7 @@ impl<R> ReplyCache<R> {
                 "open requests are listed in order"
             );
             entry.lowest = entry.lowest.max(settled.lowest);
-            // A settled request that is being carried out is forgotten when it is finished.
+            // A settled request that is being carried out is forgotten when that is finished.
             let end = settled.lowest.max(settled.upto);
             let numbers: Vec<u64> = entry
                 .seen
@@ -358,9 +362,8 @@ impl<R> ReplyCache<R> {
         }
     }
 
-    /// Registers the reply and returns the way back to the requester. `answer` None: the request
-    /// wasn't carried out. `again`: the request may be carried out another time, so its reply
-    /// needn't be kept.
+    /// Registers the reply, and returns where to send it. `answer` None: the request wasn't carried
+    /// out. `again`: the request may be carried out once more, so its reply needn't be kept.
     pub fn finish(
         &self,
         requester: u64,
@@ -409,7 +412,7 @@ impl<R> ReplyCache<R> {
     }
 }
 
-/// Until when a request with this `deadline` may be sent again, on the records' clock.
+/// The time until which a request with this `deadline` may be sent again, on the records' clock.
 fn until(deadline: Instant) -> u64 {
     let left = deadline.saturating_duration_since(Instant::now()) + SLACK;
     ahead(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
@@ -503,7 +506,7 @@ mod tests {
         assert!(!cache.is_wanted(1, 10));
         assert!(cache.renew(1, 10, soon) && cache.is_wanted(1, 10));
         assert!(!cache.renew(1, 6, soon) && !cache.renew(3, 10, soon));
-        // In use: 5 of the other requester, 9 and 10.
+        // Records in use: one of the other requester, and those of 9 and 10.
         assert_eq!(cache.records.in_use(), 3);
     }
 
@@ -595,7 +598,7 @@ mod tests {
         assert_eq!(begin(6, STEP), Verdict::Again(0, kept(6, 0), true));
         assert_eq!(begin(7, ONCE), Verdict::New);
         cache.begin(1, 100, &below(100), soon, HARMLESS, 0);
-        // 3, 5 and 7 are still carried out.
+        // The requests 3, 5 and 7 are still being carried out.
         assert_eq!(cache.records.in_use(), 3);
     }
 

@@ -1,11 +1,12 @@
-//! Bounded memory for requests and replies: buffers for received bytes, and room for bytes to send.
+//! Limits the memory for requests and replies: buffers for received bytes, and space for bytes to
+//! send.
 
 use super::core::lock;
 use forebay_net::{Landing, Source};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a request waits for room before it is refused, and sent again later.
+/// How long a request waits for space before it is refused; its requester sends it again later.
 const WAITS: Duration = Duration::from_millis(50);
 
 /// A limit on bytes in use.
@@ -24,8 +25,8 @@ impl Room {
         }
     }
 
-    /// Takes `n` bytes; false if they aren't free by `until`. More than the limit are taken when
-    /// nothing else is in use.
+    /// Takes `n` bytes; false if they aren't free by `until`. If nothing else is in use, more than
+    /// the limit can be taken.
     fn take(&self, n: usize, until: Instant) -> bool {
         let mut used = lock(&self.used);
         while *used > 0 && used.saturating_add(n) > self.most {
@@ -52,7 +53,7 @@ impl Room {
     }
 }
 
-/// Buffers for the bytes of requests, reused.
+/// Reusable buffers for the bytes of requests.
 pub struct Buffers {
     room: Room,
     keeps: usize,
@@ -67,7 +68,7 @@ pub struct Buffer {
 }
 
 impl Buffers {
-    /// Buffers of `most` bytes together; up to `keeps` unused ones are kept.
+    /// Buffers of at most `most` bytes together. Up to `keeps` unused ones are kept for reuse.
     pub fn new(most: usize, keeps: usize) -> Buffers {
         Buffers {
             room: Room::new(most),
@@ -76,7 +77,7 @@ impl Buffers {
         }
     }
 
-    /// A buffer with room for `length` bytes; None if there is none in time.
+    /// A buffer of at least `length` bytes; None if there is no space in time.
     pub fn get(self: &Arc<Self>, length: usize) -> Option<Buffer> {
         let mut bytes = lock(&self.free).pop().unwrap_or_default();
         let size = bytes.len().max(length);
@@ -93,7 +94,7 @@ impl Buffers {
 }
 
 impl Buffer {
-    /// The buffer's content, at most `length` bytes.
+    /// The first `length` bytes of the buffer.
     pub fn bytes(&self, length: usize) -> &[u8] {
         &self.bytes[..length]
     }
@@ -122,7 +123,7 @@ impl Landing for Buffer {
     }
 }
 
-/// Room for the bytes of replies until they are sent.
+/// Space for the bytes of replies until they are sent.
 pub struct Outgoing(Arc<Room>);
 
 /// Bytes of a reply, which may be sent more than once.
@@ -132,12 +133,12 @@ pub struct Sending {
 }
 
 impl Outgoing {
-    /// Room for `most` bytes together.
+    /// Space for at most `most` bytes together.
     pub fn new(most: usize) -> Outgoing {
         Outgoing(Arc::new(Room::new(most)))
     }
 
-    /// These bytes as a buffer to be sent; None if there is no room by `until`.
+    /// Makes a buffer to be sent of these bytes; None if there is no space by `until`.
     pub fn send(&self, bytes: &Arc<Vec<u8>>, until: Instant) -> Option<Sending> {
         self.0.take(bytes.len(), until).then(|| Sending {
             bytes: bytes.clone(),
@@ -149,7 +150,7 @@ impl Outgoing {
 impl Drop for Sending {
     fn drop(&mut self) {
         let size = self.bytes.len();
-        // Free the memory first: only then there is room.
+        // Free the memory first: only then is there space for others.
         self.bytes = Arc::default();
         self.of.give_back(size);
     }
@@ -176,7 +177,7 @@ mod tests {
         assert!(buffers.get(500).is_none());
         let second = buffers.get(400).unwrap();
         drop((first, second));
-        // A large buffer that is reused for few bytes counts with its size.
+        // A large buffer that is reused for few bytes counts with its whole size.
         let small: Vec<Buffer> = (0..2).map(|_| buffers.get(1).unwrap()).collect();
         assert!(buffers.get(1).is_none());
         drop(small);
@@ -202,7 +203,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         drop(first);
         assert!(waiter.join().unwrap());
-        // A buffer above the limit doesn't wait without end.
+        // A buffer above the limit gets space as soon as nothing else is in use.
         assert!(out.send(&Arc::new(vec![0; 5000]), soon).is_some());
     }
 }

@@ -1,8 +1,8 @@
-//! The heads of messages between daemons. Pure: no I/O.
+//! Encoding of the heads of messages between daemons. Without I/O.
 //!
-//! A request to the store carries its requester, its number, its remaining time, and which of the
-//! requester's requests are settled. Small bodies go in the head, too: on the control lane they are
-//! faster.
+//! A request to the store carries its requester, its number, the time that the requester still
+//! waits, and which of the requester's requests are settled. Small bodies are sent in the head,
+//! too: the control lane, which carries heads, is faster for them.
 
 use super::reply_cache::Settled;
 use forebay_client::requests::unreachable_in;
@@ -11,10 +11,11 @@ use forebay_net::NodeId;
 use rustix::io::Errno;
 use std::ops::Range;
 
-/// Kinds from here on are the daemons' own.
+/// Kinds from this number on are the daemons' own.
 pub const OWN: u16 = 0x8000;
 
-/// Requests that aren't the store's: name, number, and purpose; also for `protocol.md`.
+/// Defines the requests that aren't the store's: name, number, and purpose. `protocol.md` lists
+/// them, too.
 macro_rules! own {
     ($($name:ident $number:literal, $what:literal;)*) => {
         $(
@@ -34,20 +35,20 @@ own! {
     PROGRESS 0x8003, "Asks whether requests are still being carried out, which are waited for longer then.";
 }
 
-/// Largest body that is sent in the head, if there is room. Bytes.
+/// Maximum size of a body that is sent in the head, if there is space. Bytes.
 pub const INLINE: usize = 16 << 10;
-/// Limit on head and body together. Bytes.
+/// Maximum size of head and body together. Bytes.
 const MAX_INLINE_BYTES: usize = 56 << 10;
-/// Limit on an encoded map. Bytes.
+/// Maximum size of an encoded map. Bytes.
 pub const MAX_MAP: usize = 16 << 20;
 
 /// Bytes before the list of open requests: requester, number, lowest, upto, traced, time to wait,
 /// number of open requests.
 const FIXED: usize = 5 * 8 + 2 * 4;
 const ANSWER: usize = 4;
-/// Limit on the open requests listed in one message.
+/// Maximum number of open requests listed in one message.
 pub const MAX_LISTED_REQUESTS: usize = 512;
-/// Limit on the requests in one [`PROGRESS`].
+/// Maximum number of requests in one [`PROGRESS`].
 pub const MAX_PROGRESS_REQUESTS: usize = 1024;
 
 const _: () = assert!(
@@ -56,22 +57,23 @@ const _: () = assert!(
 );
 const _: () = assert!(MAX_BODY <= forebay_net::envelope::MAX_BODY);
 
-/// The part of a request's head that precedes the store's.
+/// The part of a message's head that precedes the store's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// Identifies the requester among those of all nodes.
+    /// Id of the requester, which differs from those of all other nodes.
     pub requester: u64,
-    /// Identifies the request among the requester's; never used twice.
+    /// Number of the request, which the requester never uses again.
     pub number: u64,
-    /// How long the reply is waited for, unless [`PROGRESS`] extends it. Milliseconds.
+    /// How long the requester waits for the reply, unless [`PROGRESS`] extends it. Milliseconds.
     pub within: u32,
     /// Requests whose replies needn't be kept.
     pub settled: Settled,
-    /// Which request of a program it is a part of: see [`forebay_trace::request`].
+    /// The program's request of which this one is a part; see [`forebay_trace::request`].
     pub traced: u64,
 }
 
-/// Whether a body of this size is sent in the head, which may have up to `most` bytes.
+/// Whether a body of `body` bytes is sent in the head. `most`: the maximum size of such bodies that
+/// the daemon allows.
 pub fn goes_inline(head: usize, body: usize, most: usize) -> bool {
     body <= most.min(INLINE)
         && FIXED + 8 * MAX_LISTED_REQUESTS + 4 + head + body <= MAX_INLINE_BYTES
@@ -130,19 +132,21 @@ impl RequestHead {
     }
 }
 
-/// The requests whose progress is asked for, and how long they are waited for from now on.
+/// Asks which requests are still being carried out, and says how long the requester waits for them
+/// from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgressQuery {
     /// The requester, as in [`RequestHead`].
     pub requester: u64,
-    /// Milliseconds.
+    /// How long the requester waits. Milliseconds.
     pub within: u32,
-    /// At most [`MAX_PROGRESS_REQUESTS`].
+    /// At most [`MAX_PROGRESS_REQUESTS`] numbers.
     pub numbers: Vec<u64>,
 }
 
 impl ProgressQuery {
-    /// Encodes it. The reply has a byte for each number: 1 if the request is being carried out.
+    /// Encodes the query. Its reply has one byte for each number: 1 if the request is being carried
+    /// out.
     pub fn encode(&self) -> Vec<u8> {
         assert!(
             self.numbers.len() <= MAX_PROGRESS_REQUESTS,
@@ -156,7 +160,7 @@ impl ProgressQuery {
         bytes
     }
 
-    /// Decodes it.
+    /// Decodes a query.
     pub fn decode(bytes: &[u8]) -> Option<ProgressQuery> {
         let (numbers, rest) = bytes.get(12..)?.as_chunks::<8>();
         let fits = rest.is_empty() && numbers.len() <= MAX_PROGRESS_REQUESTS;
@@ -181,7 +185,7 @@ pub fn decode_answer(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[head], &bytes[inline]))
 }
 
-/// The node that a reply says didn't answer ([`unreachable_in`]).
+/// The node that didn't answer, if a reply names one ([`unreachable_in`]).
 pub fn unreachable(status: u32, reply: &[u8]) -> Option<NodeId> {
     if status != Errno::HOSTDOWN.raw_os_error() as u32 {
         return None;
@@ -196,7 +200,7 @@ fn with_parts(bytes: &mut Vec<u8>, head: &[u8], inline: &[u8]) {
     bytes.extend_from_slice(inline);
 }
 
-/// The two ranges after `at`; the length of the first precedes it.
+/// Splits the bytes after `at` into two ranges. The length of the first one precedes `at`.
 fn parts(bytes: &[u8], at: usize) -> Option<(Range<usize>, Range<usize>)> {
     let length = u32::from_le_bytes(*bytes.get(at - 4..)?.first_chunk()?) as usize;
     let end = at.checked_add(length)?;
@@ -211,28 +215,28 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The content of both messages of a hello: of the connecting node, and of the other one.
+/// The content of a hello. The connecting node sends one, and the other node replies with its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// A different number after each start of the daemon.
+    /// A number that differs after each start of the daemon.
     pub incarnation: u64,
     /// Epoch of the sender's map.
     pub epoch: u64,
     /// Size of the sender's encoded map. Bytes.
     pub map: u64,
-    /// Id of the sender's reply records. As long as it is the same, they know of each request.
+    /// Id of the sender's reply cache. While it stays the same, no record of a request was lost.
     pub records: u64,
 }
 
 impl Hello {
-    /// Encodes it.
+    /// Encodes a hello.
     pub fn encode(&self) -> Vec<u8> {
         [self.incarnation, self.epoch, self.map, self.records]
             .map(u64::to_le_bytes)
             .concat()
     }
 
-    /// Decodes it.
+    /// Decodes a hello.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
         let hello = Hello {
             incarnation: word(bytes, 0)?,

@@ -1,13 +1,13 @@
 //! The worker pool that carries out requests. A thread is started when there is work and no idle
-//! thread, up to a limit, and ends when for a while fewer threads would have sufficed. Occasional
-//! work, which wakes one thread after the other, keeps only one.
+//! thread, up to a limit. It ends when fewer threads would have sufficed for a while. Occasional
+//! work, which wakes one thread after the other, keeps only one thread alive.
 
 use forebay_runtime::threads::{STACK, start};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a thread without work stays.
+/// How long a thread without work waits before it ends.
 const STAYS: Duration = Duration::from_secs(20);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -18,7 +18,7 @@ struct State {
     threads: usize,
     idle: usize,
     stopped: bool,
-    /// When work last found no idle thread, or took the last one.
+    /// The last time when work found no idle thread, or took the last one.
     short: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ impl Workers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a thread run `job`.
+    /// Queues `job` for a thread; starts one if none is idle and the limit isn't reached.
     pub fn submit(self: &Arc<Self>, job: Job) {
         let mut state = self.state();
         if state.stopped {
@@ -68,8 +68,8 @@ impl Workers {
         let this = self.clone();
         let thread = std::thread::Builder::new().name(self.name.into());
         if start(thread, STACK, 0, move || this.run()).is_err() {
-            // Other threads get to the job later; if there are none, the requester's timeout bounds
-            // the wait.
+            // Other threads carry the job out later. If there are none, the requester's timeout
+            // bounds the wait.
             let mut state = self.state();
             assert!(state.threads > 0, "a thread that didn't start was counted");
             state.threads -= 1;
@@ -103,7 +103,7 @@ impl Workers {
         state.threads -= 1;
     }
 
-    /// Ends the threads when they have finished their jobs.
+    /// Makes the threads end when they have finished their present jobs; drops queued jobs.
     pub fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn work_is_spread_over_a_bounded_number_of_threads() {
         let workers = Workers::new("test", 4);
-        // Jobs running now, the most at once, jobs done.
+        // Number of jobs that run now, their maximum so far, and number of finished jobs.
         let counts = Arc::new(<(AtomicUsize, AtomicUsize, AtomicUsize)>::default());
         for _ in 0..100 {
             let counts = counts.clone();

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// How long to wait for the error output of a launch that has ended.
+/// How long to wait for more error output after a launch has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Limit on this output. Bytes.
+/// Maximum number of bytes of error output that are kept; they are the last ones.
 const WORDS: usize = 4096;
 
 /// The launch of one daemon.
@@ -28,7 +28,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Launches the daemon of node `begin.me`. Its messages and its end come as events.
+    /// Launches the daemon of node `begin.me`. Its messages and its end are sent to `events`.
     ///
     /// # Errors
     /// If the command can't be run.
@@ -71,7 +71,7 @@ impl Child {
         })?;
         spawn("from").spawn(move || {
             let end = read(node, stdout, &events);
-            // The child's error output comes a moment later.
+            // The child's error output may arrive a moment later.
             let _ = silent.recv_timeout(LAST_WORDS);
             let _ = events.send(Event::Lost(node, words.why(&end)));
             let _ = child.wait();
@@ -92,14 +92,14 @@ impl Child {
         }
     }
 
-    /// Sends no more; waits until all messages are written, a second at most.
+    /// Closes the pipe to the daemon, after waiting until all messages are written, at most 1 s.
     pub fn close(&mut self) {
         self.to = None;
-        // Nothing is sent on this channel: its end shows that the sender has ended.
+        // Nothing is sent on this channel: it is closed when the thread that writes has ended.
         let _ = self.written.recv_timeout(Duration::from_secs(1));
     }
 
-    /// Waits for the end of the launch until then; afterwards kills it.
+    /// Waits until the launch has ended, at most until the time `until`; then kills it.
     pub fn end(mut self, until: Instant) {
         self.to = None;
         let left = until.saturating_duration_since(Instant::now());
@@ -111,7 +111,7 @@ impl Child {
 }
 
 fn write(mut to: ChildStdin, queue: &Receiver<Zeroizing<Vec<u8>>>) {
-    // A broken pipe is noticed when the other side sends nothing any more.
+    // A broken pipe is noticed by the thread that reads: the other side sends nothing any more.
     let mut write_all = || -> io::Result<()> {
         greet(&mut to)?;
         for message in queue {
@@ -138,7 +138,7 @@ fn read(node: u32, from: ChildStdout, events: &Sender<Event>) -> Unread {
     }
 }
 
-/// The end of a standard error's output.
+/// The last bytes of a launch's standard error.
 #[derive(Clone, Default)]
 struct Words(Arc<Mutex<VecDeque<u8>>>);
 
@@ -153,7 +153,7 @@ impl Words {
         }
     }
 
-    /// Why the launch has ended: its own error output, if there is any.
+    /// Why the launch has ended: the last line of its error output, if there is any.
     fn why(&self, end: &Unread) -> String {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let output = String::from_utf8_lossy(kept.make_contiguous()).into_owned();

@@ -1,4 +1,5 @@
-//! The driver of the start protocol: launches, pipes, the node's own work, time.
+//! The driver of the start protocol: launches daemons, reads and writes pipes, does the node's own
+//! work, and keeps the time limit.
 
 use super::messages::{Begin, encode_up, greet, read_down};
 use super::{Child, Launcher};
@@ -11,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long daemons below may take to end after a failed start.
+/// How long daemons at lower levels may take to end after a failed start.
 const ENDING: Duration = Duration::from_secs(3);
 
 /// A node's own part in a start.
@@ -26,16 +27,17 @@ pub trait Work: Send + 'static {
     /// # Errors
     /// The reason, as text.
     fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), String>;
-    /// Serves, and everything is written that a later start needs: from now on nothing is removed
-    /// if this process is killed. Called before anybody can be told that the pool is up.
+    /// Called when the node serves and everything is written that a later start needs: from now on
+    /// nothing is removed if this process is killed. Called before any message says that the pool
+    /// is up.
     fn settle(&mut self);
-    /// Stops the start, and removes what was made.
+    /// Stops the start at this node, and removes what was made.
     fn remove(self);
 }
 
-/// Starts the node in `begin`. Reads the messages of its parent from `from`, and writes messages to
-/// it on `to`. Returns the node's work if the pool runs. Otherwise returns None, and nothing is
-/// left of this node nor of those below.
+/// Carries out the start of the node in `begin`. Reads the messages of its parent from `from`, and
+/// writes messages to it on `to`. Returns the node's work if the pool runs. Otherwise returns None,
+/// and nothing is left of this node and its descendants.
 pub fn drive<W: Work>(
     begin: &Begin,
     launcher: &dyn Launcher,
@@ -63,7 +65,7 @@ pub fn drive<W: Work>(
     driver.finish()
 }
 
-/// Passes on the parent's messages, up to the last.
+/// Passes on the parent's messages, up to the last one.
 fn listen(mut from: impl Read + Send + 'static, events: Sender<Event>) {
     let listener = move || {
         loop {
@@ -109,7 +111,7 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
                     said_late = true;
                     Event::Late
                 }
-                // From now on the parent decides.
+                // After its timeout, this node waits for its parent's decision.
                 Err(_) => match happening.recv() {
                     Ok(event) => event,
                     Err(_) => Event::Orphaned,
@@ -133,8 +135,8 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
                         work.settle();
                     }
                     if self.start.is_running() {
-                        // After the next message the pool is the user's: first the other nodes must
-                        // know.
+                        // The next message hands the pool over to the user. Before that, the
+                        // messages to the other nodes must be written.
                         self.children.values_mut().for_each(Child::close);
                     }
                     self.send_up(&up);
@@ -146,15 +148,15 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
                 }
                 Act::Serve(map) => {
                     if self.begin.me == 0 {
-                        // `up` tells the user which nodes there are.
+                        // `up` shows the user which nodes there are.
                         self.send_up(&Up::Report(map.nodes().to_vec()));
                     }
                     if let Err(why) = self.serve(map) {
-                        // Cancel the actions that would follow its success.
+                        // Drop the actions that were to follow a success.
                         acts.clear();
                         let node = self.begin.me;
                         if self.start.is_running() {
-                            // This node has no parent.
+                            // This is node 0, which has no parent.
                             self.send_up(&Up::Failed(vec![Missing {
                                 node,
                                 below: 0,
@@ -172,7 +174,7 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
     }
 
     fn send_up(&mut self, up: &Up) {
-        // A broken pipe shows on the other pipe.
+        // A broken pipe is noticed on the other pipe.
         let _ = self
             .to
             .write_all(&encode_up(up))
@@ -217,7 +219,7 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
         }
     }
 
-    /// Waits until the node's own work is done.
+    /// Waits until the thread that prepares the node is done.
     fn await_own(&mut self) {
         if let Own::Preparing(_) = self.own
             && let Own::Preparing(thread) = std::mem::replace(&mut self.own, Own::None)
@@ -275,7 +277,8 @@ pub fn order(begin: &Begin, launcher: &dyn Launcher) -> Outcome {
         Ok(child) => child,
         Err(e) => return failed(e.to_string()),
     };
-    // Node 0 waits as long as the user does; its report is better.
+    // Node 0 waits as long as the user does. Its report is more precise, so this waits a second
+    // longer.
     let late = Instant::now() + begin.plan.within + Duration::from_secs(1);
     let mut nodes = Vec::new();
     loop {

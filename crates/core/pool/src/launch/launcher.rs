@@ -6,17 +6,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Knows how to launch a daemon on a host. The daemon's messages go over the command's standard
-/// input and output; its standard error tells users why a launch failed.
+/// A way to launch a daemon on a host. The command's standard input and output carry the daemon's
+/// messages; its standard error tells users why a launch failed.
 pub trait Launcher: Send + Sync {
     /// The command that launches the daemon of node `node`.
     fn command(&self, node: u32) -> Command;
-    /// Whether the command ends when the daemon has started. Otherwise it runs as long as the
+    /// Whether the command ends as soon as the daemon has started. Otherwise it runs as long as the
     /// daemon.
     fn leaves(&self) -> bool;
 }
 
-/// The environment variable with which a rank gets `forebay reach`'s key and addresses.
+/// The environment variable with the key and the addresses for `forebay reach`, as a rank gets
+/// them.
 pub const REACH: &str = "FOREBAY_REACH";
 
 /// The launcher of a plan.
@@ -40,8 +41,8 @@ pub fn launcher(plan: &Plan) -> Box<dyn Launcher> {
     }
 }
 
-/// The command line of a daemon. Pool and node are there for people who read a list of processes;
-/// the daemon gets its parameters by messages.
+/// The command line of a daemon. It names pool and node only for people who read a list of
+/// processes; the daemon gets its parameters by messages.
 struct Words {
     executable: OsString,
     pool: String,
@@ -64,7 +65,7 @@ impl Words {
     }
 }
 
-/// Launches on this host.
+/// Launches daemons on this host.
 struct Local {
     words: Words,
 }
@@ -72,7 +73,7 @@ struct Local {
 impl Launcher for Local {
     fn command(&self, node: u32) -> Command {
         let words = self.words.list(node);
-        // The same executable, even if its path now names another file.
+        // Runs the same executable, even if its path now leads to another file.
         let itself = std::env::current_exe().is_ok_and(|e| e == Path::new(&words[0]));
         let program = if itself {
             "/proc/self/exe".into()
@@ -93,7 +94,7 @@ impl Launcher for Local {
     }
 }
 
-/// Launches by ranks that wait for a call; the rank of node 0 is this process.
+/// Launches daemons by MPI ranks that wait for a call; the rank of node 0 is this process.
 struct Ranks {
     own: Local,
     reach: Vec<String>,
@@ -120,7 +121,7 @@ impl Launcher for Ranks {
     }
 }
 
-/// Launches by a remote shell, or by Slurm.
+/// Launches daemons by a remote shell, or by Slurm.
 struct Remote {
     words: Words,
     how: How,
@@ -167,7 +168,7 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
             command
         }
         How::Srun { components } => {
-            // Beside the steps of the job itself, without a share of the job's resources.
+            // Runs beside the steps of the job itself, without a share of the job's resources.
             let mut command = Command::new("srun");
             let options = [
                 "--overlap",
@@ -191,7 +192,7 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
     command
 }
 
-/// Quotes a word for the shell of any host.
+/// Quotes a word for any host's shell.
 pub fn quoted(word: &OsStr) -> OsString {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(b);
     if !word.is_empty() && word.as_bytes().iter().all(plain) {

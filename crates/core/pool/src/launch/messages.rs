@@ -8,8 +8,8 @@
 //! up:   17  report: nodes              18  failed: count:4, then (node:4 below:4 length:2 why)
 //!       19  ready
 //! ```
-//! Numbers are little-endian. Everything is bounded, and memory is only allocated for bytes that
-//! have arrived. The newline is there because srun forwards whole lines.
+//! Numbers are little-endian. All lengths are bounded, and memory is allocated only for bytes that
+//! have arrived. The newline is needed because srun forwards whole lines.
 
 use super::Plan;
 use crate::start::{Down, Missing, Up};
@@ -22,9 +22,9 @@ use zeroize::Zeroizing;
 
 /// The greeting; its last byte is the version of these messages.
 const GREETING: &[u8; 8] = b"FBSTART\x01";
-/// Limit on a frame: reports and maps of the largest pool fit. Bytes.
+/// Maximum size of a frame; reports and maps of the largest pool fit. Bytes.
 const MAX_FRAME_BYTES: usize = 32 << 20;
-/// Limit on a reason that is passed on. Bytes.
+/// Maximum length of a reason that is passed on. Bytes.
 const WHY: usize = 1000;
 /// Size of a pool's key. Bytes.
 pub const KEY: usize = 32;
@@ -44,7 +44,7 @@ pub struct Begin {
     pub me: u32,
     /// The pool's key.
     pub key: Key,
-    /// The pool.
+    /// The plan of the pool.
     pub plan: Plan,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Debug for Key {
 pub enum Unread {
     /// The other end is closed.
     Closed,
-    /// The other end isn't a daemon; its first output.
+    /// The other end isn't a daemon; the text is its first output.
     NotADaemon(String),
     /// The other end is a daemon of another version.
     Version(u8),
@@ -124,7 +124,7 @@ pub fn hear_greeting(from: &mut impl Read) -> Result<(), Unread> {
     {
         return Err(Unread::Version(*version));
     }
-    // The rest of the line only informs users; it may never end.
+    // The rest of the line is only shown to users; it may never end, so at most 200 bytes are read.
     let mut byte = [0];
     while heard.len() < 200 && !heard.contains(&b'\n') && from.read(&mut byte)? == 1 {
         heard.push(byte[0]);
@@ -137,7 +137,7 @@ pub fn hear_greeting(from: &mut impl Read) -> Result<(), Unread> {
 
 fn frame(kind: u8, parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     let length: usize = parts.iter().map(|p| p.len()).sum();
-    // In one allocation: a growing buffer would leave copies of a key behind.
+    // In one allocation: a buffer that grows would leave copies of a key in memory.
     let mut out = Zeroizing::new(Vec::with_capacity(length + 6));
     out.extend_from_slice(&(length as u32 + 1).to_le_bytes());
     out.push(kind);
@@ -153,8 +153,9 @@ fn read_frame(from: &mut impl Read) -> Result<(u8, Zeroizing<Vec<u8>>), Unread> 
     if !(1..=MAX_FRAME_BYTES).contains(&length) {
         return Err(Unread::Malformed);
     }
-    // `length` counts the kind, which is read already, but not the newline: so `length` bytes are
-    // left. The frame with the key fits the first allocation: a growing buffer would leave copies.
+    // `length` counts the kind, which was read already, but not the newline. So `length` bytes
+    // remain. A frame with the key fits the first allocation: a buffer that grows would leave
+    // copies of it in memory.
     let mut body = Zeroizing::new(Vec::with_capacity(length.min(64 << 10)));
     from.by_ref().take(length as u64).read_to_end(&mut body)?;
     if body.len() < length {

@@ -1,5 +1,5 @@
-//! A node's own part in the start of its pool: its store, its keeper and daemon, its place in the
-//! map.
+//! A node's own part in the start of its pool: makes its store, starts its keeper and daemon, and
+//! serves once it has the map.
 
 use super::{Begin, How, Plan, Work};
 use crate::daemon::{self, Daemon, read_map};
@@ -13,22 +13,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long a daemon that continues waits until the other nodes know of it.
+/// How long a daemon that was restarted waits until the other nodes know of it.
 const ANNOUNCE: Duration = Duration::from_secs(1);
 
-/// Resources of a host for its node.
+/// Resources of the host that a node uses.
 pub struct Host {
     /// The media of the node, or why there are none.
     pub media: Result<Vec<MediumSpec>, String>,
     /// The addresses to listen on, or why there are none.
     pub listen: Result<Vec<IpAddr>, String>,
-    /// Is called before the node is made, so that somebody removes it if this process is killed.
+    /// Called before the node is made. Arranges that another process removes the node if this
+    /// process is killed.
     pub heir: Box<dyn FnMut(&PoolConfig) + Send>,
-    /// Is called when the node serves: it isn't removed any more if this process is killed.
+    /// Called when the node serves: from now on it isn't removed if this process is killed.
     pub settled: Box<dyn FnMut() + Send>,
 }
 
-/// The node to be started.
+/// The work of starting a node.
 pub struct Own {
     begin: Begin,
     host: Host,
@@ -44,12 +45,12 @@ struct Made {
 pub struct Running {
     keeper: Keeper,
     daemon: Daemon,
-    /// The cores that its threads are bound to.
+    /// The cores to which its threads are bound; None: all.
     cores: Option<Vec<usize>>,
 }
 
 impl Running {
-    /// Listens for the existing node in `dir`, and takes charge of it.
+    /// Opens the existing node in `dir`, listens for it, and becomes its keeper.
     fn begin(dir: &Path, plan: &Plan, listen: Vec<IpAddr>) -> Result<Running, PoolError> {
         let me = PoolConfig::read(dir)?.member.map_or(0, |m| m.node);
         let cores = plan.cores(me).map_err(PoolError::Daemon)?;
@@ -76,12 +77,12 @@ impl Running {
         })
     }
 
-    /// Continues with the node in `dir`, whose daemon has ended, at those of these addresses that
-    /// its pool uses.
+    /// Restarts the daemon of the node in `dir`, whose last daemon has ended. It listens on those
+    /// of the addresses `own` that its pool uses.
     ///
     /// # Errors
-    /// [`PoolError`] if its pool's start was never completed, it has a daemon, or it can't be
-    /// opened.
+    /// [`PoolError`] if the start of its pool was never completed, if it has a daemon, or if it
+    /// can't be opened.
     pub fn again(dir: &Path, own: &[IpAddr]) -> Result<Running, PoolError> {
         let damaged = |why: String| PoolError::Damaged {
             name: PoolConfig::read(dir).map_or_else(|_| "?".into(), |c| c.name),
@@ -95,13 +96,13 @@ impl Running {
         Ok(running)
     }
 
-    /// The pool that this process keeps.
+    /// The pool whose keeper this process is.
     pub fn pool(&self) -> &Arc<Pool> {
         self.keeper.pool()
     }
 
-    /// Serves from here on. Binds the daemon's threads before others learn that it serves, and
-    /// after this process has started the nodes below it, which find their own cores.
+    /// Begins to serve. Binds the daemon's threads before other nodes learn that it serves, and
+    /// after this process has launched the nodes below it, which choose their own cores.
     fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
         if let Some(cores) = &self.cores {
             limits::bind(cores).map_err(PoolError::Daemon)?;
@@ -110,10 +111,10 @@ impl Running {
         Ok(())
     }
 
-    /// Keeps and serves the node until it is removed.
+    /// Runs the keeper and the daemon of the node until the node is removed.
     ///
     /// # Errors
-    /// If its journal can't be continued.
+    /// If the pool's journal can't be continued.
     pub fn run(self) -> Result<(), PoolError> {
         let ended = self.keeper.run();
         drop(self.daemon);
@@ -122,7 +123,7 @@ impl Running {
 }
 
 impl Own {
-    /// The node in `begin`, on this host.
+    /// The work of starting the node in `begin` on this host.
     pub fn new(begin: Begin, host: Host) -> Own {
         Own {
             begin,
@@ -142,7 +143,7 @@ impl Own {
     }
 
     fn make(&mut self, config: &PoolConfig, listen: Vec<IpAddr>) -> Result<Running, String> {
-        // For nodes that are all on one host, the caller of the start has checked.
+        // If all nodes are on one host, the caller of the start has checked it.
         if !self.begin.plan.force && self.begin.plan.how != How::Local {
             check_host(&config.media, 1)?;
         }

@@ -1,4 +1,4 @@
-//! The plan of a pool: all parameters that daemons get at their launch, except the key.
+//! The plan of a pool: all parameters that daemons get when they are launched, except the key.
 
 use crate::Tree;
 use crate::limits::{self, Limits};
@@ -19,9 +19,9 @@ use std::time::Duration;
 pub enum How {
     /// All on this host.
     Local,
-    /// By a remote shell (ssh or the like), called as `PROGRAM HOST COMMAND`.
+    /// By a remote shell (ssh or similar), called as `PROGRAM HOST COMMAND`.
     Rsh(String),
-    /// By srun, as steps of this Slurm job. srun stays as long as the daemon runs.
+    /// By srun, as steps of this Slurm job. srun runs as long as the daemon does.
     Srun {
         /// For a heterogeneous job: the hosts of each component. Empty for other jobs.
         components: Vec<Vec<String>>,
@@ -30,9 +30,9 @@ pub enum How {
     Ranks {
         /// The remote shell for restarts.
         rsh: String,
-        /// Where each rank can be called: addresses, separated by commas.
+        /// Where each rank waits to be called: addresses, separated by commas.
         reach: Vec<String>,
-        /// Authenticates the caller, for this one start.
+        /// Authenticates the caller, in this start only.
         key: OneTime,
     },
 }
@@ -47,7 +47,7 @@ impl std::fmt::Debug for OneTime {
     }
 }
 
-/// On which of a host's addresses its daemons listen.
+/// The addresses of a host on which its daemons listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Listen {
@@ -60,7 +60,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// The addresses of a host on which its daemons listen.
+    /// Chooses the addresses on which daemons listen out of the host's addresses `own`.
     pub fn pick(&self, own: &[IpAddr]) -> Vec<IpAddr> {
         let bits = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => u128::from(u32::from(ip)) << 96,
@@ -105,7 +105,7 @@ impl std::str::FromStr for Listen {
 /// A pool of several nodes, as requested by `up`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The version of Forebay that starts it.
+    /// The version of Forebay that starts the pool.
     pub forebay: String,
     /// The pool's name.
     pub name: String,
@@ -113,9 +113,9 @@ pub struct Plan {
     pub uuid: String,
     /// Prefix under which programs see the pool.
     pub mount: String,
-    /// The media of each node. Empty: each node chooses by what its host has.
+    /// The media of each node. Empty: each node chooses them by its host's resources.
     pub media: Vec<MediumSpec>,
-    /// Room kept ready in each medium. Bytes.
+    /// Maximum room kept ready in each medium. Bytes.
     pub reserve: Option<u64>,
     /// Whether media may be larger than their host allows.
     #[serde(default)]
@@ -128,25 +128,25 @@ pub struct Plan {
     pub origin: Option<OriginConfig>,
     /// The host of each node, by its number.
     pub hosts: Vec<String>,
-    /// How its daemons are launched.
+    /// How the daemons are launched.
     pub how: How,
-    /// Path of this program, on all hosts.
+    /// Path of this program, the same on all hosts.
     pub executable: PathBuf,
-    /// Limit on the daemons that one daemon launches.
+    /// Maximum number of daemons that one daemon launches.
     pub fan_out: u32,
-    /// Directory of all pools, unless it is the default.
+    /// Directory of all pools; None: the default.
     pub home: Option<PathBuf>,
     /// Addresses on which daemons listen.
     pub listen: Listen,
     /// Whether the contents of files are encrypted on the network, too.
     pub encrypt: bool,
-    /// Request timeout.
+    /// Request timeout: a node that sends no reply for this time counts as down.
     #[serde(rename = "patience")]
     pub request_timeout: Duration,
     /// How long a node may be out of reach before it loses its locks.
     #[serde(default = "lease")]
     pub lease: Duration,
-    /// Time limit of the start.
+    /// Maximum duration of the start.
     pub within: Duration,
     /// Limits on each daemon's use of its host.
     #[serde(default)]
@@ -154,7 +154,7 @@ pub struct Plan {
     /// The pool's lifetime, from the start of each node.
     #[serde(default)]
     pub lifetime: Lifetime,
-    /// The process that starts the pool belongs to a batch job.
+    /// Whether the process that starts the pool belongs to a batch job.
     #[serde(default)]
     pub of_job: bool,
 }
@@ -169,16 +169,17 @@ impl Plan {
         Tree::new(self.hosts.len() as u32, self.fan_out)
     }
 
-    /// Number of nodes on the host of node `n`.
+    /// Number of nodes on the host of node `n`, itself included.
     pub fn neighbours(&self, n: u32) -> u32 {
         let host = self.hosts.get(n as usize);
         self.hosts.iter().filter(|h| Some(*h) == host).count() as u32
     }
 
-    /// The cores of the daemon of node `n`; None if they aren't limited. Only on its host.
+    /// The cores of the daemon of node `n`; None if they aren't limited. Must be called on its
+    /// host.
     ///
     /// # Errors
-    /// A text, if its host doesn't have these cores.
+    /// A message, if its host doesn't have these cores.
     pub fn cores(&self, n: u32) -> Result<Option<Vec<usize>>, String> {
         let host = self.hosts.get(n as usize);
         let before = self.hosts.iter().take(n as usize);
@@ -205,7 +206,7 @@ impl Plan {
         name
     }
 
-    /// The identity as bytes.
+    /// The pool's identity as bytes; None if it is malformed.
     pub fn pool(&self) -> Option<[u8; 16]> {
         let mut bytes = [0; 16];
         if self.uuid.len() != 32 || !self.uuid.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -217,7 +218,7 @@ impl Plan {
         Some(bytes)
     }
 
-    /// Why this can't be the plan of node `me`; None if it can.
+    /// Why this can't be a plan that node `me` is part of; None if it can.
     pub(crate) fn check(&self, me: u32) -> Option<&'static str> {
         let count = self.hosts.len();
         let sound = (1..=MAX_NODES).contains(&count)
@@ -254,7 +255,7 @@ impl Plan {
     pub fn write(&self, dir: &Path) -> std::io::Result<()> {
         let mut plan = self.clone();
         if let How::Ranks { rsh, .. } = &self.how {
-            // The ranks have ended at this point.
+            // The ranks have ended by now, so a restart uses the remote shell.
             plan.how = How::Rsh(rsh.clone());
         }
         forebay_client::write_kept(dir, "plan.json", &serde_json::to_vec(&plan)?)
@@ -263,8 +264,8 @@ impl Plan {
     /// Reads the plan from a node's directory.
     ///
     /// # Errors
-    /// If it is missing, malformed, or others could have written it: it names programs to be
-    /// executed.
+    /// If the file is missing or malformed, or if others could have written it: it names programs
+    /// to be executed.
     pub fn read(dir: &Path) -> std::io::Result<Plan> {
         use forebay_client::private::{Above, check};
         check(dir, Above::Strict).map_err(std::io::Error::other)?;
