@@ -99,8 +99,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Takes charge of an open pool.
+    /// Becomes the keeper of an open pool.
     ///
+    /// # Errors
     /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Daemon`] if a keeper
     /// with another home uses a medium; [`PoolError::Io`] if keeper.pid can't be opened or written.
     pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {

@@ -385,8 +385,8 @@ impl Pool {
         worst
     }
 
-    /// Asks the node's origin service, and waits for the result: [`origin::ask`].
     /// Sends a request to the origin service, and waits for the result; see [`origin::ask`].
+    ///
     /// # Errors
     /// As for [`origin::ask`].
     pub fn ask_origin(&self, request: &origin::Request) -> Result<String, origin::Refusal> {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Calls a function at the end, even if a test fails.
+/// Calls a function when it is dropped, even if a test fails.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -43,7 +43,7 @@ fn requests_reach_other_nodes_and_are_answered() {
                 assert!(got == pattern(got.len(), got.len() as u8), "{to} {size}");
                 assert_eq!(got.len(), size.min(MAX_BODY - 10));
             }
-            // With a head that leaves no room for small bytes beside it.
+            // With a head so large that small bytes don't fit beside it.
             let bytes = pattern(16 << 10, 1);
             let head = pattern(MAX_HEAD, 1);
             let sum = sum(&bytes).to_le_bytes().to_vec();
@@ -53,7 +53,7 @@ fn requests_reach_other_nodes_and_are_answered() {
             assert_eq!(call(&channel, to, 0x8000, b""), Err(Errno::PROTO));
         }
         assert_eq!(call(&channel, 77, ECHO, b""), Err(Errno::HOSTDOWN));
-        // A worker that sends requests to others, over the network and in its own node.
+        // A request whose handler sends requests to the other nodes and to its own.
         for to in 0..3 {
             let answer = call(&channel, to, ASK, b"all").unwrap();
             assert_eq!(answer[..2], [3, 0]);
@@ -66,7 +66,7 @@ fn requests_reach_other_nodes_and_are_answered() {
         let x = Ok(b"x".to_vec());
         assert_eq!(ok, [x.clone(), x.clone(), Err(Errno::HOSTDOWN), x]);
 
-        // As in the map.
+        // The nodes are those in the map.
         assert_eq!(channel.nodes(), [0, 1, 2].map(NodeId));
         let mine = (0..1000).filter(|&s| channel.node_of(Slot(s * 200)) == NodeId(0));
         assert!((200..500).contains(&mine.count()));
@@ -126,7 +126,8 @@ fn many_threads_of_many_nodes_send_requests_to_each_other() {
     });
 }
 
-/// Requests that block the threads that received them, more than there are such threads.
+/// More requests than there are receiving threads, each of which blocks the thread that received
+/// it.
 #[test]
 fn slow_requests_delay_no_others() {
     within(60, || {
@@ -142,7 +143,7 @@ fn slow_requests_delay_no_others() {
         std::thread::scope(|s| {
             for i in 0..20u8 {
                 let channel = &channel;
-                // One after the other, so that each comes alone.
+                // Posted one after the other, so that each is received alone.
                 std::thread::sleep(Duration::from_millis(5));
                 s.spawn(move || assert!(call(channel, 1, NOTE, &[b'a' + i]).is_ok()));
             }
@@ -157,7 +158,8 @@ fn slow_requests_delay_no_others() {
     });
 }
 
-/// In any order of connecting, also all at once, a node ends with two sockets for each other one.
+/// In whatever order nodes connect, even all at once, each ends with two sockets for each other
+/// node.
 #[test]
 fn two_nodes_share_their_connection() {
     within(100, || {
@@ -188,7 +190,7 @@ fn two_nodes_share_their_connection() {
         };
         ask_all();
         settled(&daemons);
-        // The surplus connection is gone; the other still serves both.
+        // The surplus connection is closed; the remaining one still serves both nodes.
         ask_all();
         settled(&daemons);
         // Restart a daemon: the highest, to which others connect, and the lowest.
@@ -202,8 +204,8 @@ fn two_nodes_share_their_connection() {
     });
 }
 
-/// With descriptors for two sockets for each other node and a few more, unauthenticated peers try
-/// to take them all.
+/// Daemons have descriptors for two sockets for each other node and a few more. Unauthenticated
+/// peers try to take all of them.
 #[test]
 fn unauthenticated_peers_leave_descriptors_for_nodes() {
     const OTHERS: u32 = 8;

@@ -1,6 +1,6 @@
-//! Requests while daemons are killed and restarted, connections cut, requesters killed. Each
-//! request is carried out at most once, and exactly once if its requester gets a reply; nobody
-//! waits longer than the request timeout.
+//! Requests while daemons are killed and restarted, connections cut, and requesters killed. Each
+//! request must be carried out at most once, and exactly once if its requester gets a reply. No
+//! requester may wait longer than the request timeout.
 
 mod support;
 
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// The results that threads got for their notes, by note.
+/// For each note, the result that the thread which sent it got.
 type Results = HashMap<String, Result<(), Errno>>;
 
-/// Fewer notes than these prove nothing.
+/// Minimum number of notes that a test needs to prove anything.
 const ENOUGH: usize = 100;
 
-/// Threads on node 0 have node 1 take notes while `f` runs. Returns their results.
+/// Threads on node 0 send notes to node 1 while `f` runs. Returns their results.
 fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Results {
     let over = AtomicBool::new(false);
     let (results, count) = (Mutex::new(Results::new()), AtomicU64::new(0));
@@ -45,13 +45,13 @@ fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Results {
                             .map(|head| assert_eq!(head, b"noted")),
                     };
                     results.lock().unwrap().insert(note, answer);
-                    // There are few cores.
+                    // Leaves the few cores to others for a moment.
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
         }
         f();
-        // The machine may be busy with something else.
+        // Waits for enough notes, since the machine may be busy with something else.
         let limit = Instant::now() + Duration::from_secs(30);
         while results.lock().unwrap().len() <= ENOUGH && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(10));
@@ -61,7 +61,8 @@ fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Results {
     results.into_inner().unwrap()
 }
 
-/// Checks that each note was taken as its requester was told. Returns how many failed.
+/// Checks that node 1 recorded each note as its requester was told. Returns the number of failed
+/// requests.
 fn check(nodes: &Nodes, results: &Results, twice: bool) -> usize {
     let noted = nodes.noted(1);
     for (note, times) in &noted {
@@ -80,15 +81,15 @@ fn check(nodes: &Nodes, results: &Results, twice: bool) -> usize {
     failed
 }
 
-/// Kills a daemon and starts it again over the same directory.
+/// Kills a daemon and starts it again with the same directory.
 fn replace(nodes: &Nodes, process: &mut Process, node: u32, settings: &Settings) {
     process.kill();
     *process = nodes.process(node, settings);
     process.serve(None);
 }
 
-/// Two nodes, one of whose daemons was killed and restarted `times` times; and the results
-/// meanwhile.
+/// Makes two nodes, and kills and restarts the daemon of one of them `times` times while notes are
+/// sent. Returns the nodes, their daemons, and the results.
 fn restarted(node: u32, times: usize, kind: u16) -> (Nodes, Vec<Process>, Results) {
     let nodes = Nodes::new(2);
     let settings = Settings {
@@ -140,15 +141,15 @@ fn the_home_is_killed_and_started_again() {
     within(100, || {
         let (nodes, _daemons, results) = restarted(1, 10, NOTE);
         let failed = check(&nodes, &results, false);
-        // Notes that were being carried out at a kill may have failed.
+        // Requests that were being carried out at a kill may have failed.
         assert!(failed <= 8 * 10, "{failed}");
         assert!(
             results
                 .values()
                 .all(|t| matches!(t, Ok(()) | Err(Errno::IO)))
         );
-        // Only requests that were begun and not finished are unknown: the records outlive the
-        // daemon.
+        // The outcome is unknown only for requests that were begun and not finished: the records of
+        // the others outlive the daemon.
         assert!(!nodes.log(0).contains("has lost its records"));
         let restarts = || {
             let text = std::fs::read_to_string(nodes.of(0).join("restarts")).unwrap();
@@ -162,7 +163,7 @@ fn the_home_is_killed_and_started_again() {
     });
 }
 
-/// Two daemons as processes, each behind a relay, so that all connections go through a relay.
+/// Starts two daemons as processes, each behind a relay through which all its connections go.
 fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process>) {
     let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let relays = [0, 1].map(|_| Relay::start(nowhere).unwrap());
@@ -182,7 +183,7 @@ fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process
     (relays, daemons)
 }
 
-/// The home is killed after it has carried a request out and before the reply has arrived: the next
+/// The home is killed after it has carried a request out and before the reply has arrived. The next
 /// daemon sends the reply, and doesn't carry the request out again.
 #[test]
 fn an_answer_outlives_the_daemon() {
@@ -191,7 +192,7 @@ fn an_answer_outlives_the_daemon() {
         let (relays, mut daemons) = behind_relays(&nodes, &Settings::default());
         let channel = nodes.channel(0);
         assert!(call(&channel, 1, ECHO, b"").is_ok());
-        // Nothing that node 1 sends arrives, whichever side has connected.
+        // Messages of node 1 don't arrive, whichever side has made the connection.
         relays[1].set(Faults {
             hold_back: true,
             ..Faults::default()
@@ -205,7 +206,7 @@ fn an_answer_outlives_the_daemon() {
             until("it is carried out", 8, || {
                 nodes.noted(1).contains_key("once")
             });
-            // The reply is recorded after that.
+            // The reply is recorded a moment after the note.
             std::thread::sleep(Duration::from_millis(100));
             daemons[1].kill();
             for relay in &relays {
@@ -255,8 +256,8 @@ fn a_slow_request_fails_no_others() {
     });
 }
 
-/// A requester waits for a request that takes longer than the request timeout as long as its home
-/// is working on it, and no longer.
+/// A requester waits for a request that takes longer than the request timeout while the home works
+/// on it, and no longer.
 #[test]
 fn long_work_is_waited_for() {
     within(60, || {
@@ -277,7 +278,7 @@ fn long_work_is_waited_for() {
                 done.store(true, SeqCst);
                 answer
             });
-            // Five times the request timeout.
+            // The work takes five times the request timeout.
             std::thread::sleep(Duration::from_secs(3));
             assert!(
                 !far.is_finished() && !done.load(SeqCst),
@@ -289,7 +290,7 @@ fn long_work_is_waited_for() {
         });
         let noted = nodes.noted(1);
         assert_eq!((noted["far"], noted["near"]), (1, 1));
-        // A home that is stopped, and one that dies, are noticed in time.
+        // A stopped home, and one that dies, are noticed in time.
         for fate in [stand_still as fn(&mut Process), Process::kill] {
             std::fs::remove_file(&gate).unwrap();
             let _ = std::fs::remove_file(nodes.of(1).join("waiting"));
@@ -310,8 +311,8 @@ fn long_work_is_waited_for() {
     });
 }
 
-/// A home that is stopped when a request arrives, and continues when the requester has given up,
-/// doesn't carry the request out then.
+/// A home is stopped when a request arrives, and continues when the requester has given up. It must
+/// not carry the request out then.
 #[test]
 fn nothing_is_carried_out_after_the_requester_gave_up() {
     within(60, || {
@@ -330,7 +331,7 @@ fn nothing_is_carried_out_after_the_requester_gave_up() {
             let sends = || send(&channel, 1, NOTE, b"much", &large);
             s.spawn(move || assert_eq!(sends(), Err(Errno::HOSTDOWN)));
         });
-        // By this time node 0 has given the connection up.
+        // By now node 0 has given the connection up.
         std::thread::sleep(Duration::from_millis(300));
         let pid = rustix::process::Pid::from_child(&daemons[1].child);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
@@ -348,7 +349,7 @@ fn nothing_is_carried_out_after_the_requester_gave_up() {
 fn stand_still(process: &mut Process) {
     let pid = rustix::process::Pid::from_child(&process.child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    // The daemon's threads stop one by one.
+    // The threads of a stopped process stop one after the other.
     let tasks = format!("/proc/{}/task", process.child.id());
     let stands = |task: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
@@ -389,7 +390,7 @@ fn a_node_that_continues_is_reached_at_once() {
         for round in 0..6 {
             assert!(call(&channel, 1, ECHO, b"x").is_ok());
             drop(daemons.pop());
-            // Until node 0 has given up: then it refuses requests without trying.
+            // Wait until node 0 has given the node up: then it refuses requests at once.
             until("it is refused at once", 5, || {
                 let start = Instant::now();
                 assert_eq!(call(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));
@@ -418,7 +419,7 @@ fn a_node_that_is_down_is_reported_in_time_and_delays_no_others() {
             gone_after: Duration::from_millis(1500),
             ..Options::default()
         };
-        // Node 0 in this process, to read its link states.
+        // The daemon of node 0 runs in this process, so that the test can read its link states.
         let (own, simple) = listen(&nodes.of(0), 0, 3, options, Duration::ZERO);
         let mut daemons: Vec<Process> = (1..3).map(|i| nodes.process(i, &settings)).collect();
         let addresses = [own.addresses()[0], daemons[0].address, daemons[1].address];
@@ -445,7 +446,7 @@ fn a_node_that_is_down_is_reported_in_time_and_delays_no_others() {
                 .as_ref()
                 .is_some_and(|w| w.contains("node 1"))
         );
-        // From now on requests fail at once; and those for the down node delay no others.
+        // From now on requests to the down node fail at once, and delay no others.
         let start = Instant::now();
         std::thread::scope(|s| {
             for _ in 0..300 {
@@ -466,7 +467,7 @@ fn a_node_that_is_down_is_reported_in_time_and_delays_no_others() {
         });
         assert_eq!(simple.gone.lock().unwrap()[..], [forebay_net::NodeId(1)]);
 
-        // The daemon comes back; a request that waits at that moment succeeds.
+        // The daemon comes back. A request that waits for it at that moment succeeds.
         let requester = std::thread::spawn({
             let channel = nodes.channel(0);
             move || {
@@ -484,7 +485,7 @@ fn a_node_that_is_down_is_reported_in_time_and_delays_no_others() {
     });
 }
 
-/// More requests wait for a node that doesn't answer than there are cells.
+/// More requests than there are cells wait for a node that doesn't answer.
 #[test]
 fn a_node_that_stands_still_leaves_room_for_others() {
     within(60, || {
@@ -498,7 +499,7 @@ fn a_node_that_stands_still_leaves_room_for_others() {
         assert!(call(&channel, 1, ECHO, b"").is_ok());
         let pid = rustix::process::Pid::from_raw(daemons[1].child.id() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-        // The daemon's threads stop one by one.
+        // The threads of a stopped process stop one after the other.
         let tasks = format!("/proc/{}/task", daemons[1].child.id());
         let stands = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
@@ -534,7 +535,7 @@ fn a_node_that_stands_still_leaves_room_for_others() {
     });
 }
 
-/// A network that swallows everything, like a host without power.
+/// A network that loses all messages, like a host without power.
 #[test]
 fn a_node_that_says_nothing_is_given_up() {
     within(60, || {
@@ -549,7 +550,7 @@ fn a_node_that_says_nothing_is_given_up() {
         let back = Relay::start(own.addresses()[0]).unwrap();
         let map = std::sync::Arc::new(map(&[own.addresses()[0], relay.address()]));
         own.serve(map).unwrap();
-        // Node 1 has no map: it answers nobody before.
+        // Node 1 has no map yet, so it answers no requests.
         let channel = nodes.channel(0);
         assert_eq!(call(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));
         let real = [back.address(), one.addresses()[0]];
@@ -591,7 +592,7 @@ fn a_daemon_with_another_port_tells_the_others() {
         let channels: Vec<_> = (0..3).map(|i| nodes.channel(i)).collect();
         assert!(call(&channels[0], 2, ECHO, b"").is_ok());
         let before = daemons[2].address;
-        // The same with node 2.
+        // Node 2 keeps its address, too.
         replace(&nodes, &mut daemons[2], 2, &settings);
         assert_eq!(daemons[2].address, before);
         daemons[2].kill();
@@ -607,14 +608,14 @@ fn a_daemon_with_another_port_tells_the_others() {
             let map = forebay_pool::daemon::read_map(&nodes.of(dir)).unwrap();
             (map.epoch(), map.nodes()[2].addresses[0].port)
         };
-        // The other nodes can reach it by the connection that it has made, so a request may be
-        // answered before its new address has arrived everywhere.
+        // Other nodes can reach it through the connection that it has made. So a request may be
+        // answered before its new address has arrived at all nodes.
         for node in 0..3 {
             until("all know", 10, || {
                 address(node) == (2, daemons[2].address.port())
             });
         }
-        // A node that was down learns the address when it comes back.
+        // A node that was down gets the address when it comes back.
         daemons[0].kill();
         daemons[2].kill();
         let taken = std::net::TcpListener::bind(daemons[2].address).unwrap();
@@ -685,7 +686,7 @@ fn requesters_are_killed() {
     });
 }
 
-/// More requests at once than there are cells.
+/// Sends more requests at once than there are cells.
 #[test]
 fn all_cells_are_taken() {
     within(60, || {

@@ -37,7 +37,7 @@ fn node(r: &mut Random, number: u32) -> Node {
     }
 }
 
-/// In the order of their numbers.
+/// Random nodes in the order of their numbers.
 fn nodes(r: &mut Random) -> Vec<Node> {
     let mut number = r.below(5) as u32;
     let mut all = Vec::new();
@@ -151,7 +151,7 @@ fn messages_are_read_as_they_were_written() {
         assert!(matches!(read_down(&mut from), Err(Unread::Closed)));
         let pipe = encode_up(&u);
         assert_eq!(read_up(&mut &pipe[..]).unwrap(), u);
-        // All of it has to be there.
+        // A message of which the end is missing is refused.
         let cut = r.below(pipe.len());
         assert!(read_up(&mut &pipe[..cut]).is_err());
     });
@@ -169,7 +169,7 @@ fn arbitrary_bytes_do_no_harm() {
         };
         r.mutate(&mut bytes, &other);
         let heard = || {
-            // An accepted message is the same when it is encoded and decoded again.
+            // An accepted message is unchanged after it is encoded and decoded again.
             if let Ok(b) = Begin::read(&mut &bytes[..]) {
                 assert_eq!(Begin::read(&mut &b.encode()[..]).unwrap(), b);
             }

@@ -1,4 +1,4 @@
-//! Starts of pools with every kind of fault, in virtual time.
+//! Simulated starts of pools in virtual time, with every kind of fault.
 
 #[path = "support/sim.rs"]
 mod sim;
@@ -52,20 +52,20 @@ fn missing_nodes_are_named_and_no_daemon_is_left() {
             .collect();
         faults.sort_by_key(|f| f.0);
         faults.dedup_by_key(|f| f.0);
-        // The user launches node 0, and sees a failure of that directly.
+        // The user launches node 0, and notices directly when that fails.
         faults.retain(|f| f.0 != 0 || matches!(f.1, Fault::NoStore | Fault::Dies(_)));
         let o = run(tree, &faults, r);
         assert!(o.took <= TOTAL + Duration::from_secs(1), "{o:?}");
         assert_eq!(o.left, 0, "{faults:?} {o:?}");
         if o.missing.is_empty() {
-            // Only a node that dies may do so after the start.
+            // The pool runs in spite of a fault only if that node died after the start.
             let died = faults.iter().all(|f| matches!(f.1, Fault::Dies(_)));
             assert!(died && o.agree, "{faults:?} {o:?}");
             return;
         }
         assert_eq!(o.serving, 0, "{faults:?} {o:?}");
         for m in &o.missing {
-            // The node has a fault itself, or one below it made it fail.
+            // The node has a fault, or a descendant with a fault made it fail.
             let mut row = vec![m.node];
             let mut found = false;
             while let Some(n) = row.pop() {
@@ -74,7 +74,7 @@ fn missing_nodes_are_named_and_no_daemon_is_left() {
             }
             assert!(found, "{m:?} of {faults:?}");
         }
-        // All that can never serve are named, or are descendants of a named one.
+        // Each node that can never serve is named, or is a descendant of a named one.
         for (n, fault) in &faults {
             if matches!(fault, Fault::NoLaunch | Fault::NoStore) {
                 let mut above = Some(*n);

@@ -1,11 +1,10 @@
-//! Two operations over several nodes, the second in the middle of the first: at every request that
-//! one node asks another, before it is carried out and behind it. The results of both, and the
-//! state afterwards, have to be those of a local file system when the one comes before the other,
-//! or the other way round.
+//! Two operations over several nodes, the second in the middle of the first: before and after each
+//! request that the first one's node sends. The results of both, and the state afterwards, must be
+//! those of a local file system on which one comes before the other, in either order.
 //!
-//! The local file system is tmpfs. All pairs and all places are too many for every day: they are
-//! tried in random order, for FOREBAY_BETWEEN_SECONDS (all, if it is 0). FOREBAY_BETWEEN_ONLY=WORD
-//! leaves out pairs without that word.
+//! The local file system is tmpfs. Testing all pairs at all requests takes too long for every day.
+//! So they are tested in random order for FOREBAY_BETWEEN_SECONDS (0: all of them). With
+//! FOREBAY_BETWEEN_ONLY=WORD, only pairs with that word are tested.
 
 mod support;
 
@@ -19,13 +18,13 @@ use std::time::{Duration, Instant};
 use support::nodes::{Between, Nodes, end_between, set_between};
 use support::*;
 
-/// Paths with content and number of links of what isn't a directory.
+/// Paths of all objects. For objects other than directories, also content and number of links.
 type Seen = BTreeMap<String, Option<(String, u64)>>;
 
-/// Where operations are carried out: in a directory of a pool, or of tmpfs.
+/// Where operations are carried out: a directory of a pool, or of tmpfs.
 trait Place {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno>;
-    /// Without replacing.
+    /// Renames without replacing.
     fn rename_new(&self, from: &str, to: &str) -> Result<(), Errno>;
     fn exchange(&self, one: &str, other: &str) -> Result<(), Errno>;
     fn link(&self, from: &str, to: &str) -> Result<(), Errno>;
@@ -49,7 +48,7 @@ impl InPool<'_> {
 }
 
 impl InPool<'_> {
-    /// Paths of all objects, in order, by listings alone.
+    /// Paths of all objects in order, found by listings only.
     fn list(&self) -> Vec<String> {
         let mut seen = Vec::new();
         let mut todo = vec![String::new()];
@@ -100,7 +99,7 @@ impl Place for InPool<'_> {
             .unwrap();
         write_all(&f, content, 0);
         f.close().unwrap();
-        // The index of attributes has to follow.
+        // The index of attributes must be updated, too.
         let path = self.path(path);
         self.fs.set_xattr(&path, b"user.k", b"v", true).unwrap();
     }
@@ -145,7 +144,7 @@ impl OnTmpfs {
     }
     fn rename_with(&self, from: &str, to: &str, how: libc::c_uint) -> Result<(), Errno> {
         let (from, to, at) = (self.path(from), self.path(to), libc::AT_FDCWD);
-        // SAFETY: strings with an end.
+        // SAFETY: strings with a terminating zero.
         told(unsafe { libc::renameat2(at, from.as_ptr(), at, to.as_ptr(), how) })
     }
 }
@@ -166,7 +165,7 @@ fn told(result: libc::c_int) -> Result<(), Errno> {
 
 impl Place for OnTmpfs {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
-        // SAFETY: strings with an end, here and below.
+        // SAFETY: strings with a terminating zero, here and below.
         told(unsafe { libc::rename(self.path(from).as_ptr(), self.path(to).as_ptr()) })
     }
     fn rename_new(&self, from: &str, to: &str) -> Result<(), Errno> {
@@ -188,7 +187,7 @@ impl Place for OnTmpfs {
         // SAFETY: see rename.
         let fd = unsafe { libc::open(self.path(path).as_ptr(), flags, 0o600) };
         told(fd)?;
-        // SAFETY: it was just opened.
+        // SAFETY: the descriptor was just opened.
         told(unsafe { libc::close(fd) })
     }
     fn put(&self, path: &str, content: &[u8]) {
@@ -226,7 +225,7 @@ impl Place for OnTmpfs {
     }
 }
 
-/// The state before.
+/// Makes the state before the operations.
 fn prepare(at: &dyn Place) {
     at.put("a", b"first");
     at.put("b", b"second");
@@ -301,7 +300,7 @@ fn carry_out(at: &dyn Place, what: &str) -> Result<(), Errno> {
     }
 }
 
-/// Results of first and second, and what there is then.
+/// The results of the first and the second operation, and the state after both.
 type Outcome = (Result<(), Errno>, Result<(), Errno>, Seen);
 
 /// The results of two operations on tmpfs, in both orders.
@@ -321,7 +320,8 @@ fn expected(first: &str, second: &str) -> Vec<Outcome> {
             (x, y, at.look())
         })
         .to_vec();
-    // Paths are looked up before: their objects may have been removed, or made, when they are used.
+    // An operation looks paths up first. When it uses their objects, the other operation may have
+    // removed or made them, so these errors are allowed, too.
     for (one, other, swapped) in [(first, second, false), (second, first, true)] {
         let errors: &[Errno] = match one.split_once(' ') {
             Some(("link", _)) => &[Errno::NOENT, Errno::EXIST],
@@ -339,8 +339,8 @@ fn expected(first: &str, second: &str) -> Vec<Outcome> {
     expected
 }
 
-/// Carries both out, the second at a place in the first, and compares. False if the first had no
-/// such place.
+/// Carries both operations out, the second at request `at` of the first one, and compares. False if
+/// the first one sends fewer requests.
 fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind: bool) -> bool {
     let dir = format!("/between{n}");
     let view = |k: usize| InPool {
@@ -369,7 +369,7 @@ fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind
             behind,
             what: Box::new(move || {
                 let _ = reached.send(());
-                // The other operation may have to wait for us.
+                // The other operation may have to wait for this one.
                 let over = wait_ended.recv_timeout(Duration::from_millis(15));
                 let _ = tell.send(over.is_err());
             }),
@@ -388,7 +388,7 @@ fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind
                 "{story}: got\n{got:?}, which is none of\n{both:?}"
             );
         }
-        // All observations without a wait are of one moment.
+        // A listing that didn't have to wait must show the state at one moment.
         Some(Err(seen)) if waited == Some(false) => {
             let [before, after] = [false, true].map(|done| {
                 let at = OnTmpfs::new("list");
@@ -462,8 +462,8 @@ fn one_in_the_middle_of_the_other() {
     assert_eq!(nodes.used(), 0, "pages are left");
 }
 
-/// The two names of a rename must have existed at one time: another process moves the file there
-/// and back between its look-ups.
+/// The two names of a rename must have existed at the same time: another process moves the file
+/// there and back between the look-ups of the two.
 #[test]
 fn what_goes_there_and_back_is_never_in_both_places() {
     const THERE: &str = "rename a b";
@@ -476,7 +476,7 @@ fn what_goes_there_and_back_is_never_in_both_places() {
         "rename-new a c",
         "exchange a b",
     ] {
-        // On other nodes each time.
+        // With files on other nodes each time.
         for _ in 0..8 {
             for (first, second) in (1..20).flat_map(|first| (1..3).map(move |s| (first, s))) {
                 n += 1;
@@ -500,7 +500,7 @@ fn what_goes_there_and_back_is_never_in_both_places() {
                         });
                         done.collect::<Vec<_>>()
                     });
-                    // The other operation may have to wait for us.
+                    // The other operation may have to wait for this one.
                     let step = |go: &mpsc::Sender<mpsc::Sender<()>>| {
                         let (over, is_over) = mpsc::channel();
                         let _ = go.send(over);
@@ -552,7 +552,7 @@ fn what_goes_there_and_back_is_never_in_both_places() {
     nodes.assert_whole();
 }
 
-/// Renames from all nodes to one free name, at once and without replacing: one has it.
+/// All nodes rename files to one free name at once, without replacing: one of them succeeds.
 #[test]
 fn one_of_many_renames_to_a_free_name_succeeds() {
     const EACH: usize = 2;
@@ -567,7 +567,7 @@ fn one_of_many_renames_to_a_free_name_succeeds() {
         view(n).mkdir("").unwrap();
         let all: Vec<usize> = (0..nodes.views.len() * EACH).collect();
         let own = |k: usize| format!("own{k}");
-        // Files; in other rounds, some are directories, which the node of names moves.
+        // Files; in some rounds, also directories, which the node of names moves.
         let is_dir = |k: usize| n.is_multiple_of(3) && k.is_multiple_of(2);
         for &k in &all {
             if is_dir(k) {

@@ -1,4 +1,4 @@
-//! `temporality = "bursty"`: files are written to memory and move to the medium after it when no
+//! `temporality = "bursty"`: files are written to memory, and are moved to the next medium when no
 //! process has them open.
 
 mod support;
@@ -25,7 +25,7 @@ fn worker() {
     }
 }
 
-/// Bytes that tell where in which file they are.
+/// Bytes that depend on the file and on their offset in it.
 fn bytes(file: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (file * 31 + i / 4096 * 7 + i % 251) as u8)
@@ -51,11 +51,11 @@ fn what_is_closed_moves_from_memory() {
         p.put(&format!("/out/{k}"), &bytes(k, size));
     }
     p.put("/strict", &bytes(9, MIB));
-    // With holes: ranges that were never written aren't copied and stay zero.
+    // A file with holes: ranges that were never written aren't copied and stay zero.
     let f = p.open(b"/out/holes", O_CREAT | O_RDWR, 0o600).unwrap();
     f.write_at(b"far", 2 * MIB as u64 + 77).unwrap();
     f.sync().unwrap();
-    // The file is open: it stays.
+    // The file is open, so it isn't moved.
     let done = p.cluster().drain(u64::MAX).unwrap();
     assert_eq!(done.left, 1);
     assert!(done.bytes >= 3 * MIB as u64, "{done:?}");
@@ -64,7 +64,7 @@ fn what_is_closed_moves_from_memory() {
     f.close().unwrap();
     assert_eq!(p.cluster().drain(u64::MAX).unwrap().left, 0);
     assert!(used(p.store())[0] < memory);
-    // Nothing is moved twice; the strict one lies where it lay.
+    // Bytes are moved only once; the strict file stays in memory.
     assert_eq!(p.cluster().drain(u64::MAX).unwrap().bytes, 0);
     assert!(used(p.store())[0] >= MIB as u64);
     for (k, &size) in sizes.iter().enumerate() {
@@ -72,7 +72,7 @@ fn what_is_closed_moves_from_memory() {
     }
     let holes = p.get("/out/holes");
     assert!(holes.len() == 2 * MIB + 80 && holes.ends_with(b"\0far"));
-    // The file goes on growing in memory, and moves again.
+    // The file continues to grow in memory, and its new bytes are moved, too.
     let f = p.open(b"/out/3", O_RDWR, 0).unwrap();
     f.write_at(&bytes(3, 5 * MIB)[3 * MIB + 5..], 3 * MIB as u64 + 5)
         .unwrap();
@@ -91,7 +91,7 @@ fn holes_cost_nothing() {
         f.write_at(&bytes(1, 70_000), at).unwrap();
     }
     f.set_len(size).unwrap();
-    // Data and holes: of pages, also where a chunk has more pages than were written.
+    // Data and holes consist of whole pages, even if a chunk has more pages than were written.
     let ends = |at: u64| (at + 70_000).next_multiple_of(4096);
     for (at, next) in [(0, 5 * MIB as u64), (5 * MIB as u64, far)] {
         assert_eq!(f.seek_data(at), Ok(at));
@@ -103,7 +103,7 @@ fn holes_cost_nothing() {
     assert_eq!(f.seek_hole(far), Ok(ends(far)));
     assert_eq!(f.seek_data(ends(far)), Err(forebay_posix::Errno::NXIO));
     f.close().unwrap();
-    // In parts, as no more is wanted at once.
+    // Moved in several turns, since each turn is asked for 1 byte only.
     let mut rounds = 1;
     while p.cluster().drain(1).unwrap().left > 0 {
         rounds += 1;
@@ -212,7 +212,8 @@ fn parts_of_striped_files_move_on_their_nodes() {
     fs.mkdir_with(b"/out", 0o700, striped).unwrap();
     declare(fs, "/out", "temporality=bursty");
     let drain = || {
-        // The home's keeper first, then those of the nodes that it has notified, in any order.
+        // The home's keeper first, then the keepers of the nodes that it has notified, in any
+        // order.
         for _ in 0..2 {
             for view in &nodes.views {
                 assert_eq!(view.cluster().drain(u64::MAX).unwrap().left, 0);

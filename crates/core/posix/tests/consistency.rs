@@ -1,8 +1,8 @@
-//! The control `consistency`: when other processes and nodes see writes, and what a program sees of
-//! its own.
+//! The control `consistency`: when other processes and nodes see a program's writes, and what the
+//! program itself sees.
 //!
-//! Nodes are stores in one process (`support/nodes.rs`); a program is a view that may keep writes
-//! back (`Fs::for_program`), as the library has it.
+//! Nodes are stores in one process (`support/nodes.rs`). A program is a view that may buffer writes
+//! (`Fs::for_program`), as the preloaded library uses it.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn nodes(name: &str) -> Nodes {
     Nodes::new(name, 3, &["memory:64M"], 120)
 }
 
-/// Makes a file on this node with these declared controls.
+/// Makes a file on this node, and declares these controls for it.
 fn make(fs: &Fs, path: &str, what: &str) {
     let f = fs.open(path.as_bytes(), O_CREAT | O_EXCL | O_WRONLY, 0o600);
     f.unwrap().close().unwrap();
@@ -34,7 +34,7 @@ fn part(f: &File<'_>, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A way to commit; the file, if it stays open.
+/// A way to commit. Returns the file if it stays open.
 type Commit = for<'a> fn(&'a Fs, File<'a>) -> Option<File<'a>>;
 
 fn staying<'a>(f: File<'a>, commit: impl FnOnce(&File<'a>)) -> Option<File<'a>> {
@@ -73,7 +73,7 @@ fn others_see_what_is_committed() {
             let f = open(&program, "/f");
             assert_eq!(f.write_at(b"abc", 0), Ok(3));
             assert_eq!(f.write_at(b"def", 3), Ok(3));
-            // Other processes need not see the write yet, and they don't.
+            // Other processes needn't see the write yet, and they don't.
             for other in [&nodes.views[0], &nodes.views[1], &nodes.program(2)] {
                 assert_eq!(other.stat(b"/f", true).unwrap().size, 0, "{name}");
                 assert_eq!(get(other, "/f"), b"");
@@ -103,7 +103,7 @@ fn the_default_and_what_lies_here_is_as_ever() {
         assert_eq!(f.write_at(b"abc", 0), Ok(3));
         assert_eq!(get(&nodes.views[2], path), b"abc", "{path}");
     }
-    // Other faces keep nothing back.
+    // Views of other faces buffer nothing.
     make(&nodes.views[1], "/faces", "consistency=commit");
     let f = open(&nodes.views[0], "/faces");
     assert_eq!(f.write_at(b"abc", 0), Ok(3));
@@ -136,7 +136,7 @@ fn many_small_writes_cost_few_questions() {
     }
     f.sync().unwrap();
     assert!(asked() - before <= 6, "{} requests", asked() - before);
-    // Scattered ones, too.
+    // Scattered writes, too, take few requests.
     let before = asked();
     for i in 0..1000 {
         assert_eq!(f.write_at(b"x", i * 2003 % (2 << 20)), Ok(1));
@@ -150,8 +150,8 @@ fn many_small_writes_cost_few_questions() {
     assert!(get(&nodes.views[2], "/f") == wanted);
 }
 
-/// Whatever a program does to a file that it alone uses: it sees the file as without buffering, and
-/// after a commit the others see the same.
+/// Whatever a program does to a file that it alone uses, it sees the file as without buffering.
+/// After a commit the others see the same.
 #[test]
 fn a_program_sees_its_own_writes() {
     let nodes = nodes("own");
@@ -165,7 +165,7 @@ fn a_program_sees_its_own_writes() {
         let path = ["/f", "/striped/f"][seed as usize % 2];
         make(&nodes.views[1], path, "consistency=commit");
         let program = nodes.program(0);
-        // The same through two descriptions of one program.
+        // Uses two descriptions of one program.
         let files = [open(&program, path), open(&program, path)];
         let most = [3_000, 3_000_000][seed as usize / 2 % 2];
         let mut model: Vec<u8> = Vec::new();
@@ -220,8 +220,8 @@ fn an_error_is_told_once() {
         let program = nodes.program(0);
         let f = open(&program, "/f");
         let block = pattern(5, 100_000);
-        // The data don't fit: the writing process learns that at the next commit, or from a write
-        // that is sent at once.
+        // The data don't fit into the pool. The writing process gets the error at the next commit,
+        // or from a write that is sent at once.
         let written = (0..200).map_while(|i| f.write_at(&block, i * 100_000).ok());
         let written = written.take_while(|&n| n == block.len()).count();
         assert!(written > 60, "{written}");
@@ -237,7 +237,7 @@ fn an_error_is_told_once() {
         }
         program.unlink(b"/f").unwrap();
     }
-    // A file is laminated meanwhile, by a process that may.
+    // Another process, which may do so, laminates the file meanwhile.
     make(
         &nodes.views[1],
         "/f",
@@ -275,7 +275,7 @@ fn more_files_than_there_are_places() {
     }
 }
 
-/// Reads all of a file in small pieces.
+/// Reads the whole file in small pieces.
 fn in_pieces(f: &File<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
@@ -310,7 +310,7 @@ fn small_reads_of_a_session_cost_few_questions() {
         if most > 20 {
             assert!(asked >= 2000, "{value}: {asked} requests");
         }
-        // Reads that aren't sequential fetch nothing for nothing.
+        // Reads that aren't sequential don't fetch more than they need.
         let received = |len: u64| part(&f, len * 7919 % 1_900_000, 10).len();
         assert!((1..100).all(|i| received(i) == 10));
         program.unlink(path.as_bytes()).unwrap();
@@ -331,15 +331,15 @@ fn a_session_sees_what_was_closed_before_it_was_opened() {
     let first = open(&reader, "/f");
     assert_eq!(part(&first, 0, 10), [b'a'; 10]);
     write(&[b'b'; 5000]);
-    // A process that had the file open may go on with the bytes it has (and does); one that opens
-    // it now doesn't see them.
+    // A process that had the file open may continue to use the bytes that it has fetched (and
+    // does). A process that opens the file now doesn't see them.
     assert_eq!(part(&first, 10, 10), [b'a'; 10]);
     let second = open(&reader, "/f");
     assert_eq!(part(&second, 0, 10), [b'b'; 10]);
     write(&[b'c'; 5000]);
     second.close().unwrap();
     assert_eq!(part(&first, 0, 10), [b'c'; 10]);
-    // Another open, and a sync, a write and a truncation by the process itself.
+    // Another open, and a sync, a write and a truncation by the process itself, end the window.
     let changes: [fn(&Fs, &File<'_>); 4] = [
         |fs, _| drop(fs.open(b"/f", O_RDONLY, 0).unwrap()),
         |_, f| f.sync().unwrap(),
@@ -352,7 +352,7 @@ fn a_session_sees_what_was_closed_before_it_was_opened() {
         change(&reader, &first);
         assert_eq!(part(&first, 0, 10), [b'd' + n as u8; 10], "{n}");
     }
-    // The bytes at the end are always asked for.
+    // Reads at the end of the file always ask the home.
     assert_eq!(part(&first, 5000, 10), b"");
     let f = open(&writer, "/f");
     write_all(&f, b"more", 5000);
@@ -367,11 +367,11 @@ fn what_is_read_is_not_older_than_the_bound() {
     let (reader, writer) = (nodes.program(0), nodes.program(2));
     let (out, input) = (open(&writer, "/f"), open(&reader, "/f"));
     write_all(&out, &0u64.to_le_bytes().repeat(1000), 0);
-    // When each number was written.
+    // The time when each number was written.
     let mut written = vec![std::time::Instant::now()];
     let (mut older, mut last) = (0, 0);
     for n in 1..1500u64 {
-        // Written bytes are visible at once.
+        // Written bytes are visible to the writing node at once.
         write_all(&out, &n.to_le_bytes().repeat(1000), 0);
         written.push(std::time::Instant::now());
         let asked = std::time::Instant::now();

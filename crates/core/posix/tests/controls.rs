@@ -1,5 +1,5 @@
-//! Controls of files, on one node and on several: what they forbid, what is reported, what deaths
-//! leave.
+//! Controls of files, on one node and on several: what they forbid, what is reported, and what
+//! remains when processes die.
 //!
 //! Nodes are stores in one process (`support/nodes.rs`); `open_as` opens files for another process.
 
@@ -29,7 +29,7 @@ fn worker() {
             fs.mkdir(b"/ready", 0o700).unwrap();
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
-        // Without closing the file: the process is detached.
+        // Doesn't close the file; only detaches the process.
         "ends" => fs.store().recovery().detach().unwrap(),
         other => panic!("{other}"),
     }
@@ -56,7 +56,7 @@ fn what_is_appended_to_only_grows() {
                 Errno::PERM
             ));
             assert_eq!(get(fs, &path), b"begin and\0end");
-            // The name is another matter.
+            // Changes of the name and of attributes are allowed.
             fs.chmod(path.as_bytes(), 0o400).unwrap();
             fs.rename(path.as_bytes(), b"/log").unwrap();
             fs.unlink(b"/log").unwrap();
@@ -74,7 +74,7 @@ fn a_file_is_laminated_with_the_last_close_after_writing() {
             let path = format!("/ckpt/{k}");
             let name = path.as_bytes();
             let one = fs.open(name, O_CREAT | O_RDWR, 0o600).unwrap();
-            // Nothing is in it yet.
+            // Nothing has been written to the file yet, so it can be opened for writing.
             fs.open(name, O_WRONLY, 0).unwrap().close().unwrap();
             let two = other.open(name, O_WRONLY, 0).unwrap();
             write_all(&one, b"one", 0);
@@ -89,7 +89,7 @@ fn a_file_is_laminated_with_the_last_close_after_writing() {
                 }
                 assert_eq!(get(fs, &path), b"onetwo");
             }
-            // Attributes may change, the content may not; a new declaration allows writing again.
+            // Attributes may change, the content may not. A new declaration allows writing again.
             fs.set_times(name, None, Some(1), true).unwrap();
             assert!(is_laminated(fs, &path));
             declare(other, &path, "mutability=overwrite");
@@ -101,7 +101,7 @@ fn a_file_is_laminated_with_the_last_close_after_writing() {
             other.unlink(name).unwrap();
             put(fs, &path, b"another").unwrap();
             assert!(is_laminated(other, &path));
-            // One that gets its name when it is written.
+            // A file that gets its name after it was written.
             let nameless = fs.open(b"/ckpt", libc::O_TMPFILE | O_RDWR, 0o600).unwrap();
             write_all(&nameless, b"whole", 0);
             let id = ObjectId(nameless.stat().unwrap().ino);
@@ -131,7 +131,7 @@ fn one_at_a_time() {
             if nodes.len() > 1 {
                 assert_eq!(open(other, 0), Err(Errno::BUSY));
             }
-            // Looking at it opens nothing.
+            // stat opens nothing.
             assert_eq!(other.stat(path.as_bytes(), true).unwrap().size, 0);
             close(fs, first);
             assert_eq!(open(fs, ONE), Err(Errno::BUSY));
@@ -184,7 +184,7 @@ fn a_violation_is_refused_or_done_and_listed() {
             assert!(!full);
             let of_them = |path: String| {
                 let mut found = all.iter().filter(|v| v.path == path);
-                // Once, though it was tried three times.
+                // The violation is listed once, though it was tried three times.
                 (found.next().unwrap(), found.count())
             };
             for what in ["refuse", "report"] {
@@ -228,15 +228,16 @@ fn rules_and_directories_say_it_of_new_files() {
     assert_eq!(of("/ckpt/a/1.log"), "mutability=append,on_violation=report");
     assert_eq!(of("/x"), "");
     assert_eq!(of("/x.log"), "mutability=append,on_violation=report");
-    // The declaration of a directory comes before the rules, control by control.
+    // Each control declared for the directory overrides that of the rules.
     assert_eq!(
         of("/said/below/x.log"),
         "mutability=overwrite,on_violation=report"
     );
-    // The file keeps its controls.
+    // The file keeps its controls when it is renamed.
     pool.rename(b"/ckpt/a/1", b"/1.log").unwrap();
     assert!(is_laminated(&pool, "/1.log"));
-    // As an attribute it is set and taken back, but not listed: copies are files of their own.
+    // The attribute can be set and removed, but isn't listed: a copy of the file gets its own
+    // controls.
     let name = b"user.forebay.controls";
     pool.set_xattr(b"/x", name, b"parallelism=exclusive", true)
         .unwrap();
@@ -251,7 +252,7 @@ fn rules_and_directories_say_it_of_new_files() {
             Err(Errno::INVAL)
         );
     }
-    // With whom it goes is known when it is made.
+    // A file becomes ephemeral only when it is made, since its creator must be known.
     assert_eq!(
         pool.set_xattr(b"/x", name, b"persistence=process", true),
         Err(Errno::OPNOTSUPP)
@@ -273,7 +274,7 @@ fn what_a_killed_process_wrote_is_not_laminated() {
     wait_until("the worker is ready", || pool.stat(b"/ready", true).is_ok());
     assert!(is(pool.open(b"/ckpt/half", O_RDONLY, 0), Errno::BUSY));
     worker.kill();
-    // At once: the present users are examined.
+    // No waiting is needed: the open checks whether the present users are alive.
     put(&pool, "/ckpt/half", b"whole").unwrap();
     assert!(is_laminated(&pool, "/ckpt/half"));
     assert_eq!(get(&pool, "/ckpt/half"), b"whole");

@@ -1,8 +1,9 @@
-//! Copies of laminated files of other nodes: what is read a second time asks nobody, is never of an
-//! older edition, gives way to files, and goes with its file; whoever is killed on the way.
+//! Copies of laminated files of other nodes. A second read sends no request, never returns bytes of
+//! an older edition, and copies give way to files and are removed with their file; even if
+//! processes are killed meanwhile.
 //!
-//! Nodes are stores in one process (`support/nodes.rs`), which counts the requests that they ask
-//! each other.
+//! Nodes are stores in one process (`support/nodes.rs`), which counts the requests that they send
+//! to each other.
 
 mod support;
 
@@ -61,7 +62,7 @@ fn open<'a>(fs: &'a Fs, path: &str) -> File<'a> {
     fs.open(path.as_bytes(), O_RDONLY, 0).unwrap()
 }
 
-/// How many requests `f` asked.
+/// Number of requests that the nodes send while `f` runs.
 fn arguments_text(nodes: &Nodes, f: impl FnOnce()) -> usize {
     let before = nodes.together.asked.load(SeqCst);
     f();
@@ -96,7 +97,7 @@ fn what_is_read_again_asks_nobody() {
             put(&nodes.views[n % 3], &path, &content);
             for fs in &nodes.views {
                 assert!(read_all(&open(fs, &path)) == content, "{path}: read first");
-                // Another one, as another process has it.
+                // Another open of the file, as by another process.
                 let file = open(fs, &path);
                 let asked = arguments_text(&nodes, || {
                     let mut all = vec![0; size + 1];
@@ -140,8 +141,8 @@ fn what_may_change_or_is_used_once_is_not_copied() {
     assert_eq!(sweep(&nodes), [0, 0, 0]);
 }
 
-/// Laminated, written again with the same size and the same times, laminated again: a process that
-/// opens it then reads the new bytes, even if another process has had it open all the time.
+/// A file is laminated, written again with the same size and the same times, and laminated again. A
+/// process that opens it then reads the new bytes, even if another has had it open all the time.
 #[test]
 fn a_later_edition_is_read_by_who_opens_it() {
     let nodes = nodes("editions", &["memory:64M"]);
@@ -155,7 +156,7 @@ fn a_later_edition_is_read_by_who_opens_it() {
             }
             let new = pattern(round, old.len());
             declare(&nodes.views[2], path, "mutability=overwrite");
-            // Not laminated: a process that opens it now gets its present content.
+            // The file isn't laminated now: a process that opens it gets its present content.
             put(&nodes.views[0], path, &new[..1000]);
             for fs in &nodes.views {
                 let mut some = [0; 1000];
@@ -196,7 +197,7 @@ fn a_copy_goes_with_its_file() {
             read_all(&open(fs, path));
         }
         assert!(nodes.used() > file + 4 * MIB as u64);
-        // As long as the file exists, its copies stay.
+        // Copies of a file stay while it exists.
         let left = sweep(&nodes);
         assert!(left[1] == 1 && left[2] == 1, "{left:?}");
         let still_open = open(&nodes.views[1], path);
@@ -211,13 +212,13 @@ fn a_copy_goes_with_its_file() {
     nodes.assert_whole();
 }
 
-/// A node takes as much as it would without copies, whoever has them open.
+/// A node can store as much as without copies, even if processes have the copies open.
 #[test]
 fn copies_give_way_to_files() {
     let nodes = nodes("give-way", &["memory:32M"]);
     let used = |fs: &Fs| fs.pool().usage().iter().map(|u| u.used).sum::<u64>();
     let elsewhere = || used(&nodes.views[0]) + used(&nodes.views[2]);
-    // Fills a node; none of it goes to the others.
+    // Fills a node; nothing of it is stored on the others.
     let fill = |fs: &Fs| {
         let before = elsewhere();
         fs.mkdir_with(b"/here", 0o700, Distribution::LocalAll)
@@ -246,7 +247,7 @@ fn copies_give_way_to_files() {
         assert!(read_all(file) == content);
     }
     let copied = nodes.views[1].store().local_copies().copied();
-    // No more than half.
+    // Copies take at most half of the room.
     assert!(
         copied.files >= 5 && copied.bytes > 12 * MIB as u64,
         "{copied:?}"
@@ -264,7 +265,8 @@ fn copies_give_way_to_files() {
     nodes.assert_whole();
 }
 
-/// Killed at any request, and at any time between: reads afterwards are right, and nothing is lost.
+/// A process is killed at any request, and at any time between requests: reads afterwards are
+/// right, and nothing is lost.
 #[test]
 fn who_fetches_may_be_killed() {
     let nodes = nodes("killed", &["memory:64M"]);
@@ -278,7 +280,7 @@ fn who_fetches_may_be_killed() {
             let what = format!("{path} {at_question} {}", dirs.join(" "));
             let worker = nodes.pools[0].worker("reads", &what);
             if at_question == 0 {
-                // Its start takes some milliseconds.
+                // The worker's start takes some milliseconds.
                 std::thread::sleep(Duration::from_micros(random.below(100_000) as u64));
                 worker.kill();
             } else {

@@ -1,5 +1,5 @@
-//! Copies between open files: the result is that of reading and writing, wherever the files lie;
-//! and the bytes are sent from node to node, not through the asking process.
+//! Copies between open files. The result is that of reading and writing, whichever nodes the files
+//! are on; the bytes are sent from node to node, not through the node that requests the copy.
 
 mod support;
 
@@ -25,7 +25,8 @@ fn get(fs: &Fs, path: &str) -> Vec<u8> {
     read_all(&open(fs, path))
 }
 
-/// Directories whose files are striped, and lie with their creators.
+/// Makes two directories: one whose files are striped, and one whose files are stored where they
+/// are made.
 fn directories(fs: &Fs) {
     let striped = Distribution::Striped(ChunkSize::LEAST);
     fs.mkdir_with(b"/striped", 0o755, striped).unwrap();
@@ -58,7 +59,7 @@ fn length(r: &mut Random) -> usize {
     }
 }
 
-/// Copies from `at` on to `to`, in bytes in memory.
+/// Copies `n` bytes at `at` of one file to `to` in another, in memory.
 fn model_copy(files: &mut [Vec<u8>], (a, at): (usize, usize), (b, to): (usize, usize), n: usize) {
     let bytes = files[a][at..at + n].to_vec();
     let content = &mut files[b];
@@ -66,7 +67,8 @@ fn model_copy(files: &mut [Vec<u8>], (a, at): (usize, usize), (b, to): (usize, u
     content[to..to + n].copy_from_slice(&bytes);
 }
 
-/// Random writes, truncations and copies by random nodes, compared with the same in memory.
+/// Random nodes do random writes, truncations and copies; the results are compared with the same
+/// operations in memory.
 fn against_a_model(views: &[&Fs], paths: &[String], seed: u64) {
     let steps = std::env::var("FOREBAY_MODEL_STEPS").ok();
     let steps = steps.and_then(|s| s.parse().ok()).unwrap_or(400);
@@ -173,7 +175,8 @@ fn as_reading_and_writing_on_several_nodes() {
 
 // ---- which node moves the bytes ----
 
-/// The requests that `f` makes each node send, and the bytes that travel with them.
+/// For each node, the number of requests that it sends while `f` runs, and the bytes sent with them
+/// or received.
 fn traffic<T>(nodes: &Nodes, f: impl FnOnce() -> T) -> Vec<(usize, usize)> {
     let all = &nodes.together.traffic;
     let now = || -> Vec<_> {
@@ -205,17 +208,17 @@ fn bytes_go_past_who_asks() {
         assert!(read_all(&to) == bytes);
         all
     };
-    // The size, and three requests, each for 8 MiB.
+    // One request for the size, and three requests to copy 8 MiB each.
     let arguments_text = (4, 0);
     let moves = 20 * MIB;
     assert_eq!(copy(&a, "/plain/b"), [arguments_text, (0, 0), (0, 0)]);
     assert_eq!(copy(&a, "/plain/c"), [arguments_text, (0, 0), (20, moves)]);
-    // The asking node fetches the bytes that are to lie here.
+    // The requesting node fetches the bytes that are to be stored on it.
     assert_eq!(copy(&a, "/plain/own"), [(21, moves), (0, 0), (0, 0)]);
     let own = open(fs, "/plain/own");
     assert_eq!(copy(&own, "/plain/c"), [(3, 0), (0, 0), (20, moves)]);
     assert_eq!(traffic(&nodes, || copy_inside(&own))[0], (0, 0));
-    // Each node fetches its own chunks.
+    // Each node fetches the bytes of its own chunks.
     let all = copy(&a, "/striped/s");
     assert!(all[0].1 < moves / 2 && all[2].1 < moves / 2, "{all:?}");
     assert!(all[0].1 + all[2].1 < moves, "{all:?}");
@@ -240,7 +243,7 @@ fn holes_stay_holes() {
         let (a, b) = (open(&pool, "/a"), open(&pool, "/b"));
         write_all(&a, b"begin", 0);
         write_all(&a, b"end", 1 << 30);
-        // The former bytes become zero.
+        // The target's former bytes become zero.
         write_all(&b, &[7; 3 * MIB], MIB as u64);
         let before = pool.used();
         assert_eq!(a.copy_to(0, &b, 0, ALL), Ok((1 << 30) + 3));
@@ -258,8 +261,8 @@ fn holes_stay_holes() {
 
 // ---- what others do meanwhile ----
 
-/// Two files are copied to each other in both directions, and truncated, while pages of a third one
-/// are taken and freed.
+/// Two files are copied to each other in both directions, and truncated, while a third file takes
+/// and frees pages.
 #[test]
 fn others_cut_and_copy_meanwhile() {
     for media in [["memory:64M"], ["files:DIR:64M"]] {
@@ -306,12 +309,12 @@ fn others_cut_and_copy_meanwhile() {
 
 // ---- kills ----
 
-/// Sizes of the files before: the source and the target. Bytes.
+/// Sizes of the source and the target before the copy. Bytes.
 const SOURCE: usize = 5 * MIB / 2;
 const TARGET: usize = 3 * MIB / 2;
 
-/// Copies one file over another: arguments are directories, both paths, where to be killed, whether
-/// behind the request.
+/// Copies one file over another. Arguments: the nodes' directories, both paths, the request at
+/// which to be killed, and whether after it.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {
@@ -401,7 +404,7 @@ fn controls_hold() {
     assert_eq!(only.copy_to(0, &only, 3 << 20, 1), Err(Errno::BADF));
     let appends = pool.open(b"/b", O_WRONLY | O_APPEND, 0).unwrap();
     assert_eq!(only.copy_to(0, &appends, 0, 1), Err(Errno::BADF));
-    // At and beyond the end there is nothing.
+    // At and behind the end of the source nothing is copied.
     assert_eq!(only.copy_to(2 << 20, &b, 0, ALL), Ok(0));
     assert_eq!(only.copy_to(9 << 20, &b, 0, ALL), Ok(0));
 }

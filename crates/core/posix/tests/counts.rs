@@ -1,4 +1,4 @@
-//! How many requests to other nodes an operation takes: each costs a round trip.
+//! Number of requests to other nodes that operations need: each costs a round trip.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
 
-/// The requests of `f`: the number of those with a reply, and of those without.
+/// Counts the requests that `f` sends: those with a reply, and those without.
 fn asked<T>(nodes: &Nodes, f: impl FnOnce() -> T) -> (usize, usize) {
     let together = &nodes.together;
     let count = || (together.asked.load(SeqCst), together.told.load(SeqCst));
@@ -43,7 +43,7 @@ fn where_name_and_file_lie_on_one_other_node() {
         .mkdir_with(b"/there", 0o755, Distribution::LocalAll)
         .unwrap();
     make(there, b"/there/file");
-    // From here on the path to the directory is cached.
+    // From now on the path to the directory is cached.
     here.stat(b"/there/file", true).unwrap();
 
     assert_eq!(
@@ -57,7 +57,7 @@ fn where_name_and_file_lie_on_one_other_node() {
             (1, 1),
             "{flags:o}"
         );
-        // The file is open here already: the use that came with the reply is given back.
+        // The file is open here already, so the use that the reply brought is given back.
         let first = open();
         assert_eq!(asked(&nodes, open), (1, 1), "{flags:o}");
         first.close().unwrap();
@@ -166,7 +166,7 @@ fn what_was_removed_goes_with_its_last_close() {
     nodes.assert_whole();
 }
 
-/// An attribute.
+/// An extended attribute.
 const STEP: (&[u8], &[u8]) = (b"user.step", b"3");
 
 #[test]
@@ -180,8 +180,8 @@ fn files_made_together_take_a_question_for_each_node() {
         let made = make_together(here, b"/d", &names, STEP).unwrap();
         assert!(made.iter().all(Result::is_ok), "{made:?}");
     });
-    // Three homes are asked for entries; besides, the directory is looked up, and its attributes
-    // and change time.
+    // Entries are requested from three homes. Further requests look up the directory and its
+    // attributes, and set its change time.
     assert!(
         waited <= 3 + 8,
         "{waited} requests for {} files",
@@ -193,7 +193,7 @@ fn files_made_together_take_a_question_for_each_node() {
         assert_eq!(view.list(b"/.by/step=3").unwrap().len(), names.len());
     }
     nodes.assert_whole();
-    // Files that exist stay as they are; the others are made.
+    // Existing files stay as they are; the others are made.
     let more: Vec<String> = (200..300).map(|n| format!("file-{n}")).collect();
     let made = make_together(&nodes.views[2], b"/d", &more, STEP).unwrap();
     for (name, made) in more.iter().zip(made) {
@@ -204,7 +204,7 @@ fn files_made_together_take_a_question_for_each_node() {
         };
         assert_eq!(made, expected, "{name}");
     }
-    // Twice the same name: one of both.
+    // Of two files with the same name one is made.
     let made = make_together(here, b"/d", &["same", "same"], STEP).unwrap();
     assert_eq!(
         made.iter().filter(|made| made.is_ok()).count(),
@@ -246,7 +246,7 @@ fn what_is_made_where_files_are_exclusive_asks_nobody() {
         assert!(keeps(&rank));
         assert_eq!(nodes.together.node_of(distribution(&rank).1), NodeId(2));
         let path = |i: u32| [&rank[..], format!("/{i}").as_bytes()].concat();
-        // From here on the path to the directory is cached, and its rules.
+        // From now on the path to the directory and its rules are cached.
         make(fs, &path(50));
         for i in 0..50 {
             let (path, new) = (path(i), path(i + 100));
@@ -256,14 +256,15 @@ fn what_is_made_where_files_are_exclusive_asks_nobody() {
             assert_eq!(asked(&nodes, rename), (0, 0));
             assert_eq!(asked(&nodes, || fs.unlink(&new).unwrap()), (0, 0));
         }
-        // All nodes share one directory.
+        // All nodes see the directory's one remaining file.
         assert_eq!(top.list(&rank).unwrap().len(), 1);
     }
-    // The one for which all is said keeps its entries, not those in which some are.
+    // A directory for which a rule declares `exclusive` for everything in it keeps its entries on
+    // its node. One that only contains such directories doesn't.
     assert!(keeps(b"/ranks") && !keeps(b"/said"));
     fs.mkdir(b"/other", 0o755).unwrap();
     assert!(!keeps(b"/other"));
-    // A distribution that was chosen by hand stays.
+    // A distribution that was chosen explicitly isn't changed.
     let striped = Distribution::Striped(Default::default());
     fs.mkdir_with(b"/ranks/striped", 0o755, striped).unwrap();
     fs.mkdir(b"/ranks/striped/below", 0o755).unwrap();

@@ -1,8 +1,8 @@
-//! Operations over several nodes, killed at every step: their changes are then either undone or
-//! done completely, and nothing is left over.
+//! Operations over several nodes are killed at every step. Their changes must then be either undone
+//! or done completely, and nothing may be left over.
 //!
-//! A separate process carries an operation out on all stores of a pool and kills itself at the n-th
-//! request between nodes, before it is carried out or after it; for every n that occurs.
+//! A separate process carries an operation out on all stores of a pool, and kills itself before or
+//! after the n-th request between nodes, for every n that occurs.
 
 mod support;
 
@@ -12,8 +12,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
 
-/// Everything that can be seen of a pool: paths, with the content of files and their number of
-/// links.
+/// The visible state of a pool: all paths, with the content of files and their number of links.
 type Seen = BTreeMap<String, Option<(Vec<u8>, u32)>>;
 
 fn look(fs: &Fs) -> Seen {
@@ -45,8 +44,8 @@ fn put(fs: &Fs, path: &str, content: &[u8]) {
     f.close().unwrap();
 }
 
-/// The state before each operation. Names come with a number, so that they lie on other nodes each
-/// time.
+/// Makes the state before each operation. Names contain the number `n`, so that they are on other
+/// nodes each time.
 fn prepare(nodes: &Nodes, n: usize) {
     let view = |k: usize| &nodes.views[(n + k) % nodes.views.len()];
     put(view(0), &format!("/source{n}"), b"the source");
@@ -74,7 +73,7 @@ fn prepare(nodes: &Nodes, n: usize) {
         .unwrap();
     put(view(0), &format!("/striped{n}/long"), &pattern(7, LONG));
     put(view(4), &format!("/full{n}/inside"), b"inside");
-    // The index of attributes has to follow.
+    // The index of attributes must be updated, too.
     for (k, tagged) in ["source", "target", "full", "empty", "keeping"]
         .iter()
         .enumerate()
@@ -88,7 +87,7 @@ fn prepare(nodes: &Nodes, n: usize) {
 }
 
 const STRIPED: Distribution = Distribution::Striped(ChunkSize::LEAST);
-/// Bytes of a file of four chunks.
+/// Size of a file of four chunks. Bytes.
 const LONG: usize = 3_500_000;
 
 const OPERATIONS: [&str; 31] = [
@@ -125,7 +124,7 @@ const OPERATIONS: [&str; 31] = [
     "exchange-same",
 ];
 
-/// The kinds of objects that are exchanged.
+/// The names of two objects that are exchanged, by kind.
 fn exchanged(what: &str, n: usize) -> Option<[String; 2]> {
     let both = match what {
         "exchange" => ["source#", "target#"],
@@ -183,7 +182,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
             assert_eq!(refused, Err(Errno::EXIST));
             Ok(())
         }
-        // Found out at the home of the new name only.
+        // Only the home of the new name finds out that the rename isn't possible.
         "refused-kind" => {
             let refused = fs.rename(&p("source#"), &p("empty#"));
             assert_eq!(refused, Err(Errno::ISDIR));
@@ -193,7 +192,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
     }
 }
 
-/// Names of files that are made together.
+/// Names of files that are made in one batch.
 fn names_together() -> Vec<String> {
     (0..6).map(|i| format!("together-{i}")).collect()
 }
@@ -208,8 +207,8 @@ fn nodes_of(dirs: &str) -> Nodes {
     Nodes::open(dirs.split(':').map(Into::into).collect(), 60)
 }
 
-/// Carries an operation out: arguments are directories, operation, number, where to be killed (0:
-/// nowhere), whether behind the request. Prints how many requests there were.
+/// Carries an operation out. Arguments: the nodes' directories, operation, number, the request at
+/// which to be killed (0: none), and whether after it. Prints the number of requests.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {
@@ -257,12 +256,12 @@ fn killed_at_every_step() {
                     (true, false) => undone += 1,
                     _ => {
                         // The request was carried out: nothing is left to do, and its result is
-                        // there.
+                        // visible.
                         done += 1;
                         check_done((what, n, !whole), &before, &after, &story);
                     }
                 }
-                // The file is large.
+                // Removed now, since the file is large.
                 let _ = nodes.views[0].unlink(format!("/striped{n}/long").as_bytes());
                 if whole {
                     break;
@@ -280,7 +279,7 @@ fn long(seen: &mut Seen, n: usize) -> &mut Vec<u8> {
     &mut file.as_mut().unwrap().0
 }
 
-/// Compares with the model's result.
+/// Compares the state with the model's result.
 fn check_done((what, n, killed): (&str, usize, bool), before: &Seen, after: &Seen, story: &str) {
     let mut expected = before.clone();
     let p = |name: &str| format!("/{name}").replace('#', &n.to_string());
@@ -332,7 +331,7 @@ fn check_done((what, n, killed): (&str, usize, bool), before: &Seen, after: &See
         "cut-into-part" => long(&mut expected, n).truncate(2_200_000),
         "append" => long(&mut expected, n).extend_from_slice(b"at the end"),
         "unlink-long" => _ = expected.remove(&p("striped#/long")),
-        // Each file separately: some of them, if it was killed.
+        // Each file is made independently: if the process was killed, only some of them.
         "create-together" => {
             for name in names_together() {
                 let path = format!("{}/{name}", p("full#"));
@@ -374,8 +373,8 @@ fn clear(nodes: &Nodes) {
     nodes.assert_whole();
 }
 
-/// A daemon that is killed in the middle of a change of directories leaves a directory frozen on
-/// all nodes: its successor ends that, and so does each node that hears of a later change.
+/// If a daemon is killed in the middle of a change of directories, a directory stays frozen on all
+/// nodes. The next daemon ends that, and so does each node that learns of a later change.
 #[test]
 fn what_a_killed_daemon_has_left_frozen_is_thawed() {
     let nodes = Nodes::new("across-frozen", 3, &["memory:32M"], 60);
@@ -396,7 +395,7 @@ fn what_a_killed_daemon_has_left_frozen_is_thawed() {
     };
     freeze();
     let begin = |n: usize| nodes.together.servers[n].begin_names(&nodes.views[n].cluster());
-    // This isn't this node's task.
+    // Node 1 must not do that.
     begin(1).unwrap();
     assert!(!thawed());
     begin(0).unwrap();

@@ -1,5 +1,5 @@
-//! Declarations on files that others have open: which uses count, when a declaration is refused,
-//! what deaths leave.
+//! Declarations on files that other processes have open: which uses are counted, when a declaration
+//! is refused, and what remains when processes die.
 //!
 //! Nodes are stores in one process (`support/nodes.rs`); `open_as` opens files for another process.
 
@@ -30,7 +30,7 @@ fn worker() {
     }
 }
 
-/// Maps a file as if to write it, closes it, and waits. Argument: path.
+/// Maps a file as if for writing, closes it, and waits. Argument: path.
 fn only_map(fs: &Fs, a: &[String]) {
     let open = open_as(fs, 0, &a[0], O_RDWR).unwrap();
     let written = fs.write(open, None, b"half"[..].into());
@@ -40,8 +40,9 @@ fn only_map(fs: &Fs, a: &[String]) {
     fs.mkdir(b"/ready", 0o700).unwrap();
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
-/// Opens and closes a file for writing on all stores of a pool, and is killed at a request of
-/// closing it. Arguments: the nodes' directories, path, which request, whether behind it.
+/// Opens and closes a file for writing, on all stores of a pool, and is killed at a request of
+/// closing it. Arguments: the nodes' directories, path, number of the request, and whether after
+/// it.
 fn laminate(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let f = nodes.views[1].open(a[1].as_bytes(), O_WRONLY, 0).unwrap();
@@ -51,11 +52,12 @@ fn laminate(a: &[String]) {
     nodes.together.kill_at.store(asked + at, SeqCst);
     f.close().unwrap();
     nodes.together.kill_at.store(0, SeqCst);
-    // SAFETY: ends this process.
+    // SAFETY: only ends this process.
     unsafe { libc::_exit(0) };
 }
 
-/// Declares a file exclusive, and is killed at a request of that. Arguments: as for [`laminate`].
+/// Declares a file exclusive, and is killed at a request of the declaration. Arguments: as for
+/// [`laminate`].
 fn declare_and_be_killed(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let fs = &nodes.views[1];
@@ -64,15 +66,15 @@ fn declare_and_be_killed(a: &[String]) {
     nodes.together.kill_behind.store(a[3] == "true", SeqCst);
     let at: usize = a[2].parse().unwrap();
     nodes.together.kill_at.store(asked + at, SeqCst);
-    // Refused, if several have it open.
+    // Refused if several processes have the file open.
     let _ = fs.set_controls(id, ALONE.parse().unwrap());
     nodes.together.kill_at.store(0, SeqCst);
-    // SAFETY: ends this process.
+    // SAFETY: only ends this process.
     unsafe { libc::_exit(0) };
 }
 
 /// Keeps a file open. Arguments: the nodes' directories, path, number of the node, and a directory
-/// to make then.
+/// to make when the file is open.
 fn hold(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let fs = &nodes.views[a[2].parse::<usize>().unwrap()];
@@ -81,8 +83,8 @@ fn hold(a: &[String]) {
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
 
-/// All that is refused of a laminated file to a process that has opened it before anything was
-/// declared.
+/// Checks that all changes of a laminated file are refused to a process that opened it before its
+/// controls were declared.
 fn is_refused_everywhere(stale: &File<'_>, appending: &File<'_>, size: u64) {
     for at in (0..=size).step_by(1 << 20) {
         assert_eq!(stale.write_at(b"no", at), Err(Errno::PERM), "at {at}");
@@ -95,11 +97,11 @@ fn is_refused_everywhere(stale: &File<'_>, appending: &File<'_>, size: u64) {
     assert_eq!(appending.write_at(b"no", 0), Err(Errno::PERM));
 }
 
-/// Size of the files of [`opened_elsewhere`].
+/// Size of the files of [`opened_elsewhere`]. Bytes.
 const SIZE: usize = 5 << 20;
 
-/// Does `f` for some files, striped and not, with the views of three nodes: the second one has it
-/// open for writing and for appending, and has written to it.
+/// Calls `f` for some files, striped and not, with the views of three nodes. The second one has the
+/// file open for writing and for appending, and has written to it.
 fn opened_elsewhere(name: &str, f: impl Fn([&Fs; 3], &str, File<'_>, File<'_>)) {
     let nodes = Nodes::new(name, 3, &["memory:64M"], 60);
     let striped = Distribution::Striped(ChunkSize::LEAST);
@@ -135,7 +137,7 @@ fn what_is_said_while_it_is_open_holds_at_once() {
                     "{path} at {at}"
                 );
             }
-            // Written back by a mount, which isn't notified of mappings.
+            // Written back by a mount, which the kernel doesn't notify of mappings.
             for at in [0, 1 << 20, SIZE as u64 - 1] {
                 let merged = other.merge(mapped, at, b"o", b"n").map(|_| ());
                 assert_eq!(merged, Err(Errno::PERM), "{path} at {at}");
@@ -144,7 +146,7 @@ fn what_is_said_while_it_is_open_holds_at_once() {
             assert_eq!(stale.set_len(1 << 20), Err(Errno::PERM));
             assert_eq!(appending.write_at(b"end", 0), Ok(3));
             declare(third, path, "mutability=immutable");
-            // It isn't laminated before all processes that had it open have closed it.
+            // The file isn't laminated before all processes that had it open have closed it.
             assert_eq!(stale.write_at(b"new", 2 << 20), Ok(3));
             write_again(third, path);
             assert!(!is_laminated(fs, path));
@@ -163,8 +165,8 @@ fn what_is_said_while_it_is_open_holds_at_once() {
     );
 }
 
-/// As [`declare`], without counting its users: as if they were on a node that was given up, and
-/// returns.
+/// As [`declare`], without counting the file's users: as if they were on a node that was given up
+/// and comes back later.
 fn declare_uncounted(fs: &Fs, path: &str, what: &str) {
     let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
     let declared: Declared = what.parse().unwrap();
@@ -219,7 +221,8 @@ fn those_who_have_it_open_already_count() {
             let third = nodes[(k + 2) % nodes.len()];
             let path = format!("/f{k}");
             put(third, &path, b"x").unwrap();
-            // One user, whichever it is and whichever process declares it, is alone from now on.
+            // A file with one user can be declared exclusive for it, whatever the open flags and
+            // whichever process declares it.
             for flags in [O_RDONLY, O_WRONLY, O_RDWR | O_APPEND] {
                 let first = open_as(other, ONE, &path, flags).unwrap();
                 try_to_declare(fs, &path, ALONE).unwrap();
@@ -233,7 +236,7 @@ fn those_who_have_it_open_already_count() {
                 close(third, open_as(third, TWO, &path, O_RDWR).unwrap());
                 declare(fs, &path, "");
             }
-            // Several aren't.
+            // With two users, it can't.
             let first = open_as(other, ONE, &path, O_RDWR).unwrap();
             let second = open_as(third, TWO, &path, O_RDONLY).unwrap();
             for view in nodes {
@@ -243,9 +246,9 @@ fn those_who_have_it_open_already_count() {
                 assert!(why.contains(&TWO.to_string()), "{why}");
                 assert_eq!(said_of(fs, &path), "");
             }
-            // A process that opens it now isn't refused: nothing was declared.
+            // A process that opens the file now isn't refused, since nothing was declared.
             close(fs, open_as(fs, 0, &path, O_RDWR).unwrap());
-            // As one for which there is only to be a report.
+            // With `on_violation=report` the declaration isn't refused, only reported.
             try_to_declare(fs, &path, &format!("{ALONE},on_violation=report")).unwrap();
             let (all, _) = Pool::violations(fs.pool().dir()).unwrap();
             let said = |v: &&forebay_client::Violation| {
@@ -259,7 +262,7 @@ fn those_who_have_it_open_already_count() {
             assert_eq!(open_as(other, ONE, &path, O_RDONLY), Err(Errno::BUSY));
             close(third, second);
             close(other, open_as(other, ONE, &path, O_RDONLY).unwrap());
-            // By nodes.
+            // Controls that are counted by nodes.
             declare(fs, &path, "");
             let several = [ONE, TWO].map(|pid| open_as(other, pid, &path, O_RDWR).unwrap());
             try_to_declare(fs, &path, "parallelism=exclusive(node)").unwrap();
@@ -272,7 +275,7 @@ fn those_who_have_it_open_already_count() {
                 close(third, more);
                 try_to_declare(fs, &path, "parallelism=exclusive(node)").unwrap();
             }
-            // A control that is counted by nodes isn't one process.
+            // A control that counts nodes doesn't make several processes one user.
             let why = try_to_declare(fs, &path, ALONE).unwrap_err();
             assert!(why.starts_with("2 processes have it open ("), "{why}");
             for open in several {
@@ -284,15 +287,15 @@ fn those_who_have_it_open_already_count() {
     });
 }
 
-/// Many threads, each for a process, open and close files on all nodes while `exclusive` is
+/// Many threads, each for another process, open and close files on all nodes while `exclusive` is
 /// declared for them and taken back.
 #[test]
 fn who_opens_it_meanwhile_counts_too() {
     use std::sync::atomic::{AtomicBool, AtomicUsize};
     const ROUNDS: usize = 150;
     each("meanwhile", |nodes| {
-        // In which round it is exclusive just now, for sure; 0: in none. How many have it open, at
-        // least.
+        // `alone`: the round in which the file is certainly exclusive now; 0: none. `inside`:
+        // minimum number of users that have the file open.
         let (alone, inside) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let done = AtomicBool::new(false);
         let (mut kept, mut refused) = (0, 0);
@@ -369,7 +372,8 @@ fn the_dead_do_not_count() {
             "{why}"
         );
         worker.kill();
-        // At once: the node that had it open checks whether the user exists.
+        // No waiting is needed: the node that had the file open checks whether the user still
+        // exists.
         try_to_declare(fs, &path, ALONE).unwrap();
         assert_eq!(open_as(fs, TWO, &path, O_RDWR), Err(Errno::BUSY));
         close(&nodes.views[2], mine);
@@ -379,7 +383,7 @@ fn the_dead_do_not_count() {
     nodes.assert_whole();
 }
 
-/// A place in the table of mappings, as for a mapping that can be written.
+/// Claims a place in the table of mappings, as for a mapping that can be written.
 fn map(fs: &Fs, open: u32) -> &forebay_store::control_region::MapRef {
     use forebay_store::control_region::map_flag::{CHANGES, COPY, SHARED};
     let copy = if fs.cluster().is_remote(fs.live_of(open).unwrap()) {
@@ -400,7 +404,7 @@ fn mappings_are_uses_as_long_as_they_last() {
             let other = nodes[(k + 1) % nodes.len()];
             let path = format!("/f{k}");
             put(fs, &path, b"content").unwrap();
-            // Of a file that is only to grow there are none.
+            // A file with such mappings can't be declared to only grow.
             for view in [fs, &other] {
                 let open = open_as(view, ONE, &path, O_RDWR).unwrap();
                 let mapping = map(view, open);
@@ -426,15 +430,15 @@ fn mappings_are_uses_as_long_as_they_last() {
                 v.path == path && v.what.starts_with("said while 1 process maps it")
             };
             assert!(all.iter().any(reported), "{all:?}");
-            // One that is to be laminated is so when the last of them goes; whoever writes it
-            // meanwhile.
+            // A file that was declared immutable is laminated when the last mapping for writing
+            // ends, even if another process writes the file before.
             let open = open_as(other, ONE, &path, O_RDWR).unwrap();
             let mapping = map(other, open);
             close(other, open);
             declare(fs, &path, "mutability=immutable");
             write_again(fs, &path);
             assert!(!is_laminated(fs, &path));
-            // Nor is it one process's.
+            // With a mapping of another process, the file can't be exclusive either.
             let mine = open_as(fs, TWO, &path, O_RDONLY).unwrap();
             let both = "parallelism=exclusive,mutability=immutable";
             let why = try_to_declare(fs, &path, both).unwrap_err();
@@ -496,7 +500,7 @@ fn who_says_it_may_be_killed() {
             let said = said_of(home, &path);
             assert!(said.is_empty() || said == ALONE, "{story}: {said}");
             match second {
-                // The control never holds.
+                // Two processes have the file open: the declaration never takes effect.
                 Some(second) => {
                     assert_eq!(said, "", "{story}");
                     close(home, open_as(home, 0, &path, O_RDWR).unwrap());
@@ -510,7 +514,7 @@ fn who_says_it_may_be_killed() {
                     );
                     close(two, second);
                 }
-                // If the controls were declared, they hold; otherwise nothing has changed.
+                // If the controls were declared, they take effect; otherwise nothing has changed.
                 None => {
                     assert!(!whole || said == ALONE, "{story}");
                     if said.is_empty() {
@@ -564,7 +568,7 @@ fn who_laminates_may_be_killed() {
             let whole = !worker.finish_killed();
             nodes.recover();
             for view in &nodes.views {
-                // The keeper's periodic work: for processes that were killed while giving up their
+                // The keeper's periodic work, for processes that were killed while giving up their
                 // use.
                 view.cluster().check_lock_owners().unwrap();
             }

@@ -1,7 +1,7 @@
 //! `persistence = "process"`: files are removed with the process that made them, with all their
-//! names, however the process ends and wherever they lie; and no other file is.
+//! names, however the process ends and whichever nodes they are on. No other file is removed.
 //!
-//! The tests call on demand (`follow`) what a keeper does every second.
+//! The tests call `follow`, which does what a keeper does every second.
 
 mod support;
 
@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use support::nodes::Nodes;
 use support::*;
 
-/// Directories of the tests: files in the first two are ephemeral, the second one is striped.
+/// Directories of the tests: files in the first two are ephemeral; files in the second one are also
+/// striped.
 const DIRS: [&str; 4] = ["/own", "/own-striped", "/other", "/mine"];
 const STRIPED: Distribution = Distribution::Striped(ChunkSize::LEAST);
 
@@ -43,7 +44,7 @@ fn put(fs: &Fs, path: &str, bytes: &[u8]) {
     f.close().unwrap();
 }
 
-/// An unnamed file of `dir` that gets a name.
+/// Makes an unnamed file in `dir`, and gives it a name.
 fn put_unnamed(fs: &Fs, dir: &str, path: &str) {
     let f = fs
         .open(dir.as_bytes(), libc::O_TMPFILE | O_RDWR, 0o600)
@@ -57,7 +58,7 @@ fn put_unnamed(fs: &Fs, dir: &str, path: &str) {
     f.close().unwrap();
 }
 
-/// All names of files.
+/// Names of all files.
 fn names(fs: &Fs) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for dir in DIRS {
@@ -72,7 +73,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|n| (*n).to_owned()).collect()
 }
 
-/// Repeats the keepers' work until no more files are removed; returns what is left.
+/// Repeats the keepers' work until no more files are removed; returns the sums.
 fn follow(nodes: &[&Fs]) -> Followed {
     let mut sum = Followed::default();
     loop {
@@ -90,8 +91,8 @@ fn follow(nodes: &[&Fs]) -> Followed {
     }
 }
 
-/// Makes files in every way, numbered `n`; all of them are removed with this process. Names that
-/// don't lie in a directory of such files are among them.
+/// Makes files in every way, numbered `n`; all of them are removed with this process. Some of the
+/// names are in directories whose files aren't ephemeral.
 fn make_all(fs: &Fs, n: usize) {
     put(fs, &format!("/own/small{n}"), b"small");
     put(fs, &format!("/own/large{n}"), &pattern(1, 300_000));
@@ -110,7 +111,7 @@ fn make_all(fs: &Fs, n: usize) {
     fs.remove_xattr(&p("/own/small"), b"user.k", true).unwrap();
 }
 
-/// Names that [`make_all`] leaves.
+/// Number of names that [`make_all`] leaves.
 const MADE: usize = 8;
 
 /// Not a test: the code of the other processes.
@@ -121,8 +122,8 @@ fn worker() {
         return;
     };
     match role.as_str() {
-        // On all stores of a pool of several nodes: is killed at a request in the middle of
-        // something.
+        // On all stores of a pool of several nodes: is killed at a request in the middle of an
+        // operation.
         "among" => among(&a),
         "makes" => {
             make_all(&fs, 0);
@@ -133,10 +134,10 @@ fn worker() {
             make_all(&fs, 0);
             fs.store().recovery().detach().unwrap();
         }
-        // Without a word to the pool.
+        // Ends without telling the pool.
         "exits" => {
             make_all(&fs, 0);
-            // SAFETY: ends this process.
+            // SAFETY: only ends this process.
             unsafe { libc::_exit(0) };
         }
         "removes" => {
@@ -150,7 +151,7 @@ fn worker() {
     }
 }
 
-/// Makes, renames, links and removes its own files until it is killed.
+/// Makes, renames, links and removes this process's files until it is killed.
 fn go_on(fs: &Fs, seed: u64) {
     let mut random = Random(seed);
     fs.mkdir(b"/ready", 0o700).unwrap();
@@ -160,7 +161,7 @@ fn go_on(fs: &Fs, seed: u64) {
             format!("{dir}/made{}", random.below(8)).into_bytes()
         };
         let (a, b) = (path(&mut random), path(&mut random));
-        // An operation that fails finds a name that is, or isn't, there.
+        // An operation fails if a name exists that shouldn't, or the reverse.
         match random.below(9) {
             0..=3 => {
                 let own = [&b"/own/"[..], &a[a.len() - 5..]].concat();
@@ -193,11 +194,11 @@ fn what_a_process_made_goes_with_it_and_nothing_else() {
         if way == "makes" {
             wait_until("the worker is ready", || pool.stat(b"/ready", true).is_ok());
             pool.rmdir(b"/ready").unwrap();
-            // Nothing goes while it lives.
+            // No file is removed while the process lives.
             let followed = follow(&[&pool]);
             assert_eq!((followed.gone, followed.left), (0, 7));
             assert_eq!(names(&pool).len(), before.len() + MADE);
-            // A process that has it open continues, even with a file opened by a name that is
+            // Another process that has a file open can continue, even with a file whose name is
             // removed.
             let open = pool.open(b"/other/large0", O_RDWR, 0).unwrap();
             worker.kill();
@@ -230,7 +231,7 @@ fn kills_at_any_instant_leave_nothing() {
     for round in 1..=40 {
         let worker = pool.worker("goes-on", &round.to_string());
         wait_until("the worker is ready", || pool.stat(b"/ready", true).is_ok());
-        // A check at any moment removes nothing, and does no harm.
+        // The keepers' work at any moment removes nothing, and does no harm.
         let looks = random.below(30);
         for _ in 0..looks {
             assert_eq!(pool.cluster().follow_creators().unwrap().gone, 0);
@@ -274,14 +275,15 @@ fn who_makes_it_is_decided_when_it_is_made() {
     let pool = TestPool::new("makers-said");
     make_dirs(&pool);
     put(&pool, "/mine/f", b"x");
-    // The creator isn't known; a directory may be declared ephemeral at any time.
+    // An existing file can't be declared ephemeral, since its creator isn't known. A directory can,
+    // at any time.
     assert_eq!(
         declare(&pool, "/mine/f", "persistence=process"),
         Err(Errno::OPNOTSUPP)
     );
     declare(&pool, "/mine", "persistence=process").unwrap();
     declare(&pool, "/mine", "").unwrap();
-    // Other things may be declared for one that is ephemeral, and it may be kept.
+    // Other controls may be declared for an ephemeral file, and it may be declared permanent.
     assert!(!pool.worker("exits", "").finish_killed());
     declare(
         &pool,
@@ -295,17 +297,18 @@ fn who_makes_it_is_decided_when_it_is_made() {
     let kept = ["/mine/f", "/other/again0", "/other/moved0"];
     assert_eq!(names(&pool), set(&kept));
     pool.assert_whole();
-    // Directories, symbolic links and FIFOs made there stay.
+    // Directories, symbolic links and FIFOs made there aren't ephemeral.
     pool.mkdir(b"/own/dir", 0o700).unwrap();
     pool.symlink(b"x", b"/own/link").unwrap();
     assert_eq!(follow(&[&pool]), Followed::default());
-    // A face makes files for others: for one that has ended, or can't be seen, it makes none.
+    // A face makes files for other processes, but not for one that has ended, or that can't be
+    // seen.
     for (id, refused) in [((1 << 22) + 17, Errno::SRCH), (UNSEEN, Errno::OPNOTSUPP)] {
         let theirs = pool.for_process(id);
         let made = theirs.open(b"/own/none", O_CREAT | O_RDWR, 0o600).map(drop);
         assert_eq!(made, Err(refused));
     }
-    // For a thread, it makes them for its process.
+    // Given a thread's id, the face makes the file for the thread's process.
     let mut child = std::process::Command::new("sleep")
         .arg("30")
         .spawn()
@@ -316,7 +319,7 @@ fn who_makes_it_is_decided_when_it_is_made() {
     put(&pool, "/mine/not-said", b"x");
     assert_eq!(follow(&[&pool]).left, 2);
     child.kill().unwrap();
-    // Not waited for, it has ended all the same.
+    // A process that wasn't waited for counts as ended, too.
     wait_until("its file goes", || follow(&[&pool]).left == 1);
     child.wait().unwrap();
     let all = [
@@ -345,7 +348,8 @@ fn what_is_staged_in_has_no_maker() {
     assert_eq!(follow(&[&pool]), Followed::default());
 }
 
-/// The operations of processes that are killed meanwhile; they have made all before, or do so.
+/// Operations in the middle of which processes are killed. The files were made before, or are made
+/// by the operation.
 const OPERATIONS: [&str; 12] = [
     "create",
     "create-striped",
@@ -375,7 +379,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "unnamed" => put_unnamed(fs, "/own", &format!("/other/unnamed{n}")),
         "rename" => fs.rename(&p("/own/small"), &p("/other/new"))?,
         "replace" => fs.rename(&p("/own/small"), &p("/other/again"))?,
-        // Another process's file takes its name.
+        // The file of another process takes the name.
         "replaced" => fs.rename(&p("/mine/a"), &p("/other/again"))?,
         "link" => fs.link(&p("/own-striped/long"), &p("/mine/linked"))?,
         "exchange" => exchange(fs, &p("/own/small"), &p("/other/again"))?,
@@ -387,8 +391,8 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Arguments: the nodes' directories, operation, number, where to be killed, whether behind that
-/// request.
+/// Arguments: the nodes' directories, operation, number, the request at which to be killed, and
+/// whether after it.
 fn among(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let (n, at): (usize, usize) = (a[2].parse().unwrap(), a[3].parse().unwrap());
@@ -399,7 +403,7 @@ fn among(a: &[String]) {
     nodes.together.kill_at.store(asked + at, SeqCst);
     carry_out(fs, &a[1], n).unwrap();
     nodes.together.kill_at.store(0, SeqCst);
-    // SAFETY: ends this process.
+    // SAFETY: only ends this process.
     unsafe { libc::_exit(0) };
 }
 
@@ -430,10 +434,10 @@ fn wherever_it_lies_it_goes_and_whatever_was_under_way() {
                 let followed = follow(&views);
                 gone += followed.gone;
                 let story = format!("{what}, number {n}, killed at {at}, behind: {behind}");
-                // This process's file has a maker that lives.
+                // The file of this process has a creator that lives.
                 assert_eq!(followed.left, 1, "{story}");
                 let left = names(views[(n + 2) % 3]);
-                // The file without a creator may have got another name.
+                // The file that isn't ephemeral may have got another name.
                 let a = ["/mine/a", "/other/again"].map(|name| format!("{name}{n}"));
                 let a = a.iter().find(|name| left.contains(*name)).expect(&story);
                 let all = [a, &format!("/mine/b{n}"), "/own/mine"];
@@ -469,7 +473,7 @@ fn a_maker_on_another_node_is_asked_for() {
     let nodes = Nodes::new("makers-away", 3, &["memory:32M"], 60);
     let views: Vec<&Fs> = nodes.views.iter().collect();
     make_dirs(views[0]);
-    // Made on node 0, some of them at home elsewhere: the home of a striped file is that of its
+    // Made on node 0, some of them with other homes: the home of a striped file is that of its
     // name.
     for n in 0..12 {
         put(
@@ -488,7 +492,7 @@ fn a_maker_on_another_node_is_asked_for() {
     assert_eq!(homes.len(), 3);
     let asked = nodes.together.asked.load(SeqCst);
     assert_eq!(follow(&views), Followed { gone: 0, left: 24 });
-    // One request for all of a node, from each other one.
+    // Each node sends one request to each other node, for all of that node's files.
     assert!(nodes.together.asked.load(SeqCst) - asked <= 6);
     fs_unlink_all(views[2]);
     assert_eq!(follow(&views), Followed::default());

@@ -1,7 +1,7 @@
-//! Every operation with a fault at each point where one can happen: no free pages, no room
-//! under a medium or for records, a medium that can't be written or read, a commit that
-//! fails. The error is the right one, of the operation's steps the first ones have happened
-//! and the others not, the pool is whole, and works on.
+//! Every operation with a fault at each point where one can happen: no free pages, no room on a
+//! medium or for records, a medium that can't be written or read, a commit that fails. The error
+//! must be the right one. The first steps of the operation must have happened and the others not.
+//! The pool must be whole, and continue to work.
 
 #[path = "support/left.rs"]
 mod left;
@@ -12,10 +12,11 @@ use forebay_posix::Errno;
 use support::operations::*;
 use support::*;
 
-/// Faults are planned for a whole process: one test at a time.
+/// Faults are planned for a whole process, so only one test at a time runs.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Lets everything fail at `point`, the n-th time for every n. How many faults there were.
+/// Runs every operation and makes it fail at `point`, the n-th time for every n. Returns the number
+/// of faults.
 fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> usize {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     let mut pool = TestPool::limited(name, media, 120);
@@ -23,7 +24,7 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
     let (mut n_dir, ops) = (0, operations());
     for (i, op) in ops.iter().enumerate() {
         if point == Point::Room {
-            // Only little of the room is reserved so far.
+            // A new pool, in which only little room is reserved so far.
             pool = TestPool::limited(&format!("{name}-{i}"), media, 120);
         }
         let states = allowed(&pool, op, "/model");
@@ -34,7 +35,7 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
                 furnish(&pool, &dir);
                 let mut place = Place::new(&pool, &dir);
                 (op.before)(&mut place).unwrap();
-                // Room is asked for when all that is reserved is in use.
+                // Occupies all reserved pages, so that the operation has to reserve more.
                 let plug = if point == Point::Room {
                     plug(&pool)
                 } else {
@@ -47,7 +48,8 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
                 if point == Point::Room {
                     let medium = &pool.store().media()[0];
                     plug.into_iter().for_each(|e| medium.free(e));
-                    // As little reserved as before, so that more is asked for the next time.
+                    // Gives the additional room back, so that the next operation has to reserve
+                    // again.
                     medium.reserve_again().unwrap();
                 }
                 let what = || format!("{}: fault {n} of {point:?}, for good: {for_good}", op.name);
@@ -55,8 +57,9 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
                     assert!(happened, "{}: {e} without a fault", what());
                     assert_eq!(e, error, "{}", what());
                 }
-                // (Without one it found another way: another medium, say.) A file that couldn't be
-                // written back when it was closed is written back by the next use.
+                // Without an error, the operation got around the fault, by another medium for
+                // example. A file that couldn't be written back when it was closed is written back
+                // by the next use.
                 let state = look(&pool, &dir);
                 assert!(
                     is_allowed(op, &state, &states) || is_part_of_a_write(op, &state, &states),
@@ -81,7 +84,7 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
             }
         }
     }
-    // Files whose last close failed stay in the live table until they are removed.
+    // A file whose last close failed stays in the live table until settled.
     pool.store().recovery().settle().unwrap();
     pool.assert_whole();
     assert_eq!(pool.used(), 0);
@@ -92,14 +95,13 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
     faults
 }
 
-/// Takes all pages that are free and reserved.
+/// Takes all pages that are free and reserved, and returns them.
 fn plug(pool: &TestPool) -> Vec<forebay_store::Extent> {
     let cells = pool.store().media()[0].cells();
     std::iter::from_fn(|| cells.alloc(256, true)).collect()
 }
 
-/// A write that found room, or could write, only for its first part: a short write, and an
-/// error for the rest.
+/// Whether only the first part of a write was done: a short write, and an error for the rest.
 fn is_part_of_a_write(op: &Operation, state: &State, states: &[State]) -> bool {
     op.name.contains("write")
         && states.windows(2).any(|w| {

@@ -1,7 +1,7 @@
-//! Kills at chosen instants: a process does one operation under ptrace, instruction by
-//! instruction, and is killed before any of them, while another process keeps using the pool.
-//! That one must go on within a second, the pool must be whole, and of the operation's steps
-//! some first ones must have happened and the others not.
+//! Kills at chosen instants. A process does one operation under ptrace, instruction by instruction,
+//! and is killed before any of them, while another process keeps using the pool. The other process
+//! must continue within a second, and the pool must be whole. The first steps of the operation must
+//! have happened, and the others not.
 //!
 //! `FOREBAY_KILLS` sets the number of kills (default 100; 40 with a journal).
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use support::operations::*;
 use support::*;
 
-/// Longest that the others may be kept.
+/// Maximum time that the other process may be delayed.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Operations of more instructions are killed after some time instead.
 const MAX_STEPS: u64 = 60_000;
@@ -32,10 +32,11 @@ fn worker() {
         "victim" => {
             let op = &operations()[a[0].parse::<usize>().unwrap()];
             let mut place = Place::new(&fs, &a[1]);
-            // Everything that is opened on first use is open at this point.
+            // After this, everything that is opened on first use is open.
             look(&fs, &a[1]);
             (op.before)(&mut place).unwrap();
-            // SAFETY: plain calls. Stopped here, and once more when all is done, for the tracer.
+            // SAFETY: plain calls. The process stops here for the tracer, and once more when the
+            // operation is done.
             unsafe {
                 libc::ptrace(libc::PTRACE_TRACEME);
                 libc::raise(libc::SIGSTOP);
@@ -52,7 +53,7 @@ fn worker() {
     }
 }
 
-/// Uses the pool until told to stop, and counts its operations in a file outside.
+/// Uses the pool until told to stop, and counts its operations in a file outside of the pool.
 fn neighbour(fs: &Fs, counter: &str) {
     let counter = std::fs::File::create(counter).unwrap();
     let mut longest = Duration::ZERO;
@@ -75,8 +76,8 @@ fn neighbour(fs: &Fs, counter: &str) {
                 _ = fs.list(b"/t").unwrap();
             }
             _ => {
-                // Rarely: a removed directory makes all processes resolve paths again, and one that
-                // is executed instruction by instruction would never finish.
+                // Rarely: when a directory is removed, all processes resolve their paths again, and
+                // one that is executed instruction by instruction would never finish.
                 if n.is_multiple_of(1000) {
                     let dir = format!("/n/d{}", n % 3);
                     _ = fs.mkdir(dir.as_bytes(), 0o700);
@@ -95,25 +96,25 @@ fn neighbour(fs: &Fs, counter: &str) {
     fs.store().recovery().detach().unwrap();
 }
 
-/// A process under our control, and the thread that runs the operation.
+/// A process under our control, and the id of the thread that runs the operation.
 struct Victim(Child, i32);
 
 /// How the victim ended.
 #[derive(Debug, PartialEq)]
 enum Fate {
     Killed,
-    /// The victim had finished the operation before.
+    /// The victim had finished the operation before it could be killed.
     Finished,
 }
 
 impl Victim {
-    /// Stands at the beginning of the operation.
+    /// Starts a victim, which stops at the beginning of the operation.
     fn new(pool: &TestPool, op: usize, dir: &str) -> Victim {
         let child = worker_command(pool.pool(), "victim", &format!("{op} {dir}"))
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // The test harness runs it in a thread of its own, which stops.
+        // The test harness runs the operation in a separate thread, which stops.
         let mut thread = 0;
         wait_until("the victim is at the beginning", || {
             let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()));
@@ -133,7 +134,7 @@ impl Victim {
         victim
     }
 
-    /// The signal it is stopped by; None if it has ended.
+    /// The signal that has stopped the victim; None if it has ended.
     fn wait(&self) -> Option<i32> {
         let mut status = 0;
         // SAFETY: a valid place for the status.
@@ -148,7 +149,7 @@ impl Victim {
         assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Executes up to `steps` instructions; how many, and whether the operation is done.
+    /// Executes up to `steps` instructions. Returns how many, and whether the operation is done.
     fn step(&self, steps: u64) -> (u64, bool) {
         for done in 0..steps {
             self.go_on(libc::PTRACE_SINGLESTEP);
@@ -191,7 +192,7 @@ fn kill_at(
     r: &mut Random,
 ) -> (Fate, u64) {
     let victim = Victim::new(pool, op, dir);
-    // A long one (bytes are copied one by one) is left to run for a while now and then.
+    // A long operation (bytes are copied one by one) sometimes runs freely for a while instead.
     if length.steps >= MAX_STEPS && r.below(2) == 0 {
         victim.go_on(libc::PTRACE_CONT);
         let micros = r.below(3000) as u64;
@@ -212,7 +213,7 @@ fn kill_at(
     (if done { Fate::Finished } else { Fate::Killed }, at)
 }
 
-/// Waits until the neighbour has done three more operations; how long that took.
+/// Waits until the neighbour has done three more operations. Returns the time that took.
 fn goes_on(counter: &std::fs::File) -> Duration {
     let read = || {
         let mut n = [0; 8];

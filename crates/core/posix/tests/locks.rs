@@ -1,5 +1,5 @@
-//! Locks on files over several nodes, each with its store, in one process (`support/nodes.rs`): to
-//! each other its nodes are strangers, as far as locks of the process go.
+//! Locks on files over several nodes, each with its store, in one process (`support/nodes.rs`). For
+//! the process's own locks each node counts as another process.
 
 mod support;
 
@@ -51,11 +51,11 @@ fn locks_are_in_the_way_on_all_nodes_until_they_are_given_up() {
             assert_eq!(f.lock_range(true, Shared, ALL, true), Ok(()));
         });
         std::thread::sleep(Duration::from_millis(100));
-        // With its last descriptor.
+        // The lock ends with its last descriptor.
         far.into_iter().next().unwrap().close().unwrap();
     });
     assert_eq!(home.flock(Exclusive, false), Ok(()));
-    // Directories, too.
+    // Directories can be locked, too.
     let dirs: Vec<_> = (0..3)
         .map(|n| nodes.views[n].open(b"/", O_RDONLY, 0).unwrap())
         .collect();
@@ -82,7 +82,8 @@ fn one_of_a_circle_is_told() {
                     let name = format!("/{}", n % 3);
                     nodes.views[k].open(name.as_bytes(), O_RDWR, 0).unwrap()
                 };
-                // Each has locked the file of the next node, and wants that of the one after it.
+                // Each process has locked the file of the next node, and wants that of the node
+                // after it.
                 let (has, wants) = (open(k + 1), open(k + 2));
                 for _ in 0..ROUNDS {
                     has.lock_range(false, Exclusive, (5, 5), true).unwrap();
@@ -103,8 +104,9 @@ fn one_of_a_circle_is_told() {
     assert_eq!(told.into_inner(), ROUNDS);
 }
 
-/// Locks that a node has on another one without knowing of them (their end wasn't reported) are
-/// dropped when it is asked; those that it knows of stay. With the node itself, all goes.
+/// Locks that a node has on a home without knowing of them (their end wasn't reported) are dropped
+/// when the node is asked; those that it knows of stay. When the node itself is given up, all are
+/// dropped.
 #[test]
 fn locks_that_their_node_does_not_know_of_are_dropped() {
     let nodes = Nodes::new("locks-lost", 2, &["memory:16M"], 60);
@@ -140,8 +142,8 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
     assert!(free((5, 5)) && cluster.locks().nodes_with_locks().is_empty());
 }
 
-/// A node that was given up has lost its locks: it can't change files that it had locked until it
-/// has closed and opened them again, whichever daemon is asked. It can change other files.
+/// A node that was given up has lost its locks. It can't change files that it had locked until it
+/// has closed and opened them again, even if the home's daemon was restarted. It can change others.
 #[test]
 fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     let nodes = Nodes::new("locks-fenced", 2, &["memory:16M"], 60);
@@ -156,18 +158,18 @@ fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     nodes.give_up(1, 0);
     home.flock(Exclusive, false).unwrap();
     for f in &far {
-        // Programs get EIO, from the layer that carries their requests.
+        // Programs get EIO, which the layer that carries their requests makes of OWNERDEAD.
         assert_eq!(f.set_len(3), Err(Errno::OWNERDEAD));
         assert_eq!(f.flock(Shared, false), Err(Errno::OWNERDEAD));
     }
     far_other.set_len(3).unwrap();
-    // The next daemon knows, too.
+    // The home's next daemon knows of the lost locks, too.
     let id = ObjectId(home.stat().unwrap().ino);
     let cluster = nodes.views[1].cluster();
     let cuts = encode(&(id, 3u64));
     let later = Server::default().serve(&cluster, NodeId(0), kind::TRUNCATE, &cuts, b"");
     assert_eq!(later.unwrap_err(), Errno::OWNERDEAD);
-    // Beside those that have it open from before, another one has no more.
+    // A new open beside those from before has no more rights.
     let third = open(0, b"/f").unwrap();
     assert_eq!(third.set_len(3), Err(Errno::OWNERDEAD));
     assert_eq!(home.stat().unwrap().size, 10);
@@ -185,7 +187,8 @@ const MIB: u64 = 1 << 20;
 /// Number of chunks of the test file: each of the three nodes gets some of them.
 const CHUNKS: u64 = 64;
 
-/// A striped file of node 1, with some bytes in each chunk, open on the three nodes; and its name.
+/// Makes a striped file on node 1, with some bytes in each chunk, open on the three nodes. Returns
+/// the open files and the name.
 fn striped<'a>(nodes: &'a Nodes) -> (Vec<File<'a>>, String) {
     let way = Distribution::Striped(ChunkSize::LEAST);
     nodes.views[1].mkdir_with(b"/s", 0o755, way).unwrap();
@@ -205,7 +208,8 @@ fn striped<'a>(nodes: &'a Nodes) -> (Vec<File<'a>>, String) {
     (all, name)
 }
 
-/// Parts on third nodes are fenced off, too, before any other process gets the lock.
+/// Parts on third nodes refuse requests of the node that has lost its locks before another process
+/// gets the lock.
 #[test]
 fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     let nodes = Nodes::new("locks-parts", 3, &["memory:160M"], 60);
@@ -218,7 +222,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     let on_third: Vec<u64> = (0..CHUNKS).filter(|&c| on(c) == 2).collect();
     assert!(!on_third.is_empty() && (0..CHUNKS).any(|c| on(c) == 0));
     lost.flock(Exclusive, false).unwrap();
-    // A request of the time before, which is late.
+    // A request from before the loss, which arrives late.
     let cuts = nodes.views[0].cluster().cuts_of(id).unwrap();
     let late = (id, cuts, on_third[0] * MIB);
     let write = |request: &_| {
@@ -240,7 +244,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     }
     assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));
     drop(all);
-    // Opened again, it is as any other.
+    // After it is opened again, the file can be used as any other.
     let again = nodes.views[0].open(name.as_bytes(), O_RDWR, 0).unwrap();
     again.flock(Exclusive, false).unwrap();
     assert_eq!(again.write_at(b"again.", on_third[0] * MIB), Ok(6));
@@ -248,8 +252,8 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     nodes.assert_whole();
 }
 
-/// A node that hasn't heard of a home for the lease doesn't touch files that its programs have
-/// locked there, wherever their bytes lie: not even bytes for which no request is needed.
+/// A node that hasn't got a reply of a home for the lease doesn't touch files that its programs
+/// have locked there, wherever their bytes are: not even bytes for which no request is needed.
 #[test]
 fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let nodes = Nodes::new("locks-lease", 3, &["memory:160M"], 60);
@@ -279,7 +283,7 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let then = cluster.leased().unwrap()[&NodeId(1)].clone();
     assert!(then[0].1 > first[0].1, "it isn't renewed");
     assert_eq!(write_all(b"locked"), fine);
-    // Nothing is locked: nothing runs out.
+    // Without locks no lease runs out.
     lost.flock(Unlocked, false).unwrap();
     renew();
     assert!(cluster.leased().unwrap().is_empty());
@@ -301,7 +305,8 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
         assert_eq!(all[2].read_at(&mut read, chunk * MIB), Ok(6));
         assert_eq!(&read, b"nobody");
     }
-    // Closed and opened, it is as others. The home's reply to the next request counts at once.
+    // Closed and opened again, the file can be used. The home's reply to the next request counts at
+    // once.
     drop(all);
     let all: Vec<_> = (0..3)
         .map(|n| nodes.views[n].open(name.as_bytes(), O_RDWR, 0).unwrap())
@@ -327,7 +332,7 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     nodes.assert_whole();
 }
 
-/// Of two nodes with parts one can't be reached: the locks stay until it can.
+/// One of two nodes with parts can't be reached: the locks stay until it can.
 #[test]
 fn locks_stay_until_the_nodes_with_parts_are_told() {
     let nodes = Nodes::new("locks-late", 3, &["memory:160M"], 60);

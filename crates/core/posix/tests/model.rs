@@ -1,6 +1,6 @@
-//! Random operations on a pool and on a model of it in memory, compared after every step.
+//! Random operations on a pool and on a model of it in memory. Both are compared after every step.
 //!
-//! `FOREBAY_MODEL_SEEDS` and `FOREBAY_MODEL_STEPS` make it longer. A failure prints the seed
+//! `FOREBAY_MODEL_SEEDS` and `FOREBAY_MODEL_STEPS` make the test longer. A failure prints the seed
 //! and the last operations.
 
 mod support;
@@ -9,7 +9,7 @@ use forebay_posix::{ChunkSize, Distribution, Errno, File, Fs, ObjectId};
 use std::collections::BTreeMap;
 use support::*;
 
-/// The model's state of a file: its bytes, shared by all its names and handles.
+/// Index of a file's bytes in the model, shared by all its names and handles.
 type Id = usize;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ impl Model {
         &path[..path.rfind('/').unwrap_or(0)]
     }
 
-    /// The error of looking `path` up as far as its parent.
+    /// Fails with the error of looking up the parent of `path`.
     fn reach(&self, path: &str) -> Result<(), Errno> {
         let parent = Model::parent(path);
         if self.is_dir(parent) {
@@ -145,9 +145,9 @@ fn offset(r: &mut Random) -> usize {
 }
 
 struct Run<'a> {
-    /// One of the nodes each time.
+    /// The views of the nodes; each step uses one of them.
     views: Vec<&'a Fs>,
-    /// The view that observes.
+    /// The view by which the state is observed.
     view: &'a Fs,
     model: Model,
     handles: Vec<(Id, File<'a>)>,
@@ -211,7 +211,7 @@ impl<'a> Run<'a> {
                 if let Some(Node::File(id)) = self.model.names.get(&a) {
                     let f = fs.open(bytes, O_APPEND | O_WRONLY, 0).unwrap();
                     let data = pattern(r.next() % 97, 1 + r.below(3000));
-                    // The offset must not matter.
+                    // The file is open for appending, so the offset must not matter.
                     write_all(&f, &data, 0);
                     self.model.files[*id].extend_from_slice(&data);
                 }
@@ -235,7 +235,7 @@ impl<'a> Run<'a> {
                 self.log.push(format!("rename {a} {b}"));
                 let expected = self.model.rename(&a, &b);
                 let got = fs.rename(bytes, b.as_bytes());
-                // Which error comes first where several are due is not the model's business.
+                // If several errors apply, the model doesn't say which one comes first.
                 assert_eq!(
                     got.is_ok(),
                     expected.is_ok(),
@@ -401,7 +401,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Deletes everything, through names and handles.
+    /// Removes everything, names and handles.
     fn clear(&mut self) {
         for (path, node) in self.model.names.iter().rev() {
             match node {
@@ -439,7 +439,7 @@ fn run(pool: TestPool, seed: u64) {
     assert_eq!(pool.store().recovery().rebuild_free_space(), Ok(0));
 }
 
-/// As [`seed`], on one of `n` nodes each time; on two, with checksums.
+/// As [`seed`], on one of `n` nodes at each step; with two nodes, with checksums.
 fn seed_on_nodes(name: &str, n: u32, seed: u64) {
     let nodes = nodes::Nodes::new(name, n, &["memory:96M", "files:DIR:32M"], 240);
     if n == 2 {
@@ -489,7 +489,7 @@ fn steps(run: &mut Run<'_>, seed: u64, whole: impl Fn()) {
             );
             std::panic::resume_unwind(panic);
         }
-        // Lots of deleted files' contents needn't be kept.
+        // The contents of many deleted files are dropped.
         if step % 500 == 0 {
             whole();
         }

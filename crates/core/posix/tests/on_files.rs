@@ -1,5 +1,5 @@
-//! `persistence = "node"` in pools that have memory, too: the bytes of such files lie on `files`
-//! media from the first on, on all nodes, and nowhere else.
+//! `persistence = "node"` in pools that have memory, too: the bytes of such files are on `files`
+//! media from the beginning, on all nodes, and nowhere else.
 
 mod support;
 
@@ -13,8 +13,7 @@ use support::*;
 const MIB: usize = 1 << 20;
 const MEDIA: [&str; 2] = ["memory:16M", "files:DIR:64M"];
 
-/// Not a test: a process that declares `persistence=node` for files, again and again, until it is
-/// killed.
+/// Not a test: a process that declares `persistence=node` for files repeatedly, until it is killed.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {
@@ -43,7 +42,7 @@ fn declare(fs: &Fs, path: &str, what: &str) -> forebay_posix::Result<()> {
     fs.set_controls(id_of(fs, path), what.parse().unwrap())
 }
 
-/// Bytes in use in the memory of a node, and on the medium after it.
+/// Bytes in use in the memory of a node, and on its next medium.
 fn used(store: &Store) -> [u64; 2] {
     let of = |memory: bool| {
         let media = store.media().iter();
@@ -74,11 +73,12 @@ fn no_byte_lies_in_memory_ever() {
             assert_on_files(p.store(), "open");
             f.sync().unwrap();
             f.close().unwrap();
-            // Small content isn't moved into the record either, which lies in memory.
+            // Small content isn't moved into the record, since records are in memory.
             assert_on_files(p.store(), "closed");
             assert!(used(p.store())[1] >= before + size as u64, "{size}");
         }
-        // Grown, truncated, with holes, reserved, appended to, copied to, mapped.
+        // The file grows, is truncated, gets holes, is reserved, appended to, copied to, and
+        // mapped.
         let f = p.open(b"/n/0", O_RDWR, 0).unwrap();
         f.set_len(5 * MIB as u64).unwrap();
         f.write_at(b"far", 4 * MIB as u64 + 77).unwrap();
@@ -113,7 +113,7 @@ fn no_byte_lies_in_memory_ever() {
         drop((strict, copy, mapped));
         assert!(p.get("/n/copy")[3..] == pattern(9, MIB));
         assert!(p.get("/n/5") == pattern(5, 3 * MIB + 5));
-        // A name brings no other controls, and a file takes its along.
+        // A rename into a directory with other controls doesn't change the file's controls.
         p.rename(b"/strict", b"/n/strict").unwrap();
         p.rename(b"/n/5", b"/moved").unwrap();
         let f = p.open(b"/moved", O_RDWR, 0).unwrap();
@@ -149,14 +149,15 @@ fn without_room_on_files_there_is_none() {
     let reserved = p.cluster().reserve_range(live, 0, 4 * MIB as u64, true);
     assert_eq!(reserved, Err(Errno::NOSPC));
     p.store().objects().live_release(live).unwrap();
-    // The reason is recorded.
+    // The pool's list of violations has the reason.
     let (told, _) = Pool::violations(p.pool().dir()).unwrap();
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(
         (&*told[0].path, &*told[0].control),
         ("/n/f", "persistence = \"node\"")
     );
-    // Operations that need no room continue, and so do those whose bytes may lie in memory.
+    // Operations that need no room still work, and so do those on files whose bytes may be in
+    // memory.
     f.write_at(&content[..100_000], 0).unwrap();
     p.put("/strict", &content);
     let refused = declare(&p, "/strict", "persistence=node");
@@ -179,14 +180,14 @@ fn what_lies_in_memory_is_moved_when_it_is_said() {
     for (k, &size) in sizes.iter().enumerate() {
         p.put(&format!("/{k}"), &pattern(k as u64, size));
     }
-    // A process that has it open doesn't keep it there.
+    // A process that has the file open doesn't prevent its bytes from being moved.
     let f = p.open(b"/4", O_RDWR, 0).unwrap();
     f.write_at(b"far", 9 * MIB as u64).unwrap();
     for k in 0..sizes.len() {
         declare(&p, &format!("/{k}"), "persistence=node").unwrap();
     }
     assert_on_files(p.store(), "moved");
-    // Nothing is left to be done, but to find that out.
+    // Another call moves nothing, and finds out that nothing is left.
     assert_eq!(p.cluster().drain(u64::MAX).unwrap().bytes, 0);
     assert_eq!(
         f.seek_hole(0),
@@ -199,12 +200,12 @@ fn what_lies_in_memory_is_moved_when_it_is_said() {
         assert!(p.get(&format!("/{k}")) == pattern(k as u64, size), "{k}");
     }
     assert_on_files(p.store(), "written again");
-    // And back: what comes then may lie anywhere.
+    // After the declaration is taken back, new bytes may be on any medium.
     declare(&p, "/4", "persistence=pool").unwrap();
     let f = p.open(b"/4", O_RDWR, 0).unwrap();
     f.write_at(&pattern(4, MIB), 6 * MIB as u64).unwrap();
     assert!(used(p.store())[0] >= MIB as u64);
-    // Pages that a program has mapped stay where they are.
+    // Pages that a program has mapped aren't moved.
     let live = p.cluster().live_acquire(id_of(&p, "/4")).unwrap();
     p.cluster().map(live, 0, MIB, usize::MAX).unwrap();
     assert_eq!(declare(&p, "/4", "persistence=node"), Err(Errno::BUSY));
@@ -275,7 +276,7 @@ fn who_says_it_may_be_killed() {
         p.store().recovery().reap().unwrap();
         p.store().recovery().put_in_order().unwrap();
         p.rmdir(b"/ready").unwrap();
-        // The pool is consistent, its notes included.
+        // The pool is consistent, its intents included.
         p.assert_whole();
         assert_eq!(p.cluster().drain(u64::MAX).unwrap().left, 0);
         p.assert_whole();
@@ -347,7 +348,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             let path = format!("{dir}/{k}");
             let content = pattern(k as u64, 7 * MIB + 77);
             let f = view.open(path.as_bytes(), O_CREAT | O_RDWR, 0o600).unwrap();
-            // Begun by one node, and continued by another.
+            // One node begins to write the file, and another continues.
             write_all(&f, &content[..3000], 0);
             let g = other.open(path.as_bytes(), O_RDWR | O_APPEND, 0).unwrap();
             write_all(&g, &content[3000..5 * MIB], 0);
@@ -355,7 +356,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             write_all(&f, &content[4 * MIB..], 4 * MIB as u64);
             no_memory_is_used(&nodes, "written");
             assert!(read_all(&g) == content, "{path}");
-            // The bytes that a mapping on another node has stored.
+            // Bytes that a mapping on another node has stored.
             let cluster = other.cluster();
             let live = cluster.live_acquire(id_of(other, &path)).unwrap();
             let merged =
@@ -373,7 +374,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             no_memory_is_used(&nodes, "cut");
         }
     }
-    // Copies are carried out by the nodes that have the bytes.
+    // The nodes that have the bytes carry copies out.
     let fs = &nodes.views[2];
     for (from, to) in [
         ("/s/0", "/s/copy"),
@@ -387,7 +388,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
         assert!(read_all(&to) == read_all(&from));
         no_memory_is_used(&nodes, "copied");
     }
-    // A mapping of what of it lies on this node, the first to write behind its first chunk.
+    // This mapping of the part on this node is the first to write behind the file's first chunk.
     let f = fs.open(b"/s/mapped", O_CREAT | O_RDWR, 0o600).unwrap();
     f.set_len(9 * MIB as u64).unwrap();
     f.close().unwrap();
@@ -426,7 +427,7 @@ fn what_lies_on_other_nodes_is_moved_when_it_is_said() {
         write_all(&f.unwrap(), &content[..8 * MIB], 0);
     }
     for (k, path) in paths.iter().enumerate() {
-        // A writer on another node doesn't know the controls yet, and continues.
+        // A writer on another node, which doesn't know the new controls yet, continues.
         let fs = &nodes.views[(k + 1) % 3];
         let writer = fs.open(path.as_bytes(), O_RDWR, 0).unwrap();
         write_all(&writer, &content[..MIB], 0);
@@ -441,13 +442,13 @@ fn what_lies_on_other_nodes_is_moved_when_it_is_said() {
     for view in &nodes.views {
         assert_eq!(view.cluster().drain(u64::MAX).unwrap().bytes, 0);
     }
-    // And back: what comes then may lie in memory again, on all nodes.
+    // After the declaration is taken back, new bytes may be in memory again, on all nodes.
     declare(&nodes.views[0], "/s/f", "persistence=pool").unwrap();
     let f = nodes.views[1].open(b"/s/f", O_RDWR, 0).unwrap();
     write_all(&f, &content, 12 * MIB as u64);
     write_all(&f, &content, 24 * MIB as u64);
     assert!(nodes.views.iter().all(|v| used(v.store())[0] >= MIB as u64));
-    // A node without room for it: nothing was declared.
+    // A node has no room for the file: the declaration fails.
     let fill = nodes.views[1]
         .open(b"/fill", O_CREAT | O_RDWR, 0o600)
         .unwrap();
@@ -470,7 +471,7 @@ fn what_lies_on_other_nodes_is_moved_when_it_is_said() {
     assert_eq!(said.to_string(), "persistence=pool");
     fill.close().unwrap();
     nodes.views[0].unlink(b"/fill").unwrap();
-    // Drops the file's chunks that had gone to other nodes.
+    // Drops the chunks of the file that were stored on other nodes.
     nodes.drop_parts();
     declare(&nodes.views[0], "/s/f", "persistence=node").unwrap();
     no_memory_is_used(&nodes, "said again");

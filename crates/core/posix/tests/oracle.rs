@@ -1,8 +1,9 @@
-//! Several processes at once, random operations, random kills, against an oracle.
+//! Several processes at once do random operations, are killed at random, and are compared with an
+//! oracle.
 //!
-//! Each process has names of its own in directories that all share. Its operations follow from a
-//! seed, so after a kill the number of finished operations tells the expected state: the one after
-//! this many, or one more. `FOREBAY_ORACLE_SECONDS` makes it longer (default 5).
+//! Each process has its own names in directories that all share. Its operations follow from a seed.
+//! So after a kill the number of finished operations determines the expected state: that after this
+//! many operations, or after one more. `FOREBAY_ORACLE_SECONDS` makes the test longer (default 5).
 
 mod support;
 
@@ -21,7 +22,7 @@ fn worker() {
     let Some((_, a, fs)) = worker_role() else {
         return;
     };
-    // Not made again: killed right here, it has done nothing.
+    // The file isn't created here: it says 0 if the process is killed at this point.
     let counter = std::fs::File::options().write(true).open(&a[0]).unwrap();
     let (who, seed) = (a[1].parse().unwrap(), a[2].parse().unwrap());
     let mut script = Script::new(who, seed);
@@ -50,7 +51,7 @@ enum Call {
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// Names and contents as they should be.
+/// The expected names and contents.
 #[derive(Clone, Default, PartialEq)]
 struct Model {
     names: BTreeMap<String, usize>,
@@ -63,7 +64,7 @@ impl Model {
         Ok(&mut self.files[id])
     }
 
-    /// Returns the length of the bytes read, or 0.
+    /// Carries a call out. Returns the number of bytes read, or 0.
     fn apply(&mut self, call: &Call) -> Result<usize> {
         match call {
             Call::Write(path, at, seed, len) => {
@@ -82,7 +83,7 @@ impl Model {
             Call::Truncate(path, len) => self.file(path)?.resize(*len, 0),
             Call::Rename(from, to) => {
                 let id = *self.names.get(from).ok_or(Errno::NOENT)?;
-                // Two names of one file: rename does nothing.
+                // For two names of one file, rename does nothing.
                 if self.names.get(to) != Some(&id) {
                     self.names.remove(from);
                     let replaced = self.names.insert(to.clone(), id);
@@ -112,7 +113,7 @@ impl Model {
         }
     }
 
-    /// Names with their contents.
+    /// All names with their contents.
     fn state(&self) -> BTreeMap<&str, &[u8]> {
         self.names
             .iter()
@@ -189,8 +190,8 @@ impl Script {
     }
 }
 
-/// Whether the content matches `before` or, with one more operation, `after`: each size as one of
-/// them, each byte as one of them, all names as one of them.
+/// Whether the state matches `before` or, with one more operation, `after`. Each size and each byte
+/// must be that of one of them, and all names must be those of one of them.
 fn fits(there: &BTreeMap<String, Vec<u8>>, before: &Model, after: &Model) -> bool {
     let (before, after) = (before.state(), after.state());
     let same_names =

@@ -1,5 +1,6 @@
-//! Random paths through random trees of directories, files and symbolic links, resolved by us
-//! and by the kernel on the same tree in shared memory: same object or same error.
+//! Random paths through random trees of directories, files and symbolic links. The pool resolves
+//! them, and the kernel does on the same tree in shared memory: both must find the same object or
+//! return the same error.
 
 mod support;
 
@@ -19,12 +20,13 @@ struct TwoTrees {
     top: PathBuf,
     /// Directories, relative to the root; the root is the empty path.
     dirs: Vec<Vec<u8>>,
-    /// Names that exist somewhere.
+    /// Names that exist in some directory.
     names: Vec<Vec<u8>>,
-    /// Only resolving with a root of its own is compared: absolute links are the same text in
-    /// both. In other trees they lead to the same place.
+    /// Only resolving with a root directory (RESOLVE_IN_ROOT) is compared: absolute links have the
+    /// same text in both trees. In other runs, absolute links lead to corresponding paths, so their
+    /// texts differ.
     rooted: bool,
-    /// The pool's objects by the kernel's inode numbers.
+    /// The pool's objects by the kernel's inode numbers of the corresponding objects.
     same: HashMap<u64, u64>,
 }
 
@@ -65,7 +67,7 @@ impl TwoTrees {
         self.same.insert(ino, id);
     }
 
-    /// A path of up to a few components that may lead anywhere.
+    /// A random path of a few components that may lead anywhere.
     fn path(&self, r: &mut Random) -> Vec<u8> {
         let mut path = Vec::new();
         if r.once_in(8) {
@@ -102,7 +104,7 @@ impl TwoTrees {
         path
     }
 
-    /// Makes a directory, a file, a link, or moves something, in both trees.
+    /// Makes a directory, a file or a link, or renames an object, in both trees.
     fn grow(&mut self, r: &mut Random) {
         let dir = r.one_of(&self.dirs).clone();
         let name = match r.below(8) {
@@ -135,7 +137,7 @@ impl TwoTrees {
                 self.pool.mknod(&here, libc::S_IFREG | 0o644, 0).unwrap();
             }
             3 if self.dirs.len() > 1 => {
-                // Directories that move invalidate earlier resolutions.
+                // Directories that are renamed make earlier resolutions invalid.
                 let from = r.one_of(&self.dirs[1..]).clone();
                 if path.starts_with(&from) || from.contains(&b'/') {
                     return;
@@ -175,17 +177,17 @@ impl TwoTrees {
 
     fn the_kernels(&self, fd: rustix::io::Result<OwnedFd>) -> Result<u64, Errno> {
         let ino = kernel::fstat(&fd?).unwrap().st_ino;
-        // Outside of the tree: the object there is the same for both.
+        // An object outside of the trees is the same for both.
         Ok(self.same.get(&ino).copied().unwrap_or(ino))
     }
 
-    /// Compares one resolving; true if there was something at the end.
+    /// Compares the resolution of one path. Returns whether it leads to an object.
     fn compare(&self, r: &mut Random) -> bool {
         let base = r.one_of(&self.dirs).clone();
         let base_id = ObjectId(self.pool.stat(&TwoTrees::here(&base), true).unwrap().ino);
         let path = self.path(r);
         if path.starts_with(b"/") && path.len() > 4000 {
-            // The kernel gets a byte more.
+            // The kernel's path is one byte longer, and would be too long.
             return false;
         }
         let follow = *r.one_of(&[Follow::Yes, Follow::No]);
@@ -210,13 +212,13 @@ impl TwoTrees {
         let (ours, theirs) = match rules {
             None => {
                 let whole = if path.starts_with(b"/") {
-                    // Absolute inside the pool: from the prefix on.
+                    // A path that is absolute inside the pool is resolved from the prefix on.
                     at(&self.open(b""), &[b".", &path[..]].concat())
                 } else {
                     at(&self.open(&base), &path)
                 };
                 let ours = match found {
-                    // Links made it too long for the kernel to be asked in one call.
+                    // Links have made the path too long to be passed to the kernel in one call.
                     Err(Fail::Outside(rest)) if rest.len() > 4000 => return false,
                     Err(Fail::Outside(rest)) => {
                         let top = kernel::open(&self.top, OFlags::PATH, Mode::empty()).unwrap();
@@ -245,7 +247,8 @@ impl TwoTrees {
                 let theirs = std::iter::repeat_with(ask).find(|r| !matches!(r, Err(Errno::AGAIN)));
                 let theirs = theirs.expect("it doesn't end");
                 let ours = match found {
-                    // openat2 continues outside with the remaining rules; not part of this.
+                    // openat2 continues outside of the tree with the remaining rules; that isn't
+                    // compared.
                     Err(Fail::Outside(_)) => return false,
                     Err(Fail::Origin(_)) => unreachable!("the pool has no origin"),
                     Err(Fail::Errno(e)) => Err(e),
@@ -255,7 +258,7 @@ impl TwoTrees {
             }
         };
         if ours == Err(Errno::XDEV) && theirs == Err(Errno::LOOP) {
-            // At a forbidden step, Linux walks again, and continues counting links.
+            // After a forbidden step, Linux resolves the path again, and continues to count links.
             return false;
         }
         assert_eq!(

@@ -1,13 +1,13 @@
-//! Losses of power: random operations on a pool of `files` media, and at random instants
-//! what the disk could be left with (see `support/disk.rs`). The pool that is opened from
-//! that must be whole, must have everything that was synced, and must show no byte that
-//! isn't its file's.
+//! Losses of power: random operations on a pool of `files` media, and at random instants a state
+//! that a disk could be left with (see `support/disk.rs`). The pool that is opened from that state
+//! must be whole, must have everything that was synced, and must show no byte that isn't its
+//! file's.
 //!
-//! The tests expect more of names than POSIX requires: they are as they were after some operation,
-//! not older than the last successful sync of any file. Of a file's bytes: each is as in some
+//! The tests expect more of names than POSIX requires: all names must be as after some operation,
+//! not older than the last successful sync of any file. Each byte of a file must be as in some
 //! version of the file, not older than the file's last sync.
 //!
-//! `FOREBAY_CUT_SEEDS` and `FOREBAY_CUT_STEPS` make it longer. A failure prints the seed.
+//! `FOREBAY_CUT_SEEDS` and `FOREBAY_CUT_STEPS` make the test longer. A failure prints the seed.
 
 #[path = "support/disk.rs"]
 mod disk;
@@ -23,7 +23,7 @@ use std::sync::Mutex;
 use support::*;
 
 const MEDIUM: &str = "files:DIR:6M";
-/// A checkpoint comes often.
+/// Bytes of the journal after which a checkpoint is due: few, so that checkpoints are frequent.
 const BOUND: u64 = 60 << 10;
 
 type Id = usize;
@@ -31,13 +31,14 @@ type Names = BTreeMap<String, Option<Id>>;
 
 /// The model: the present state, and what a loss of power may leave.
 struct Model {
-    /// Directories have no id.
+    /// Present names. Directories have no id.
     names: Names,
     /// States of the names since the last sync.
     history: VecDeque<Names>,
     /// By file: its versions since its last sync, the oldest first.
     versions: Vec<Vec<Vec<u8>>>,
-    /// The states that syncs of the present step have made impossible.
+    /// Names and versions that syncs of the present step have superseded; they are still allowed if
+    /// power is lost during the step.
     recent: (VecDeque<Names>, Vec<(Id, Vec<u8>)>),
 }
 
@@ -54,7 +55,7 @@ impl Model {
         self.history.push_back(self.names.clone());
     }
 
-    /// Everything that happened is durable; of `id`, the content too.
+    /// Records that all names are durable, and of the files `ids`, the content, too.
     fn synced(&mut self, ids: &[Id]) {
         self.recent.0.append(&mut self.history);
         self.note();
@@ -111,7 +112,7 @@ impl Run {
             4 => 4096 * self.random.below(5),
             _ => self.random.below(90_000),
         };
-        // Every byte is the writing's own, or nearly.
+        // Nearly all bytes of a write are unlike those of other writes.
         let mut r = Random(self.serial * 0x9e37_79b9_7f4a_7c15 + 1);
         (0..len).map(|_| (r.next() >> 40) as u8 | 1).collect()
     }
@@ -307,12 +308,12 @@ impl Run {
         self.model.synced(&[id]);
     }
 
-    /// Compares the remains with the model.
+    /// Compares the state after the loss of power with the model.
     fn compare(&self, fs: &Fs) {
         let findings = fs.store().checker().check().unwrap();
         assert!(findings.is_empty(), "not whole: {findings:#?}");
         let found = tree(fs);
-        // The file behind a name is known by the state of names that fits.
+        // The names found have no file ids; a state of the names that fits says which file each is.
         let fits = |names: &&Names| {
             names.len() == found.len()
                 && names
@@ -353,14 +354,14 @@ impl Run {
     }
 }
 
-/// Why these bytes can't be those of a file with such versions.
+/// Why these bytes can't be a mixture of these versions of a file; None if they can.
 fn wrong(bytes: &[u8], versions: &[&Vec<u8>]) -> Option<String> {
     if !versions.iter().any(|v| v.len() == bytes.len()) {
         let sizes: Vec<usize> = versions.iter().map(|v| v.len()).collect();
         return Some(format!("size {}, not one of {sizes:?}", bytes.len()));
     }
     let at = bytes.iter().enumerate().position(|(i, b)| {
-        // Behind the end of a version lie zeros.
+        // Behind the end of a version there are zeros.
         !versions
             .iter()
             .any(|v| v.get(i).copied().unwrap_or(0) == *b)
@@ -418,7 +419,7 @@ fn run(seed: u64, steps: usize) {
                 .unwrap()
                 .replace(&name, &copy),
         );
-        // In the middle of an operation's sync, or between two.
+        // Power is lost in the middle of an operation's sync, or between two operations.
         let trapped = run.random.below(12) == 0;
         if trapped {
             disk.trap(run.random.below(5) as u32, &to);
@@ -444,7 +445,7 @@ fn check_left(run: &mut Run, left: Left) {
     run.compare(left.fs());
     let first = tree(left.fs());
     if run.random.below(3) == 0 {
-        // Once more, in the middle of opening: nothing may be lost.
+        // Power is lost again, while the pool is being opened: nothing may be lost.
         let text = &left.name;
         let copy = format!("{text}d");
         let file = left
@@ -466,7 +467,7 @@ fn check_left(run: &mut Run, left: Left) {
             "another loss of power changed something"
         );
     }
-    // The pool continues: files grow with zeros, new ones take no pages of others.
+    // The pool continues to work: files grow with zeros, and new files take no pages of others.
     for (path, bytes) in &first {
         let Some(bytes) = bytes else { continue };
         let f = left.fs().open(path.as_bytes(), O_RDWR, 0).unwrap();
@@ -496,7 +497,7 @@ fn check_left(run: &mut Run, left: Left) {
     );
 }
 
-/// Tells the seed and the last operations if the test fails.
+/// Prints the seed and the last operations if the test fails.
 struct Report(u64);
 
 impl Drop for Report {
@@ -536,11 +537,11 @@ fn a_failed_sync_is_not_forgotten() {
     disk.fail(true);
     assert_eq!(f.sync(), Err(Errno::IO));
     disk.fail(false);
-    // The kernel would say that all is well now.
+    // The kernel would report success now, but the data of the failed sync may be lost.
     assert_eq!(f.sync(), Err(Errno::IO));
     assert_eq!(pool.store().durability().sync_all(), Err(Errno::IO));
     assert_eq!(pool.store().durability().sync_entries(), Err(Errno::IO));
-    // But the pool continues, and fills up rather than reuse pages.
+    // The pool continues to work, but reuses no pages, and so fills up.
     f.close().unwrap();
     pool.put("/new", &[3; 5000]);
     assert_eq!(pool.get("/old"), [2; 5000]);

@@ -1,6 +1,6 @@
-//! Several processes on one pool: races, what others see meanwhile, and kills.
+//! Several processes on one pool: races, what each sees of the others' operations, and kills.
 //!
-//! The workers are this test binary, started again with the role in the environment.
+//! The workers run this test binary again, with their role in the environment.
 
 #[path = "support/left.rs"]
 mod left;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Longest a survivor may wait for one operation while others are killed.
+/// Maximum time that a survivor may wait for one operation while others are killed.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// Not a test: the code of the other processes.
@@ -47,7 +47,7 @@ fn worker() {
         }
         "churn" => churn(&fs, &a[0], number(1)),
         "size" => {
-            // Reads what another process has just written and closed, or still has open.
+            // Reads a file that another process has just written and closed, or still has open.
             let f = fs.open(a[0].as_bytes(), O_RDONLY, 0).unwrap();
             println!(
                 "> {} {}",
@@ -71,7 +71,7 @@ fn worker() {
         }
         "move" => {
             for i in 0..number(0) {
-                // Keeps in step with the observer, however slow that is.
+                // Waits for the observer, however slow it is.
                 if i % number(1) == 0 {
                     let turn = format!("/turn{}", i / number(1));
                     wait_until("a look", || fs.stat(turn.as_bytes(), false).is_ok());
@@ -153,7 +153,7 @@ fn appended_lines_are_neither_lost_nor_torn() {
     pool.assert_whole();
 }
 
-/// Creates, renames and unlinks; leaves `count` files and a hard link of each.
+/// Creates, renames and unlinks files; leaves `count` files and a hard link of each.
 fn churn(fs: &Fs, who: &str, count: u64) {
     for i in 0..count {
         let path = |what: &str| format!("/shared/{what}-{who}-{i}").into_bytes();
@@ -172,7 +172,7 @@ fn churn(fs: &Fs, who: &str, count: u64) {
         if i % 2 == 0 {
             fs.rmdir(&path("dir")).unwrap();
         }
-        // Everybody's, in everybody's way.
+        // A file that all workers use at once.
         match fs.open(b"/shared/contended", O_CREAT | O_WRONLY, 0o600) {
             Ok(f) => write_all(&f, who.as_bytes(), 0),
             Err(e) => assert_eq!(e, Errno::NOENT),
@@ -267,7 +267,7 @@ fn a_replaced_file_is_always_there() {
     let pool = TestPool::new("replace");
     pool.put("/current", &[0; 3000]);
     let mut writer = pool.worker("replace", "");
-    // Until this many replacements were seen (the writer has a time limit).
+    // Until 30 replacements were seen; the writer has a time limit.
     let (mut last, mut seen) = (0, 0);
     while seen < 30 {
         assert!(!writer.is_done(), "only {seen} replacements were seen");
@@ -305,7 +305,7 @@ fn a_file_on_its_way_to_another_directory_is_never_missing() {
             let there = pool.stat(from.as_bytes(), false).is_ok()
                 || pool.stat(to.as_bytes(), false).is_ok();
             assert!(there, "file {i} is nowhere");
-            // Seen at its new place, it can't be at the old one any more.
+            // A file that was seen under its new name can't have the old one any more.
             if pool.stat(to.as_bytes(), false).is_ok() {
                 assert_eq!(pool.stat(from.as_bytes(), false), Err(Errno::NOENT));
             }
@@ -316,7 +316,7 @@ fn a_file_on_its_way_to_another_directory_is_never_missing() {
         }
     }
     mover.finish();
-    // While it moved.
+    // The files were observed while they were moved.
     assert!(turns > 10);
     assert_eq!(pool.list(b"/to").unwrap().len(), 400);
     pool.assert_whole();
@@ -333,7 +333,7 @@ fn what_a_killed_process_had_open_is_released() {
     assert!(pool.used() > before);
     worker.kill();
     assert_eq!(pool.store().recovery().reap().unwrap().processes, 1);
-    // The file without a name is removed, the other one complete and written back.
+    // The file without a name is removed; the other one is complete and written back.
     assert_eq!(pool.get("/kept"), [2; 100_000]);
     pool.unlink(b"/kept").unwrap();
     assert_eq!(pool.used(), before);
@@ -364,7 +364,8 @@ fn who_finds_no_room_gets_that_of_the_dead() {
     pool.assert_whole();
 }
 
-/// A file under descriptors, as the preload keeps it: opened, duplicated, closed.
+/// Uses a file through descriptors, as the preloaded library does: opens, duplicates, and closes
+/// it.
 fn through_the_table(fs: &Fs, path: &[u8]) -> forebay_posix::Result<()> {
     let open = match fs.open_at(ObjectId::ROOT, path, O_CREAT | O_RDWR, 0o600) {
         Err(Fail::Errno(e)) => return Err(e),
@@ -389,7 +390,7 @@ fn through_the_table(fs: &Fs, path: &[u8]) -> forebay_posix::Result<()> {
     Ok(())
 }
 
-/// Random operations on few names until told to stop; none may take long.
+/// Does random operations on few names until told to stop. None may take long.
 fn storm(fs: &Fs, number: u64, seed: u64) {
     let mut r = Random(seed * 7919 + number + 1);
     let mut longest = Duration::ZERO;
@@ -453,11 +454,11 @@ fn storm(fs: &Fs, number: u64, seed: u64) {
     println!("> {}", longest.as_millis());
 }
 
-/// Kills workers at random moments while others continue; then everything must be consistent.
+/// Kills workers at random moments while others continue; afterwards everything must be consistent.
 fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
     static KILLS: AtomicU64 = AtomicU64::new(0);
     let pool = TestPool::with(name, &[media]);
-    // Checkpoints come often, where there are any.
+    // If there are checkpoints, they are frequent.
     pool.store().change_journal_bound(300 << 10);
     for d in 0..3 {
         pool.mkdir(format!("/s{d}").as_bytes(), 0o755).unwrap();
@@ -485,7 +486,7 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
             let reaped = pool.store().recovery().reap().unwrap();
             released += reaped.processes;
             in_sections += reaped.in_flight;
-            // The others are at work meanwhile.
+            // The other workers continue meanwhile.
             checks += 1;
             if checks % 8 == 0 {
                 pool.assert_whole_online();
@@ -506,7 +507,7 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
     let last = pool.store().recovery().reap().unwrap();
     released += last.processes;
     in_sections += last.in_flight;
-    // All that the dead held is back, whatever they were doing.
+    // Everything that dead processes held is released, whatever they were doing.
     pool.assert_whole();
     eprintln!(
         "{next} workers, {released} of them dead and released, {in_sections} of these in the middle of something, longest wait {longest} ms"
@@ -514,12 +515,12 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
     if media.starts_with("files") {
         records_and_journal_agree(&pool, name);
     }
-    // Some die before they have attached.
+    // Some die before they have attached, so they are not counted.
     assert!(
         released as u64 > next / 2,
         "{released} of {next} were released"
     );
-    // The log of every worker is complete up to the moment of its kill.
+    // The log of each worker is complete up to the moment of its kill.
     for w in 0..next {
         let path = format!("/log{w}");
         if pool.stat(path.as_bytes(), true).is_ok() {
@@ -532,7 +533,7 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
             pool.unlink(path.as_bytes()).unwrap();
         }
     }
-    // And the pool works on, and gives everything back.
+    // The pool continues to work, and all its room can be freed.
     for d in 0..3 {
         for e in pool.list(format!("/s{d}").as_bytes()).unwrap() {
             let path = [format!("/s{d}/").as_bytes(), &e.name[..]].concat();

@@ -1,5 +1,5 @@
-//! Requests of other nodes with random and with damaged content: whatever comes is answered, or
-//! refused; nothing panics, nothing is read or kept without bounds.
+//! Requests from other nodes with random and with damaged content. Each must be answered or
+//! refused, without a panic, and without reading or storing an unbounded amount.
 
 mod support;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use support::nodes::{Nodes, PeerRequest};
 use support::*;
 
-/// Does a little of everything, and keeps the requests between the nodes.
+/// Does some operations of every kind, and returns the requests between the nodes.
 fn corpus(nodes: &Nodes) -> Vec<PeerRequest> {
     *nodes.together.kept.lock().unwrap() = Some(Vec::new());
     for n in 0..12 {
@@ -96,7 +96,7 @@ fn corpus(nodes: &Nodes) -> Vec<PeerRequest> {
     nodes.together.kept.lock().unwrap().take().unwrap()
 }
 
-/// Files that are made together, and go again.
+/// Makes files in one batch, and removes them.
 fn together(fs: &Fs, n: usize) {
     let names: Vec<String> = (0..4).map(|i| format!("together{n}.{i}")).collect();
     let made = make_together(fs, b"/", &names, (b"user.y", b"z")).unwrap();
@@ -106,7 +106,7 @@ fn together(fs: &Fs, n: usize) {
     }
 }
 
-/// Writes of a program on node `k` that go together.
+/// Buffered writes of a program on node `k`, which are sent in one request.
 fn kept_back(nodes: &Nodes, k: usize, path: &[u8]) {
     let program = nodes.program(k);
     let id = ObjectId(program.stat(path, true).unwrap().ino);
@@ -119,7 +119,7 @@ fn kept_back(nodes: &Nodes, k: usize, path: &[u8]) {
     }
 }
 
-/// A file with chunks on all nodes: written, appended to, truncated and removed.
+/// A file with chunks on all nodes: it is written, appended to, truncated and removed.
 fn striped(fs: &Fs, other: &Fs, n: usize) {
     let p = |name: &str| format!("/{name}{n}").into_bytes();
     let striped = Distribution::Striped(ChunkSize::LEAST);
@@ -183,7 +183,8 @@ fn damaged_questions_are_refused() {
         if r.once_in(4) {
             body = r.bytes(3000);
         }
-        // Requests that wait for other nodes do so for the pool's request timeout.
+        // Requests that wait for other nodes may do so for the pool's request timeout, so only a
+        // few are sent.
         if Server::class(kind).is_none_or(|c| c >= Class::Composite) && !r.once_in(200) {
             return;
         }
@@ -211,7 +212,7 @@ fn what_is_no_question_is_refused() {
         }
     }
     for kind in (0..=u16::MAX).filter(|k| Server::class(*k).is_some()) {
-        // Too much behind the arguments.
+        // More bytes after the arguments than are allowed.
         assert_eq!(
             nodes.serve(0, kind, &[0; 2000], b""),
             Err(Errno::PROTO),

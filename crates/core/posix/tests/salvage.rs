@@ -1,5 +1,5 @@
-//! While a node is dead, a view with a salvage finds every file that living nodes keep: by its path,
-//! or in `lost+found`; whatever was made, renamed, linked and removed before.
+//! While a node is dead, a view with a salvage finds every file that is on living nodes: by its
+//! path, or in `lost+found`; whatever was made, renamed, linked and removed before.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::*;
 
 const NODES: usize = 3;
 
-/// Paths of all that isn't a directory, by id.
+/// Paths of all objects except directories, by id.
 fn walk(fs: &Fs, top: &[u8]) -> BTreeMap<u64, BTreeSet<Vec<u8>>> {
     let (mut found, mut todo) = (BTreeMap::<_, BTreeSet<_>>::new(), vec![top.to_vec()]);
     while let Some(dir) = todo.pop() {
@@ -30,7 +30,7 @@ fn walk(fs: &Fs, top: &[u8]) -> BTreeMap<u64, BTreeSet<Vec<u8>>> {
             match fs.stat(&path, false) {
                 Ok(stat) if stat.mode & libc::S_IFMT == libc::S_IFDIR => todo.push(path),
                 Ok(stat) => drop(found.entry(stat.ino).or_default().insert(path)),
-                // The file lies on the dead node.
+                // The file is on the dead node.
                 Err(e) => assert_eq!(e, Errno::HOSTDOWN, "{}", shown(&path)),
             }
         }
@@ -75,12 +75,12 @@ fn fill(nodes: &Nodes, seed: u64) {
             }
         }
     }
-    // A directory with all that is in it changes its path.
+    // A directory that isn't empty is renamed, so all paths below it change.
     let moved = dirs.iter().rev().find(|d| !d.is_empty()).unwrap();
     nodes.views[0].rename(moved, b"/moved").unwrap();
 }
 
-/// Numbers that follow from a seed.
+/// Numbers determined by a seed.
 struct Random(u64);
 
 impl Random {

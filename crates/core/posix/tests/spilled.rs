@@ -1,5 +1,5 @@
-//! Files that grow on other nodes because their own is full: random operations of all nodes,
-//! compared with a plain file. The nodes have some MiB each, so that room runs out all the time.
+//! Spilled files: random operations of all nodes, compared with a plain file. The nodes have some
+//! MiB each, so that room runs out all the time.
 
 mod support;
 
@@ -9,13 +9,13 @@ use support::nodes::Nodes;
 use support::*;
 
 const MIB: usize = 1 << 20;
-/// Faults are planned for a whole process: one test at a time.
+/// Faults are planned for a whole process, so only one test at a time runs.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-/// Files at a time.
+/// Number of files that exist at a time.
 const FILES: usize = 7;
 
-/// The expected content of a file; bytes of a write that found no room may be there or not, so the
-/// file is read then.
+/// The expected content of a file. Bytes of a write that failed for lack of room may have been
+/// written or not, so the file is read then to find out.
 struct Model {
     path: String,
     content: Vec<u8>,
@@ -25,7 +25,7 @@ fn open<'a>(fs: &'a Fs, path: &str, flags: i32) -> File<'a> {
     fs.open(path.as_bytes(), O_RDWR | flags, 0o600).unwrap()
 }
 
-/// A write for which the pool may be too full. Returns the number of bytes written.
+/// Writes, although the pool may be too full. Returns the number of bytes written.
 fn put(f: &File<'_>, bytes: &[u8], at: u64) -> usize {
     let mut done = 0;
     while done < bytes.len() {
@@ -68,7 +68,7 @@ fn random_operations_of_all_nodes() {
             (state >> 33) % n
         };
         let mut files: Vec<Model> = Vec::new();
-        // Each node has all files open all the time, or opens them for each operation.
+        // Each node keeps all files open all the time, or opens them for each operation.
         let mut full = 0;
         for step in 0..150u64 {
             let fs = &views[random(3) as usize];
@@ -95,7 +95,7 @@ fn random_operations_of_all_nodes() {
                         content.resize(content.len().max(end), 0);
                         content[at as usize..end].copy_from_slice(&bytes[..done]);
                     }
-                    // The file's bytes are its own.
+                    // Bytes that were written once have room, so writing them again succeeds.
                     if at + len as u64 <= size && random(2) == 0 {
                         assert_eq!(
                             file.write_at(&content[at as usize..][..done], at),
@@ -180,7 +180,7 @@ fn a_file_is_made_where_the_records_have_room() {
     let nodes = Nodes::new("records", 3, &["memory:8M"], 100);
     for n in 0..12 {
         let (fs, path) = (&nodes.views[0], format!("/f{n}"));
-        // The record of the new file finds no room on its creator's node.
+        // There is no room for the record of the new file on its creator's node.
         fault::plan(Point::Records, 0, Errno::NOSPC, false);
         let made = fs.open(path.as_bytes(), O_CREAT | O_EXCL | O_RDWR, 0o600);
         assert!(fault::end(), "{path}: nothing was noted");
@@ -200,7 +200,7 @@ fn a_file_whose_commit_finds_no_room_is_made_on_another_node() {
     let nodes = Nodes::new("unmade", 2, &["memory:16M"], 60);
     let (mine, other) = (&nodes.views[0], &nodes.views[1]);
     let mut faults = 0;
-    // Names whose entries lie on either node, and each commit of making one.
+    // For names whose entries are on either node, and for each commit of making a file.
     for k in 0..12 {
         for n in 0..4 {
             let (path, content) = (format!("/f{k}-{n}"), format!("{k} {n}"));

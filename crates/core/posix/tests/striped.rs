@@ -1,7 +1,7 @@
-//! A short write in the middle of a long one, of a file over several nodes, striped or grown there
-//! from a full one: at every request that one node asks another on the long one's way, before it
-//! is carried out and behind it. The file has to be what the one before the other leaves, or the
-//! other before the one; and what was seen of the long write is never done a second time.
+//! A short write in the middle of a long write to a file over several nodes, striped or spilled:
+//! before and after each request that the long write sends. The file must be as if one write came
+//! before the other, in either order. Bytes of the long write that another process has seen must
+//! not be written a second time.
 
 mod support;
 
@@ -17,10 +17,10 @@ const OLD: [usize; 2] = [1000, (1 << 20) + 1000];
 /// Offset and length of the long write: it begins inside the file and ends in chunk 2.
 const LONG: (usize, usize) = (600, (5 << 20) / 2);
 
-/// The short writes: at this many bytes before or after the end, or appended.
+/// The short writes: at this many bytes before or after the end of the file; None: appended.
 const SHORT: [Option<i64>; 5] = [
     None,
-    // In place, all or some of it.
+    // Partly or completely inside the file.
     Some(-350),
     Some(-100),
     Some(0),
@@ -47,7 +47,7 @@ fn write(fs: &Fs, path: &str, bytes: &[u8], at: Option<usize>) {
     });
 }
 
-/// Lengths and values of runs of equal bytes.
+/// Describes runs of equal bytes by their lengths and values.
 fn runs(bytes: &[u8]) -> String {
     let mut told = String::new();
     for run in bytes.chunk_by(|a, b| a == b) {
@@ -56,7 +56,7 @@ fn runs(bytes: &[u8]) -> String {
     told
 }
 
-/// Keeps a node full as long as this exists.
+/// Keeps a node full while this exists.
 struct Full<'a>(&'a Fs, Vec<Extent>);
 
 impl Full<'_> {
@@ -73,7 +73,8 @@ impl Drop for Full<'_> {
     }
 }
 
-/// False if the long write has no such request.
+/// Does both writes, the short one at request `at` of the long one, and compares. False if the long
+/// write sends fewer requests.
 fn try_one(
     nodes: &Nodes,
     n: usize,
@@ -97,7 +98,8 @@ fn try_one(
         let other = scope.spawn(move || {
             wait_reached.recv().ok()?;
             write(fs(1), path, &[b's'; 300], short);
-            // Is the long write to be seen in a chunk where it is in place? Then that was that.
+            // If the long write is visible in a chunk where it overwrites bytes, it must not be
+            // done there again: a later write to that chunk must stay.
             let mut seen = [0];
             with_file(fs(1), path, false, |f| f.read_at(&mut seen, 620)).unwrap();
             write(fs(1), path, b"x", Some(620));
@@ -166,7 +168,7 @@ fn each_way(dir: &str) {
     let (mut n, mut done) = (0, 0);
     for (old, short) in OLD.iter().flat_map(|&o| SHORT.map(|s| (o, s))) {
         for behind in [false, true] {
-            // From each node to each.
+            // With other nodes in each turn.
             for turn in 0..3 {
                 for at in 1.. {
                     n += 3 - n % 3 + turn;

@@ -42,7 +42,7 @@ fn written(text: &str, key: bool) -> String {
     }
 }
 
-/// Attributes of all files and directories by number, as a walk finds them.
+/// Attributes of all files and directories by inode number, as a walk finds them.
 fn walk(fs: &Fs) -> BTreeMap<u64, BTreeMap<String, String>> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let mut found = BTreeMap::new();
@@ -64,7 +64,7 @@ fn walk(fs: &Fs) -> BTreeMap<u64, BTreeMap<String, String>> {
     found
 }
 
-/// A directory of the view has to list links to these objects.
+/// Checks that a directory of the view lists links to exactly these objects.
 fn check_links(fs: &Fs, path: &str, expected: &BTreeSet<u64>) {
     let mut met = BTreeSet::new();
     let mut named = BTreeMap::new();
@@ -96,7 +96,7 @@ fn check_links(fs: &Fs, path: &str, expected: &BTreeSet<u64>) {
     assert_eq!(&met, expected, "{path}");
 }
 
-/// The whole view shows the same as a walk.
+/// Checks that the whole view shows the same as a walk.
 fn check_view(fs: &Fs) {
     let all = walk(fs);
     let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -137,7 +137,7 @@ fn check_view(fs: &Fs) {
     }
 }
 
-/// Searches by comparison find the same as a walk.
+/// Checks that searches by comparison find the same as a walk.
 fn check_searches(fs: &Fs) {
     let all = walk(fs);
     let dirs = all.keys().map(|id| ObjectId(*id)).chain([ObjectId::ROOT]);
@@ -186,14 +186,14 @@ fn check_searches(fs: &Fs) {
 /// One random change of names or attributes.
 fn change(views: &[&Fs], r: &mut Random) {
     let fs = views[r.below(views.len())];
-    // Few names in few directories, so that they meet.
+    // Few names in few directories, so that operations often meet the same ones.
     let dirs = ["", "/d", "/e", "/d/e"];
     let path = |r: &mut Random| format!("{}/{}", dirs[r.below(4)], ["f", "g", "e"][r.below(3)]);
     let (one, other) = (path(r), path(r));
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let key = format!("user.{}", KEYS[r.below(3)]);
     let value = VALUES[r.below(4)].as_bytes();
-    // Most fail now and then: the object is missing, or the name exists.
+    // Many operations fail: the object is missing, or the name exists.
     let _ = match r.below(12) {
         0 => fs
             .open(one, O_CREAT | O_RDWR, 0o644)
@@ -237,7 +237,7 @@ fn it_shows_what_a_walk_finds_on_several_nodes() {
     changes(&views, 11, 800, || nodes.assert_whole());
 }
 
-/// More results than fit a message, some of them too long to be included.
+/// A search with more results than fit one message, some of them too long to be included.
 #[test]
 fn searches_of_several_nodes_take_as_many_pages_as_they_need() {
     let nodes = Nodes::new("view-pages", 3, &["memory:64M"], 120);
@@ -285,7 +285,7 @@ fn it_is_read_like_directories_and_links() {
     tag(&p, "/out.txt", "project", "mcse");
     tag(&p, "/out.txt", "step", "3");
     tag(&p, "/runs", "kind", "runs");
-    // Not in the root's listing.
+    // The view isn't in the root's listing.
     assert_eq!(list(&p, "/"), ["out.txt", "runs"].map(String::from).into());
     assert_eq!(
         list(&p, "/.by/project=mcse"),
@@ -298,7 +298,7 @@ fn it_is_read_like_directories_and_links() {
         b"../../../../out.txt"
     );
     assert_eq!(p.get("/.by/kind=runs/runs/1/out"), b"first");
-    // Up again.
+    // `..` in the view leads up again.
     assert_eq!(p.get("/.by/step=3/../../out.txt"), b"second");
     let root = p.stat(b"/", true).unwrap().ino;
     assert_eq!(p.stat(b"/.by/..", true).unwrap().ino, root);
@@ -322,7 +322,7 @@ fn it_is_read_like_directories_and_links() {
             "{none}"
         );
     }
-    // Writing through a link is writing the file.
+    // Writing through a link writes to the file.
     let f = p.open(b"/.by/step=3/out.txt", O_RDWR, 0).unwrap();
     write_all(&f, b"SECOND", 0);
     f.close().unwrap();
@@ -380,7 +380,7 @@ fn it_lists_many() {
     for n in 0..FILES {
         let dir = format!("/{}", n % 50);
         let _ = p.mkdir(dir.as_bytes(), 0o755);
-        // Each name twice.
+        // Each name is used twice.
         let path = format!("{dir}/{}", n / 2 * 2);
         let path = if n % 2 == 0 {
             path
@@ -400,7 +400,7 @@ fn it_lists_many() {
     assert!(all.iter().all(|name| name.contains('~')));
     assert_eq!(list(&p, "/.by/all=yes/few=yes").len(), FILES / 1000);
     assert_eq!(list(&p, "/.by/few=yes/all=yes").len(), FILES / 1000);
-    // Keys and values: few that many have, many that few have.
+    // Keys and values: few that many files have, and many that few files have.
     let keys = ["all", "few", "fine", "third"];
     assert_eq!(list(&p, "/.by"), keys.map(String::from).into());
     let numbers = |n: usize| (0..n).map(|n| n.to_string()).collect::<BTreeSet<_>>();
@@ -416,14 +416,14 @@ fn a_file_is_found_under_the_names_it_has() {
     p.link(b"/one", b"/three").unwrap();
     tag(&p, "/one", "k", "v");
     assert_eq!(list(&p, "/.by/k=v"), ["one".to_owned()].into());
-    // An object whose other names aren't known to its home.
+    // An object has names that its home doesn't know.
     p.unlink(b"/one").unwrap();
     let name = list(&p, "/.by/k=v").pop_first().unwrap();
     assert!(name == "two" || name == "three", "{name}");
     p.assert_whole();
     p.rename(format!("/{name}").as_bytes(), b"/four").unwrap();
     assert_eq!(p.get("/.by/k=v/four"), b"1");
-    // One that is open, but has no name any more.
+    // An object that is open, but has no name any more.
     let f = p.open(b"/four", O_RDWR, 0).unwrap();
     for name in ["/two", "/three", "/four"] {
         let _ = p.unlink(name.as_bytes());

@@ -1,5 +1,5 @@
-//! Watches, by the kernel's own inotify descriptors on shadows (`store/src/watches.rs`): the
-//! events, their receivers, and the remains.
+//! Watches, through the kernel's own inotify descriptors on shadows (`store/src/watches.rs`): the
+//! events, their receivers, and what is left over.
 
 mod support;
 
@@ -38,7 +38,7 @@ impl Watcher {
         let mut all = Vec::new();
         let mut buffer = [0u8; 65536];
         loop {
-            // SAFETY: a buffer so long.
+            // SAFETY: a buffer of that length.
             let n = unsafe { libc::read(self.0, buffer.as_mut_ptr().cast(), buffer.len()) };
             if n <= 0 {
                 return all;
@@ -61,12 +61,12 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // SAFETY: ours.
+        // SAFETY: the descriptor is ours.
         unsafe { libc::close(self.0) };
     }
 }
 
-/// Shadows and what belongs to them.
+/// Names of shadows and of the files that belong to them.
 fn left(pool: &TestPool) -> Vec<String> {
     let mut all = Vec::new();
     let top = pool.pool().dir().join("watches");
@@ -113,7 +113,7 @@ fn each_watcher_is_told_what_it_wants_to_know() {
     ];
     let of_file = [
         told(2, libc::IN_OPEN, ""),
-        // Equal ones are one.
+        // Equal events in a row are merged into one.
         told(2, libc::IN_MODIFY, ""),
         told(2, libc::IN_CLOSE_WRITE, ""),
     ];
@@ -122,7 +122,7 @@ fn each_watcher_is_told_what_it_wants_to_know() {
     assert_eq!(file, of_file);
     let once = [told(1, libc::IN_MODIFY, ""), told(1, libc::IN_IGNORED, "")];
     assert_eq!(other.events(&pool), once);
-    // The same again, with another mask.
+    // The same object again, with another mask.
     assert_eq!(one.add(&pool, b"/d", libc::IN_DELETE), Ok(1));
     let also = libc::IN_MASK_ADD | libc::IN_ATTRIB;
     assert_eq!(one.add(&pool, b"/d/f", also), Ok(2));
@@ -160,7 +160,7 @@ fn what_nobody_watches_any_more_is_swept_away() {
     assert!(store.watches().has_watches() && left(&pool).len() < both);
     drop(pool.open(b"/f", O_RDONLY, 0).unwrap());
     assert_eq!(other.events(&pool), [(1, libc::IN_OPEN, String::new())]);
-    // The watch that is known to have ended.
+    // Ends the watch that is known to have ended.
     for (_, inode) in store.watches().watched_by(other.0) {
         store.watches().unwatch(inode);
     }

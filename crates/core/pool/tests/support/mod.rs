@@ -1,6 +1,6 @@
-//! Common parts of the daemon tests: nodes with their own directories on loopback, served by a
-//! simple replacement of the store; daemons and requesters as processes, which are this test
-//! program, started again.
+//! Common parts of the daemon tests. Nodes have their own directories and use loopback; a simple
+//! replacement of the store answers their requests. Daemons and requesters can be processes, which
+//! run this test program again.
 #![allow(
     dead_code,
     unused_imports,
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Answers with the head, and with the sum of the bytes if there are any.
+/// Answers with the head, and with the sum of the request's bytes if there are any.
 pub const ECHO: u16 = 1;
 /// Returns as many bytes as the head says.
 pub const GIVE: u16 = 2;
@@ -33,25 +33,26 @@ pub const GIVE: u16 = 2;
 pub const NOTE: u16 = 3;
 /// As `NOTE`, but may be carried out twice.
 pub const NOTE_AGAIN: u16 = 4;
-/// Takes as many milliseconds as the head says.
+/// Takes as many milliseconds as the head's text says.
 pub const SLOW: u16 = 5;
-/// Requests an echo of all others.
+/// Sends an ECHO to each other node.
 pub const ASK: u16 = 6;
-/// Fails.
+/// Answers with an error.
 pub const FAIL: u16 = 7;
 /// Returns bytes, and records that it did.
 pub const GIVE_ONCE: u16 = 8;
-/// Waits until the node's directory has a file `gate`, and records that it did: may take long.
+/// Waits until the node's directory has a file `gate`, and records that it did. It is a request
+/// that may take long.
 pub const WAIT: u16 = 9;
 
 pub const POOL: PoolId = PoolId([5; 16]);
 
-/// Serves the kinds above.
+/// Handler of the requests above.
 pub struct Simple {
     pub dir: PathBuf,
     pub others: Arc<dyn Peers>,
     pub gone: Mutex<Vec<NodeId>>,
-    /// How long carrying out a note takes.
+    /// Time that carrying out a note takes.
     pub pause: Duration,
 }
 
@@ -134,7 +135,7 @@ impl Serve for Simple {
                     .filter(|t| t.as_ref().is_ok_and(|t| t.head == head));
                 let mut answer = vec![good.count() as u8, from.0 as u8];
                 let bytes = pattern(100_000, 1);
-                // SAFETY: the test's own bytes.
+                // SAFETY: the bytes belong to the test.
                 let echoed = unsafe {
                     let bytes = Bytes::Send(bytes.as_ptr(), bytes.len());
                     self.others.ask(from, ECHO, b"", bytes)?
@@ -177,7 +178,7 @@ impl Serve for Simple {
     }
 }
 
-/// Directories of nodes, removed at the end.
+/// Directories of nodes, removed when this is dropped.
 pub struct Nodes {
     pub dir: PathBuf,
     pub count: u32,
@@ -205,7 +206,7 @@ impl Nodes {
         Channel::open(&self.of(node), NodeId(node), self.count).unwrap()
     }
 
-    /// The notes recorded at a node, and how often each.
+    /// The notes recorded at a node, and how often each was recorded.
     pub fn noted(&self, node: u32) -> HashMap<String, usize> {
         let text = std::fs::read_to_string(self.of(node).join("done")).unwrap_or_default();
         let mut noted = HashMap::new();
@@ -219,7 +220,7 @@ impl Nodes {
         std::fs::read_to_string(self.of(node).join("log")).unwrap_or_default()
     }
 
-    /// Daemons in this process, serving.
+    /// Starts daemons in this process, which serve.
     pub fn daemons(&self, options: &Options) -> Vec<(Daemon, Arc<Simple>)> {
         let made: Vec<_> = (0..self.count)
             .map(|i| listen(&self.of(i), i, self.count, options.clone(), Duration::ZERO))
@@ -232,7 +233,7 @@ impl Nodes {
         made
     }
 
-    /// Daemons as processes, serving.
+    /// Starts daemons as processes, which serve.
     pub fn processes(&self, settings: &Settings) -> Vec<Process> {
         let mut made: Vec<_> = (0..self.count).map(|i| self.process(i, settings)).collect();
         let addresses: Vec<SocketAddr> = made.iter().map(|d| d.address).collect();
@@ -242,7 +243,7 @@ impl Nodes {
         made
     }
 
-    /// A process that listens.
+    /// Starts a daemon as a process, which listens.
     pub fn process(&self, node: u32, settings: &Settings) -> Process {
         let log = std::fs::File::options()
             .create(true)
@@ -288,7 +289,7 @@ pub struct Settings {
     pub gone_after: u64,
     pub pause: u64,
     pub advertise: Option<SocketAddr>,
-    /// The limit on its descriptors.
+    /// Maximum number of descriptors of the process.
     pub descriptors: Option<u64>,
 }
 
@@ -320,7 +321,7 @@ impl Settings {
     fn from(text: &str) -> (Options, Duration) {
         let words: Vec<&str> = text.split(' ').collect();
         let ms = |i: usize| Duration::from_millis(words[i].parse().unwrap());
-        // Before the options, some of which depend on it.
+        // Before the options are made, since some of them depend on the limit.
         let descriptors: u64 = words[4].parse().unwrap();
         if descriptors > 0 {
             let limit = rustix::process::Rlimit {
@@ -348,7 +349,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Makes it serve; without a map, by the one in its directory.
+    /// Makes the daemon serve. Without a map, it uses the map in its directory.
     pub fn serve(&mut self, map: Option<&PoolMap>) {
         let bytes = map.map_or(Vec::new(), |m| m.encode());
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -360,7 +361,7 @@ impl Process {
         }
     }
 
-    /// Number of its descriptors.
+    /// Number of descriptors of the process.
     pub fn descriptors(&self) -> usize {
         let dir = format!("/proc/{}/fd", self.child.id());
         std::fs::read_dir(dir).unwrap().count()
@@ -400,7 +401,7 @@ impl Drop for Process {
     }
 }
 
-/// This program again, in another role, which a test named `child` reads.
+/// A command that runs this program again, in a role that the test named `child` reads.
 pub fn again(what: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -410,12 +411,12 @@ pub fn again(what: &str) -> Command {
     command
 }
 
-/// To be called by a test named `child`.
+/// Plays the role. Must be called by a test named `child`.
 pub fn child() {
     let Ok(what) = std::env::var("FB_CHILD") else {
         return;
     };
-    // Whatever happens, it ends.
+    // The process ends after 120 s in any case.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
@@ -441,11 +442,11 @@ pub fn child() {
             };
             daemon.serve(Arc::new(map)).unwrap();
             println!("serving");
-            // Until the test has ended.
+            // Serves until the test has ended.
             let _ = std::io::stdin().read_line(&mut line);
         }
         "requester" => {
-            // Sends large and small requests for ever, until it is killed.
+            // Sends large and small requests until it is killed.
             let channel = Channel::open(&dir, NodeId(node), nodes).unwrap();
             let bytes = pattern(700_000, 3);
             std::thread::scope(|s| {
@@ -527,7 +528,7 @@ pub fn ask(
     head: &[u8],
     bytes: Bytes,
 ) -> Result<PeerReply, Errno> {
-    // SAFETY: the tests' own bytes.
+    // SAFETY: the bytes belong to the tests.
     unsafe { c.ask(NodeId(node), kind, head, bytes) }
 }
 
@@ -536,7 +537,7 @@ pub fn call(c: &dyn Peers, node: u32, kind: u16, head: &[u8]) -> Result<Vec<u8>,
     ask(c, node, kind, head, Bytes::None).map(|t| t.head)
 }
 
-/// Sends bytes; returns the head of the reply.
+/// Sends bytes with a request; returns the head of the reply.
 pub fn send(
     c: &dyn Peers,
     node: u32,
@@ -548,7 +549,7 @@ pub fn send(
     ask(c, node, kind, head, bytes).map(|t| t.head)
 }
 
-/// Requests `length` bytes, with room for a few more.
+/// Sends a request for `length` bytes, with space for a few more.
 pub fn receive(
     c: &dyn Peers,
     node: u32,

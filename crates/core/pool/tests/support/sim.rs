@@ -1,7 +1,7 @@
-//! A start of a pool in virtual time: real [`Start`]s, with simulated launches and messages of
-//! given durations, and faults.
+//! The start of a pool in virtual time. The [`Start`]s are real; launches and messages of given
+//! durations, and faults, are simulated.
 //!
-//! For tests, and to measure a start of ten thousand nodes without having them.
+//! For tests, and to measure a start of ten thousand nodes on one host.
 
 use forebay_placement::map::{Address, Medium, MediumKind};
 use forebay_placement::{Node, NodeId, PoolMap, State};
@@ -15,15 +15,15 @@ use std::time::Duration;
 /// Durations of the simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// From the order to launch a daemon until it runs: least and most.
+    /// Minimum and maximum time from the order to launch a daemon until it runs.
     pub launch: (Duration, Duration),
     /// Time that the launching daemon spends for each launch.
     pub order: Duration,
-    /// Making a store and listening.
+    /// Time for making a store and listening.
     pub prepare: Duration,
-    /// Transfer of a message.
+    /// Time for the transfer of a message.
     pub message: Duration,
-    /// Handling a message; and the addition for each node or slice of a map in it.
+    /// Time for handling a message, and the additional time for each node or slice of a map in it.
     pub take: (Duration, Duration),
 }
 
@@ -56,17 +56,18 @@ pub enum Fault {
 /// The result of a start.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// When the user got the result.
+    /// Time after which the user got the result.
     pub took: Duration,
     /// The missing nodes; none if the pool runs.
     pub missing: Vec<Missing>,
-    /// Daemons that serve at the end.
+    /// Number of daemons that serve at the end.
     pub serving: u32,
-    /// Daemons that neither serve nor have ended, except those silent or dead by their fault.
+    /// Number of daemons that neither serve nor have ended, except those that are silent or dead by
+    /// their fault.
     pub left: u32,
     /// Whether all serving daemons have the same map.
     pub agree: bool,
-    /// The most messages that one node handled.
+    /// Maximum number of messages that one node handled.
     pub most_messages: u32,
     /// Size of the encoded map. Bytes.
     pub map_bytes: usize,
@@ -80,7 +81,7 @@ enum What {
 
 struct Daemon {
     start: Option<Start>,
-    /// Until when the node is busy.
+    /// Time until which the node is busy.
     busy: Duration,
     map: Option<Arc<PoolMap>>,
     messages: u32,
@@ -95,15 +96,15 @@ struct World<'a> {
     total: Duration,
     random: &'a mut dyn FnMut() -> u64,
     daemons: Vec<Daemon>,
-    /// Time, order of events of the same time, node. The events themselves are in `things`.
+    /// Time, rank among events of the same time, node. The events themselves are in `things`.
     queue: BinaryHeap<Reverse<(Duration, u64, u32)>>,
     things: HashMap<u64, What>,
     next: u64,
     reported: Option<(Duration, Vec<Missing>)>,
 }
 
-/// Starts a pool on `tree` with these costs and faults; the user waits for `total`. `random` gives
-/// arbitrary numbers; equal numbers give an equal outcome.
+/// Starts a pool on `tree` with these costs and faults; the user waits for `total`. `random`
+/// returns arbitrary numbers; the same numbers give the same outcome.
 pub fn start(
     tree: Tree,
     costs: Costs,
@@ -239,7 +240,7 @@ impl World<'_> {
         self.daemons[n as usize].busy = at;
     }
 
-    /// Removes node `n`; its neighbours notice.
+    /// Removes node `n`; its parent and its children notice.
     fn gone(&mut self, now: Duration, n: u32) {
         let d = &mut self.daemons[n as usize];
         d.dead = true;

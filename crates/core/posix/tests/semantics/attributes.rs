@@ -12,7 +12,7 @@ fn times() {
         let s = p.stat(path.as_bytes(), false).unwrap();
         (s.mtime, s.ctime)
     };
-    // The clock that times are taken from ticks every few milliseconds.
+    // The clock from which times are taken advances every few milliseconds only.
     let tick = || std::thread::sleep(std::time::Duration::from_millis(10));
     let changes = |what: &str, path: &str, f: &dyn Fn()| {
         let before = times(path);
@@ -37,7 +37,7 @@ fn times() {
     changes("truncation of an empty file", "/empty", &|| {
         p.put("/empty", b"")
     });
-    // Only ctime: link, chmod, rename.
+    // link, chmod and rename change ctime only.
     for what in ["link", "chmod", "rename"] {
         let before = times("/d/f");
         tick();
@@ -52,7 +52,8 @@ fn times() {
         let after = times("/d/f");
         assert!(after.0 == before.0 && after.1 > before.1, "{what}");
     }
-    // Set by hand, they stay through close, open and reading; of open files, too.
+    // Times that were set stay when the file is closed, opened and read. They can be set for open
+    // files, too.
     let check = |path: &str| {
         let s = p.stat(path.as_bytes(), true).unwrap();
         assert_eq!(
@@ -73,7 +74,7 @@ fn times() {
     p.set_times(b"/d", Some(5_000_000_001), Some(-7_000_000_002), true)
         .unwrap();
     check("/d");
-    // One alone leaves the other.
+    // One time can be set without the other.
     p.set_times(b"/d/f", None, Some(1), true).unwrap();
     let s = p.stat(b"/d/f", true).unwrap();
     assert_eq!((s.atime, s.mtime), (5_000_000_001, 1));
@@ -94,7 +95,7 @@ fn modes_and_owners() {
     assert_eq!(p.chmod(b"/no", 0o600), Err(Errno::NOENT));
     let me = p.stat(b"/f", true).unwrap();
     p.chown(b"/f", Some(me.uid), Some(me.gid), true).unwrap();
-    // The file's owner is set again: set-user-id is removed.
+    // The file's owner is set to the same user: set-user-id is removed nevertheless.
     assert_eq!(p.stat(b"/f", true).unwrap().mode, libc::S_IFREG | 0o751);
     if me.uid == 0 {
         p.chown(b"/f", Some(123), None, true).unwrap();
@@ -142,7 +143,7 @@ fn extended_attributes() {
         assert_eq!(p.remove_xattr(path, b"user.a", true), Err(Errno::NODATA));
         assert_eq!(p.xattrs(path, true).unwrap().len(), 2);
     }
-    // The attributes stay with the file and are removed with it.
+    // Attributes stay with a renamed file, and are removed with the file.
     p.rename(b"/f", b"/d/g").unwrap();
     assert_eq!(p.xattrs(b"/d/g", true).unwrap().len(), 2);
     p.unlink(b"/d/g").unwrap();
@@ -156,7 +157,8 @@ fn damage_is_found() {
     p.put("/f", &pattern(1, 100_000));
     p.put("/g", &pattern(2, 100_000));
     p.assert_whole();
-    // Pages marked as free though a file has them; and pages without a file.
+    // Damage: pages marked as free though a file has them, and pages marked as used that no file
+    // has.
     let cells = p.store().media()[0].cells();
     let mut bits = cells.used_bits();
     let word = bits.iter().position(|&w| w != 0).unwrap();

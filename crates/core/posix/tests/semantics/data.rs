@@ -34,7 +34,7 @@ fn sizes_at_every_boundary_survive_closing() {
             (len.div_ceil(4096) * 8) as u64,
             "blocks of {len} bytes"
         );
-        // Written again into the middle, and once more as long.
+        // Writes into the middle again, and appends as many bytes as the file has.
         let f = p.open(path.as_bytes(), O_RDWR, 0).unwrap();
         let at = len / 2;
         write_all(&f, b"new", at as u64);
@@ -75,7 +75,7 @@ fn holes_read_as_zero_also_in_recycled_extents() {
 fn many_sessions_of_appending() {
     let p = TestPool::new("sessions");
     let mut expected = Vec::new();
-    // Different lengths, so that files pass all kinds of boundaries while closed.
+    // Pieces of different lengths, so that files cross boundaries of all kinds while closed.
     for i in 0..400u64 {
         let piece = pattern(i, [100, 5000, 13, 9000][i as usize % 4]);
         let f = p
@@ -142,7 +142,7 @@ fn a_full_pool_loses_nothing_and_recovers() {
     f.close().unwrap();
     assert!(p.get("/big") == all);
     assert_eq!(p.get("/small"), pattern(1, 5000));
-    // Names and small files still find room, and deleting works.
+    // There is still room for names and small files, and files can be deleted.
     p.put("/tiny", b"x");
     p.assert_whole();
     p.unlink(b"/big").unwrap();
@@ -201,17 +201,17 @@ fn a_hole_gives_its_room_back() {
     let cluster = p.cluster();
     let mut expected = vec![0xcc; 4 * MIB];
     let all = p.stat_open(open).unwrap().blocks;
-    // From where to where, and how much room all holes so far have given back.
+    // For each hole: its start, its end, and the room that all holes so far have given back.
     let holes = [
         // Two whole chunks.
         (MIB, 3 * MIB, 2 * MIB),
-        // Bytes at the start of their chunk, or between, keep their room.
+        // Bytes at the start of their chunk, or in its middle, give back no room.
         (3 * MIB, 3 * MIB + 8192, 2 * MIB),
         (8192, 16_384, 2 * MIB),
         // Up to the end of the first chunk, and of the file.
         (MIB / 2, MIB, 2 * MIB + MIB / 2),
         (3 * MIB + MIB / 2 + 5, 4 * MIB, 3 * MIB - 4096),
-        // Again.
+        // The first hole again.
         (MIB, 3 * MIB, 3 * MIB - 4096),
     ];
     for (from, to, room) in holes {
@@ -226,7 +226,7 @@ fn a_hole_gives_its_room_back() {
         p.seek(open, Whence::Hole, 2 * MIB as i64),
         Ok(2 * MIB as u64)
     );
-    // Others can have it, and the file can be written there again.
+    // Other files can use the room, and the file can be written there again.
     p.put("/other", &vec![0xdd; 6 * MIB]);
     p.unlink(b"/other").unwrap();
     let f = p.open(b"/f", O_RDWR, 0).unwrap();
@@ -259,7 +259,7 @@ fn punching_reserving_and_finding_holes() {
     expected[4096..12288].fill(0);
     expected[2 * MIB - 10..].fill(0);
     assert!(p.get("/f") == expected);
-    // Room that is reserved can be written whatever else happens.
+    // Reserved ranges can be written even when the pool is full.
     cluster
         .reserve_range(live, 2 * MIB as u64, 2 * MIB as u64, false)
         .unwrap();

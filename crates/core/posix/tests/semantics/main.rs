@@ -1,4 +1,4 @@
-//! The promises of POSIX for files and names, through `Fs` and `File`.
+//! Tests of what POSIX promises for files and names, through `Fs` and `File`.
 
 mod attributes;
 mod data;

@@ -1,4 +1,4 @@
-//! Names: links, renaming, directories, unusual paths.
+//! Names: links, renames, directories, unusual paths.
 
 use super::MIB;
 use super::O_DIRECTORY;
@@ -27,7 +27,8 @@ fn an_unlinked_file_lives_until_its_last_close() {
             "{len} bytes"
         );
     }
-    // Shrunk and reused by others before it goes: nothing may be given back twice.
+    // The file is truncated and its room reused by others before it is removed: no page may be
+    // freed twice.
     p.put("/f", &pattern(1, MIB));
     let f = p.open(b"/f", O_RDWR, 0).unwrap();
     f.set_len(10).unwrap();
@@ -52,7 +53,7 @@ fn hard_links_share_everything() {
     assert_eq!(p.link(b"/a", b"/d/b"), Err(Errno::EXIST));
     assert_eq!(p.link(b"/d", b"/e"), Err(Errno::PERM));
     assert_eq!(p.link(b"/no", b"/e"), Err(Errno::NOENT));
-    // Both names of one file: rename does nothing.
+    // If both names are of one file, rename does nothing.
     p.rename(b"/a", b"/d/b").unwrap();
     assert_eq!(p.stat(b"/a", true).unwrap().nlink, 2);
     p.unlink(b"/a").unwrap();
@@ -112,7 +113,7 @@ fn renaming_files() {
         (p.get("/d"), p.get("/n/inside")),
         (b"c".to_vec(), b"i".to_vec())
     );
-    // A slash asks for a directory where it stands.
+    // A name that ends in a slash must be a directory's.
     let not = fails(Errno::NOTDIR);
     assert_eq!(rename(b"/n", b"/d/", RenameMode::Exchange), not);
     assert_eq!(rename(b"/d/", b"/n", RenameMode::Exchange), not);
@@ -137,7 +138,7 @@ fn renaming_directories() {
     assert_eq!(p.rename(b"/x", b"/a"), Err(Errno::NOTEMPTY));
     assert_eq!(p.rename(b"/a/b", b"/a"), Err(Errno::NOTEMPTY));
     assert_eq!(p.rename(b"/", b"/z"), Err(Errno::BUSY));
-    // Onto an empty one, elsewhere.
+    // A rename onto an empty directory elsewhere.
     p.rename(b"/a/b", b"/x").unwrap();
     assert_eq!(
         (p.get("/x/c/f"), p.stat(b"/a/b/c/f", true)),
@@ -166,7 +167,7 @@ fn renaming_directories() {
 #[test]
 fn another_view_with_cached_paths_follows_at_once() {
     let p = TestPool::new("views");
-    // A second view has a cache of its own; the store is the same.
+    // A second view has its own cache; the store is the same.
     let dir = p.pool().dir().to_owned();
     p.mkdir(b"/a", 0o755).unwrap();
     p.mkdir(b"/a/b", 0o755).unwrap();
@@ -234,7 +235,7 @@ fn symbolic_links() {
         let got = p.walk(ObjectId::ROOT, path, Follow::No).map(|_| ());
         assert_eq!(got, Err(Fail::Outside(out.to_vec())));
     }
-    // Created through a dangling link; not if it must be new.
+    // A file is created through a dangling link, but not with O_EXCL.
     assert!(is(
         p.open(b"/dangling", O_CREAT | O_EXCL | O_WRONLY, 0o600),
         Errno::EXIST
@@ -244,7 +245,7 @@ fn symbolic_links() {
     assert_eq!(p.get("/nowhere"), b"made");
     assert!(p.stat(b"/dir/", false).unwrap().mode & libc::S_IFMT == libc::S_IFDIR);
     assert_eq!(p.rmdir(b"/dir"), Err(Errno::NOTDIR));
-    // A link changed to point elsewhere takes effect at once.
+    // A link that is replaced by one to another target takes effect at once.
     p.mkdir(b"/d2", 0o755).unwrap();
     p.put("/d2/f", b"other");
     p.symlink(b"d2", b"/new").unwrap();
@@ -299,8 +300,8 @@ fn listing_thousands_while_they_go() {
             .unwrap();
     }
     let open = p.open_at(ObjectId::ROOT, b"/d", O_DIRECTORY, 0).unwrap();
-    // In portions of 100; half of the listed entries are removed at once, and some that weren't
-    // listed.
+    // Lists portions of 100 entries. Half of the listed entries are removed at once, and also some
+    // that weren't listed yet.
     let mut seen = std::collections::HashSet::new();
     let mut gone = std::collections::HashSet::new();
     let mut offsets = Vec::new();
@@ -311,7 +312,7 @@ fn listing_thousands_while_they_go() {
             portion.len() <= 100
         })
         .unwrap();
-        // The last one was refused and comes again.
+        // The last entry was refused, so the next portion begins with it.
         if portion.len() > 100 {
             portion.pop();
         }
@@ -344,7 +345,7 @@ fn listing_thousands_while_they_go() {
         );
     }
     assert!(offsets.iter().copied().eq(1..=offsets.len() as u64));
-    // From the start again, and from a position.
+    // Lists from the start again, and from other positions.
     let left = p.list(b"/d").unwrap().len();
     for start in [0, 1, 2, 700] {
         p.seek(open, Whence::Start, start).unwrap();

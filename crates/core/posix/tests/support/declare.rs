@@ -1,11 +1,11 @@
-//! Controls of files: saying, looking, and short ways of writing and reading a file. Shared by
-//! tests.
+//! Helpers of tests with controls: declare and look up controls, and write and read files in one
+//! call.
 
 use super::nodes::Nodes;
 use super::*;
 use forebay_posix::{Errno, Fail, Fs, ObjectId};
 
-/// Two processes that aren't ours: there are no threads with such ids.
+/// Ids of two processes that don't exist: higher than any thread's id.
 pub const ONE: u32 = (1 << 22) + 17;
 pub const TWO: u32 = (1 << 22) + 18;
 
@@ -35,7 +35,7 @@ pub fn write_again(fs: &Fs, path: &str) {
     f.close().unwrap();
 }
 
-/// Views of one node, and of three.
+/// Calls `f` with the view of one node, and with the views of three.
 pub fn each(name: &str, f: impl Fn(&[&Fs])) {
     let one = TestPool::new(name);
     f(&[&one]);
@@ -45,7 +45,7 @@ pub fn each(name: &str, f: impl Fn(&[&Fs])) {
     nodes.assert_whole();
 }
 
-/// Opens for a process, not ours, of which there is no thread with such an id.
+/// Opens a file for the process `pid`, which doesn't exist.
 pub fn open_as(fs: &Fs, pid: u32, path: &str, flags: i32) -> Result<u32, Errno> {
     let fs = fs.for_process(pid);
     let opened = fs.open_at(ObjectId::ROOT, path.as_bytes(), flags, 0o600);

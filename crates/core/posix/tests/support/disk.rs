@@ -1,12 +1,12 @@
-//! A disk that loses power: what of a directory's files would be left.
+//! Simulates a disk that loses power: determines what could be left of a directory's files.
 //!
-//! The kernel writes pages back whenever it likes, in any order; only what a sync call has
-//! returned for is certain. A [`Disk`] is told of every sync (by
-//! [`forebay_media::observe_syncs`]) and notes what it made durable; between syncs it takes
-//! looks at the files, as states that pages may have been written back in. From these,
-//! [`Disk::torn_copy`] puts together a state that a loss of power could leave: each page
-//! that of the last sync, of a look since, or of now; names those of the last sync of the
-//! directory, of a look, or of now.
+//! The kernel writes pages back at any time, in any order; only data for which a sync call has
+//! returned are certainly durable. A [`Disk`] is notified of every sync (by
+//! [`forebay_media::observe_syncs`]) and records what the sync made durable. Between syncs it reads
+//! the files now and then, to have states in which pages may have been written back. From these,
+//! [`Disk::torn_copy`] makes a state that a loss of power could leave. Each page is as of the last
+//! sync, of a later reading, or of now. The names are as of the last sync of the directory, of a
+//! later reading, or of now.
 
 use super::Random;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -26,7 +26,7 @@ struct Image {
 }
 
 impl Image {
-    /// Reads `file`; pages that are as in `like` are shared with it.
+    /// Reads `file`; shares those pages with `like` that are equal.
     fn read(file: &File, like: &Image) -> Image {
         let len = file.metadata().unwrap().len();
         let mut image = Image {
@@ -69,11 +69,11 @@ struct State {
     random: Random,
     /// Whether syncs fail.
     fails: bool,
-    /// Syncs until a torn copy is to be taken (before the sync counts), and to where.
+    /// Number of syncs until a torn copy is made (before the sync counts), and the copy's path.
     trap: Option<(u32, PathBuf)>,
 }
 
-/// A directory under observation.
+/// A directory whose syncs are observed.
 pub struct Disk {
     dir: PathBuf,
     state: Mutex<State>,
@@ -93,7 +93,7 @@ fn on_sync(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
 }
 
 impl Disk {
-    /// Observes `dir`, all of which is on the disk now.
+    /// Observes `dir`. All that is in it counts as durable now.
     pub fn new(dir: &Path, seed: u64) -> Arc<Disk> {
         forebay_media::observe_syncs(on_sync);
         let disk = Arc::new(Disk {
@@ -124,7 +124,7 @@ impl Disk {
         DISKS.lock().unwrap().retain(|d| !Arc::ptr_eq(d, self));
     }
 
-    /// The names now; files not seen before are known from here on.
+    /// The present names. Adds files that weren't seen before to the state.
     fn list(&self, s: &mut State) -> Names {
         let mut names = Names::new();
         for e in std::fs::read_dir(&self.dir).unwrap().flatten() {
@@ -173,12 +173,12 @@ impl Disk {
         Ok(())
     }
 
-    /// From now on syncs fail, or no longer.
+    /// Makes syncs fail from now on, or succeed again.
     pub fn fail(&self, fails: bool) {
         self.state.lock().unwrap().fails = fails;
     }
 
-    /// Reads all files: their pages may be written back as they are now.
+    /// Reads all files: their present pages may have been written back.
     pub fn look(&self) {
         let mut s = self.state.lock().unwrap();
         let names = self.list(&mut s);
@@ -189,17 +189,18 @@ impl Disk {
         }
     }
 
-    /// Takes a torn copy to `to` just before the sync after next `left` ones counts.
+    /// Makes a torn copy in `to` when `left` more syncs have counted, just before the next one
+    /// counts.
     pub fn trap(&self, left: u32, to: &Path) {
         self.state.lock().unwrap().trap = Some((left, to.to_owned()));
     }
 
-    /// Whether the trap hasn't been sprung; removes it.
+    /// Removes the trap. Returns whether no copy was made.
     pub fn untrap(&self) -> bool {
         self.state.lock().unwrap().trap.take().is_some()
     }
 
-    /// The states that a loss of power now could leave, in the new directory `to`.
+    /// Makes the new directory `to`, in a state that a loss of power now could leave.
     pub fn torn_copy(&self, to: &Path) {
         let mut s = self.state.lock().unwrap();
         self.copy_torn(&mut s, to);
@@ -212,7 +213,7 @@ impl Disk {
         choices.append(&mut s.names.clone());
         choices.push(now);
         let names = choices.swap_remove(s.random.below(choices.len()));
-        // How much has been written back, in eighths: nothing, all, or something between.
+        // How much has been written back, in eighths: nothing, all, or a part.
         let share = [0, 0, 1, 4, 7, 8][s.random.below(6)];
         for (name, ino) in names {
             let node = &s.nodes[&ino];

@@ -1,5 +1,4 @@
-//! The remains of a pool: opening it from a copy of its medium's directory, and looking at all that
-//! is in it.
+//! Opens a pool from a copy of its medium's directory, and reads everything that is in it.
 #![allow(
     dead_code,
     reason = "each test that includes this file uses a part of it"
@@ -12,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// All names; contents of files.
+/// All paths, with the contents of files.
 pub fn tree(fs: &Fs) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![String::new()];
@@ -37,7 +36,7 @@ pub fn tree(fs: &Fs) -> BTreeMap<String, Option<Vec<u8>>> {
     found
 }
 
-/// A pool opened from the remains in a directory.
+/// A pool opened from a copy of its medium's directory.
 pub struct Left {
     fs: Option<Fs>,
     pub name: String,
@@ -45,7 +44,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// `dir` is a torn copy of the medium of pool `of`, in `base`.
+    /// Opens the pool from `dir`, a torn copy of the medium of pool `of` at `from`.
     pub fn open(dir: PathBuf, of: &str, from: &Path, name: &str) -> Left {
         let json = dir.join("pool.json");
         let text = std::fs::read_to_string(&json).unwrap();
@@ -80,7 +79,7 @@ pub fn medium_dir(pool: &Pool) -> PathBuf {
     pool.config().medium_dir(pool.dir(), 0)
 }
 
-/// The state that would be loaded after a loss of power is the present one.
+/// Checks that the state that would be loaded after a loss of power is the present one.
 pub fn records_and_journal_agree(pool: &TestPool, name: &str) {
     pool.store().durability().sync_all().unwrap();
     let dir = medium_dir(pool.pool());

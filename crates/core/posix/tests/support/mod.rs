@@ -1,5 +1,5 @@
-//! Tools that the tests of this folder share: pools below a home of their own in shared memory,
-//! removed at the end whatever happens; a time limit; workers in processes of their own.
+//! Tools that the tests of this folder share: pools below a separate home in shared memory, which
+//! is removed at the end in any case; a time limit; worker processes.
 #![allow(
     dead_code,
     unused_imports,
@@ -23,14 +23,14 @@ pub use libc::{O_APPEND, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 const HOMES: &str = "/dev/shm";
 const PREFIX: &str = "forebay-posix-test-";
 
-/// Pools in use; the home directory is removed with the last one.
+/// Number of pools in use. The home directory is removed with the last one.
 static IN_USE: Mutex<usize> = Mutex::new(0);
 
 fn home() -> PathBuf {
     Path::new(HOMES).join(format!("{PREFIX}{}", std::process::id()))
 }
 
-/// Removes what test processes have left that were killed.
+/// Removes what killed test processes have left.
 fn remove_leftovers() {
     for e in std::fs::read_dir(HOMES).into_iter().flatten().flatten() {
         let name = e.file_name().to_string_lossy().into_owned();
@@ -42,7 +42,7 @@ fn remove_leftovers() {
     }
 }
 
-/// A pool of one test with a view on it.
+/// The pool of one test, with a view on it.
 pub struct TestPool {
     fs: Option<Fs>,
     name: String,
@@ -58,12 +58,12 @@ impl std::ops::Deref for TestPool {
 }
 
 impl TestPool {
-    /// A pool with these media; `DIR` in them stands for a directory of its own.
+    /// A pool with these media; `DIR` in them stands for a directory that the pool gets.
     pub fn with(name: &str, media: &[&str]) -> TestPool {
         TestPool::limited(name, media, 120)
     }
 
-    /// As [`TestPool::with`], for a test that may take this many seconds.
+    /// As [`TestPool::with`], for a test that may take up to `seconds`.
     pub fn limited(name: &str, media: &[&str], seconds: u64) -> TestPool {
         TestPool::ruled(name, media, "", seconds)
     }
@@ -73,8 +73,8 @@ impl TestPool {
         let mut in_use = IN_USE.lock().unwrap_or_else(|e| e.into_inner());
         if *in_use == 0 {
             remove_leftovers();
-            // SAFETY: every reader of it in this process holds IN_USE, or runs in a test
-            // that has been here before.
+            // SAFETY: each thread that reads the environment holds IN_USE, or runs a test that has
+            // set the variable before.
             unsafe { std::env::set_var("FOREBAY_HOME", home()) };
         }
         std::fs::create_dir_all(home().join(format!("{name}.files"))).unwrap();
@@ -102,7 +102,7 @@ impl TestPool {
         }
     }
 
-    /// As [`TestPool::limited`]; all its files have checksums.
+    /// As [`TestPool::limited`], with checksums for all files.
     pub fn summed(name: &str, media: &[&str], seconds: u64) -> TestPool {
         let rules = "[[rule]]\npath = \"/**\"\nintegrity = \"checksum\"\n";
         TestPool::ruled(name, media, rules, seconds)
@@ -117,17 +117,17 @@ impl TestPool {
         self.pool().usage().iter().map(|u| u.used).sum()
     }
 
-    /// Fails unless the store is whole.
+    /// Fails unless the checker finds no damage in the store.
     pub fn assert_whole(&self) {
         let findings = self.store().checker().check().unwrap();
         assert!(findings.is_empty(), "the store is damaged: {findings:#?}");
     }
 
-    /// Fails if the store is damaged, while other processes use it and may die.
+    /// As [`TestPool::assert_whole`], while other processes use the store and may die.
     pub fn assert_whole_online(&self) {
         let report = self.store().checker().inspect().unwrap();
-        // A process that died since the last reaping is none of the store's faults, nor are its
-        // holdings.
+        // A process that has died since the last reaping, and what it holds, aren't damage of the
+        // store.
         let dead = report.findings.iter().any(|f| f.what.contains("is dead"));
         assert!(
             dead || report.is_clean(),
@@ -141,7 +141,7 @@ impl TestPool {
         self.worker_for(role, arguments, 40)
     }
 
-    /// As [`TestPool::worker`]; it may take this many seconds.
+    /// As [`TestPool::worker`], with a limit of this many seconds.
     pub fn worker_for(&self, role: &str, arguments: &str, seconds: u64) -> Worker {
         let child = worker_command(self.pool(), role, arguments)
             .env("FOREBAY_TEST_LIMIT", seconds.to_string())
@@ -204,7 +204,7 @@ impl Limit {
     }
 }
 
-/// This test binary once more, to run `role` of its `worker` on the pool.
+/// A command that runs this test binary again, as `role` of its `worker` on the pool.
 pub fn worker_command(pool: &Pool, role: &str, arguments: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -243,7 +243,7 @@ impl Worker {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end; true if it was killed, false if all went well.
+    /// Waits for the worker's end. True if it was killed, false if it succeeded.
     pub fn finish_killed(mut self) -> bool {
         use std::os::unix::process::ExitStatusExt;
         let status = self.child.wait().unwrap();
@@ -252,7 +252,7 @@ impl Worker {
         killed
     }
 
-    /// Waits for it and gives the lines it has printed (behind a `> `).
+    /// Waits for the worker's end, and returns the lines that it has printed (those after `> `).
     pub fn finish(mut self) -> Vec<String> {
         use std::io::Read;
         let mut out = String::new();
@@ -281,13 +281,13 @@ impl Drop for Worker {
     }
 }
 
-/// In a worker: its role, its arguments and the pool. None if the test was started by hand.
+/// In a worker: its role, its arguments and a view on the pool. None if a user started the test.
 pub fn worker_role() -> Option<(String, Vec<String>, Fs)> {
     let role = std::env::var("FOREBAY_TEST_ROLE").ok()?;
     let limit = std::env::var("FOREBAY_TEST_LIMIT")
         .ok()
         .and_then(|l| l.parse().ok());
-    // SAFETY: plain calls: dies with the test that started it, or when it takes too long.
+    // SAFETY: plain calls. The worker dies with the test that started it, or when its time is over.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::alarm(limit.unwrap_or(40));
@@ -302,7 +302,7 @@ pub fn worker_role() -> Option<(String, Vec<String>, Fs)> {
     ))
 }
 
-/// Waits until `done`, at most ten seconds.
+/// Waits until `done` returns true, at most ten seconds.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !done() {
@@ -328,7 +328,7 @@ pub fn rename_with(fs: &Fs, a: &[u8], b: &[u8], mode: RenameMode) -> forebay_pos
     }
 }
 
-/// Makes files of a directory together, each with this attribute: what became of each.
+/// Makes files of a directory in one batch, each with this attribute. Returns a result for each.
 pub fn make_together<N: AsRef<[u8]>>(
     fs: &Fs,
     dir: &[u8],
@@ -366,7 +366,7 @@ pub fn read_all(f: &File<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on `seed` and on their offset.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|i| ((i * 31 + (i >> 8) * 7 + seed * 101) % 251) as u8 + 1)

@@ -1,6 +1,6 @@
-//! Pools of several nodes in one process: each node has its store, and asks the others by calling
-//! what their daemons call. So everything that a store does about other nodes is tried, without
-//! networks.
+//! Pools of several nodes in one process. Each node has its store, and sends a request to another
+//! node by calling the function that the other node's daemon would call. So everything that a store
+//! does with other nodes is tested, without networks.
 
 use super::{Limit, TestPool};
 use forebay_client::Pool;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// Kind, head, bytes.
+/// A request: kind, head, bytes.
 pub type PeerRequest = (u16, Vec<u8>, Vec<u8>);
 
-/// The event in the middle of an operation: at its n-th request, or after it.
+/// A function that is called in the middle of an operation: before or after its n-th request.
 pub struct Between {
     pub at: usize,
     pub behind: bool,
@@ -25,21 +25,21 @@ pub struct Between {
 }
 
 thread_local! {
-    /// Counts down as this thread asks.
+    /// Counts down with each request that this thread sends.
     static BETWEEN: RefCell<Option<Between>> = const { RefCell::new(None) };
 }
 
-/// This thread calls `between` in the middle of its next operation.
+/// Makes this thread call `between` in the middle of its next operation.
 pub fn set_between(between: Between) {
     BETWEEN.set(Some(between));
 }
 
-/// Whether [`set_between`]'s wasn't done; it won't be.
+/// Cancels [`set_between`]. Returns whether the function wasn't called.
 pub fn end_between() -> bool {
     BETWEEN.take().is_some()
 }
 
-/// Counts a request, and whether it is the one.
+/// Counts a request. Returns the function if it is to be called at this request.
 fn count_between() -> Option<Between> {
     BETWEEN.with_borrow_mut(|between| {
         let b = between.as_mut()?;
@@ -57,22 +57,22 @@ pub struct Together {
     numbers: Vec<NodeId>,
     pools: OnceLock<Vec<Arc<Pool>>>,
     pub servers: Vec<Server>,
-    /// Requests asked so far.
+    /// Number of requests sent so far.
     pub asked: AtomicUsize,
-    /// Of those: requests that don't wait for a reply.
+    /// Number of those requests that don't wait for a reply.
     pub told: AtomicUsize,
-    /// For each node: number of requests it has sent, and bytes that were sent with them or came
-    /// with the replies.
+    /// For each node: number of requests that it has sent, and number of bytes that were sent with
+    /// them or received with the replies.
     pub traffic: Vec<[AtomicUsize; 2]>,
-    /// The process is killed at this request; 0: at none.
+    /// Number of the request at which the process is killed; 0: none.
     pub kill_at: AtomicUsize,
-    /// When it is carried out, not before.
+    /// Whether the process is killed after that request is carried out, not before.
     pub kill_behind: AtomicBool,
     /// A node that can't be reached; `usize::MAX`: none.
     pub down: AtomicUsize,
     /// [`Peers::lease`] of all nodes, in milliseconds; 0: none.
     pub lease: AtomicUsize,
-    /// The requests asked, if they are to be kept.
+    /// The requests sent, if they are to be recorded.
     pub kept: Mutex<Option<Vec<PeerRequest>>>,
 }
 
@@ -83,7 +83,7 @@ impl Together {
     }
 }
 
-/// One node's way to the others.
+/// Sends requests of one node to the others.
 struct Near {
     me: NodeId,
     all: Arc<Together>,
@@ -122,7 +122,7 @@ impl Peers for Near {
         let last = n == self.all.kill_at.load(SeqCst);
         let kill = |now: bool| {
             if last && now {
-                // SAFETY: ends this process.
+                // SAFETY: only ends this process.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
         };
@@ -193,7 +193,7 @@ pub struct Nodes {
     pub views: Vec<Fs>,
     pub together: Arc<Together>,
     pub dirs: Vec<PathBuf>,
-    // They remove the directories, last of all.
+    // The pools remove their directories when they are dropped, which is last.
     pub pools: Vec<TestPool>,
     _limit: Limit,
 }
@@ -253,7 +253,7 @@ impl Nodes {
         }
     }
 
-    /// The view of a program on node `k`, which may keep writes back.
+    /// The view of a program on node `k`, which may buffer writes.
     pub fn program(&self, k: usize) -> Fs {
         let pools = self.together.pools.get().expect("all are there");
         Fs::for_program(pools[k].clone())
@@ -265,14 +265,14 @@ impl Nodes {
         self.together.servers[k].serve(&cluster, NodeId(0), kind, head, body)
     }
 
-    /// Node `k` releases all that it kept for `node`, which was unreachable for long.
+    /// Makes node `k` release all that it kept for `node`, as when that was unreachable for long.
     pub fn give_up(&self, k: usize, node: u32) {
         let cluster = self.views[k].cluster();
         self.together.servers[k].gone(&cluster, NodeId(node));
     }
 
-    /// The daemons' work when processes, or they themselves, have died. How much was left to be
-    /// done.
+    /// Does the daemons' work after processes, or daemons, have died. Returns how much is left to
+    /// do.
     pub fn recover(&self) -> usize {
         let mut left = 0;
         for view in &self.views {
@@ -286,14 +286,14 @@ impl Nodes {
         left
     }
 
-    /// The daemons' work after striped files were removed.
+    /// Does the daemons' work after striped files were removed.
     pub fn drop_parts(&self) {
         for view in &self.views {
             view.cluster().settle_notes().unwrap();
         }
     }
 
-    /// Fails unless all stores are whole and fit each other.
+    /// Fails unless all stores are whole and agree with each other.
     pub fn assert_whole(&self) {
         self.drop_parts();
         for (k, view) in self.views.iter().enumerate() {

@@ -1,15 +1,15 @@
 //! Operations that change a pool, one of each kind, and the allowed states of a directory before,
-//! between and after the steps of each: for tests that end an operation in the middle.
+//! between and after the steps of each. For tests that end an operation in the middle.
 
 use super::*;
 use forebay_posix::{Fail, Follow, ObjectId, RenameMode, Result};
 use std::collections::BTreeMap;
 
-/// The objects of an operation: a directory made by [`furnish`].
+/// The objects of an operation, in a directory made by [`furnish`].
 pub struct Place<'a> {
     pub fs: &'a Fs,
     pub dir: String,
-    /// Open file descriptions, for steps that come in pairs.
+    /// Open file descriptions, for steps that open and later close them.
     opens: Vec<u32>,
 }
 
@@ -18,10 +18,10 @@ pub type Step = fn(&mut Place<'_>) -> Result<()>;
 
 pub struct Operation {
     pub name: &'static str,
-    /// Made before, and not ended in the middle.
+    /// Done before the operation, and never ended in the middle.
     pub before: Step,
     pub steps: Vec<Step>,
-    /// Bytes written in place may be some old, some new.
+    /// Whether bytes written in place may be partly old, partly new.
     pub torn: bool,
 }
 
@@ -45,7 +45,7 @@ fn with_many_attributes(name: &'static str, before: Step, step: Step) -> Operati
     }
 }
 
-/// Gives a file or directory more attributes than one transaction moves.
+/// Gives a file or directory more attributes than one transaction can move.
 fn tag(p: &Place<'_>, name: &str) -> Result<()> {
     (0..11).try_for_each(|n| {
         let key = format!("user.many{n}");
@@ -83,7 +83,7 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
-    /// Copies from the last but one opened file to the last one.
+    /// Copies from the file opened last but one to the file opened last.
     fn copy(&mut self, at: u64, to: u64, len: u64) -> Result<()> {
         let [.., from, into] = self.opens[..] else {
             panic!("steps before opened two");
@@ -152,7 +152,7 @@ pub fn furnish(fs: &Fs, dir: &str) {
     }
 }
 
-/// All operations. Their names are those that [`furnish`] makes.
+/// All operations. They use the names that [`furnish`] makes.
 pub fn operations() -> Vec<Operation> {
     let mut all = vec![
         operation(
@@ -357,7 +357,8 @@ pub fn operations() -> Vec<Operation> {
             &[
                 |p| p.open("new", O_CREAT | O_RDWR),
                 |p| {
-                    // As the preload does: in a section, between a table and its reference counts.
+                    // As the preloaded library does: within a section, the reference is moved
+                    // between table and caller.
                     let _section = p.fs.store().section()?;
                     let (store, open) = (p.fs.store(), p.opens.pop().unwrap());
                     store.objects().fd_set(700, Some(open))?;
@@ -518,7 +519,7 @@ fn shorten(p: &mut Place<'_>, len: u64) -> Result<()> {
     p.fs.truncate_open(*p.opens.last().unwrap(), len)
 }
 
-/// A file, directory or link, times left out.
+/// A file, directory or link; its times aren't compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     mode: u32,
@@ -527,7 +528,7 @@ pub struct Seen {
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Everything below a directory.
+/// The state of everything below a directory, by path.
 pub type State = BTreeMap<String, Seen>;
 
 /// Reads everything below `dir`.
@@ -567,7 +568,7 @@ fn look_into(fs: &Fs, dir: &str, below: &str, state: &mut State) {
     }
 }
 
-/// The states that the operation may leave: before it, and after each step.
+/// The allowed states: before the operation, and after each step.
 pub fn allowed(fs: &Fs, op: &Operation, dir: &str) -> Vec<State> {
     furnish(fs, dir);
     let mut place = Place::new(fs, dir);
@@ -581,12 +582,13 @@ pub fn allowed(fs: &Fs, op: &Operation, dir: &str) -> Vec<State> {
     states
 }
 
-/// Whether `state` is one of `allowed`.
+/// Whether the operation may leave `state`, given the states `allowed` before and after its steps.
 pub fn is_allowed(op: &Operation, state: &State, allowed: &[State]) -> bool {
     allowed.contains(state)
         || op.torn
             && allowed.windows(2).any(|w| {
-                // In all but content as before or as after; each byte as one of them.
+                // All but the content must be as before or as after the step; each byte, as in one
+                // of them.
                 let shaped = |like: &State| {
                     state.len() == like.len()
                         && state.iter().all(|(path, seen)| {
