@@ -15,7 +15,7 @@ pub enum PoolError {
     /// Another process is starting the pool just now.
     Starting(String),
     Absent(String),
-    /// Another user owns this directory or can change it; the text explains how.
+    /// Another user owns this directory or can change it; the text says how.
     Foreign(PathBuf, String),
     Damaged {
         name: String,
@@ -25,7 +25,7 @@ pub enum PoolError {
     NoCheckpoint(PathBuf),
     /// The pool's processes are in another PID namespace.
     OtherHost(String),
-    /// Another user owns this directory or can change it; the text says how.
+    /// /proc isn't usable, so this process can't tell living processes from dead ones.
     Blind,
     /// The pool had data in memory, which is lost.
     Lost(String),

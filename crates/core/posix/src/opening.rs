@@ -410,7 +410,7 @@ impl Fs {
         let cluster = self.cluster();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
         let new = new.map_err(|e| match e {
-            // EXDEV: names in this directory are at the origin only, where a file without a name
+            // EXDEV: most names here are at the origin only, where a file without a name
             // can't be made.
             Errno::XDEV => Errno::OPNOTSUPP,
             e => e,

@@ -259,8 +259,8 @@ fn what_is_made_where_files_are_exclusive_asks_nobody() {
         // All nodes see the directory's one remaining file.
         assert_eq!(top.list(&rank).unwrap().len(), 1);
     }
-    // A directory for which a rule declares `exclusive` for everything in it keeps its entries on
-    // its node. One that only contains such directories doesn't.
+    // A directory keeps its entries on its node if a rule declares `exclusive` for everything in
+    // it; not if the rule applies to some names only (`*.own`).
     assert!(keeps(b"/ranks") && !keeps(b"/said"));
     fs.mkdir(b"/other", 0o755).unwrap();
     assert!(!keeps(b"/other"));
