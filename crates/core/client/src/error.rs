@@ -1,4 +1,4 @@
-//! Errors of pools: full sentences that say what, where and what to do.
+//! Errors of pools. Each has a message: what failed, on which pool or file, and what to do.
 
 use forebay_media::MediumSpec;
 use rustix::io::Errno;

@@ -287,9 +287,9 @@ struct Tasks<'a> {
 
 /// The result of a turn.
 struct Turn {
-    /// The time until the next turn, while processes are attached.
+    /// Time until the next turn, while processes are attached.
     pause: Duration,
-    /// Nothing is left to be done.
+    /// Whether nothing is left to do.
     calm: bool,
 }
 

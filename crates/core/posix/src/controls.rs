@@ -83,7 +83,7 @@ impl Fs {
     /// `own_controls`, then from the directory's declared controls, then from the rules.
     ///
     /// # Errors
-    /// Those of looking up the directory's path: EHOSTDOWN, since controls that can't be looked up
+    /// Errors of looking up the directory's path: EHOSTDOWN, since controls that can't be looked up
     /// can't be kept.
     pub(crate) fn controls_of_new(
         &self,

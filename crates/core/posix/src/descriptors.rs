@@ -74,7 +74,7 @@ impl<'a> Descriptors<'a> {
     /// of it: if the process dies meanwhile, that is noticed.
     ///
     /// # Errors
-    /// Those of taking a process slot.
+    /// Errors of taking a process slot.
     pub fn changing(self) -> Result<Section<'a>> {
         self.0.section()
     }
@@ -125,7 +125,7 @@ impl<'a> Descriptors<'a> {
             .then_some(at.open)
     }
 
-    /// Ends a parked reference that nobody will take.
+    /// Releases a parked reference that no process will take over.
     pub fn drop_parked(self, at: &Parked) {
         let _section = self.0.section().ok();
         if let Some(open) = self.unpark(at, true) {

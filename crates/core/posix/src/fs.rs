@@ -343,7 +343,7 @@ impl Fs {
         }
     }
 
-    /// Whether files that lie at the pool's origin only are fetched before they are used.
+    /// Whether files that are at the pool's origin only are fetched before they are used.
     #[inline]
     pub(crate) fn has_origin(&self) -> bool {
         self.own.has_origin

@@ -148,7 +148,7 @@ impl Fs {
                         );
                     }
                     Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
-                    // Another process made the file first: open that file.
+                    // Another process made the file first: the path has to be resolved again.
                     Err(_) => return Err(Errno::STALE),
                 }
             }

@@ -33,7 +33,7 @@ pub(crate) struct EntryPlace<'a> {
 pub struct FileToMake<'a> {
     /// The file's id, from [`Fs::draw_files`].
     pub id: ObjectId,
-    /// Its name.
+    /// The file's name.
     pub name: &'a [u8],
     /// The file's extended attributes of users: names and values.
     pub attributes: &'a [(Vec<u8>, Vec<u8>)],

@@ -53,7 +53,7 @@ pub enum Follow {
 /// may do the first part of the operation, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Anything.
+    /// Any other purpose.
     Other,
     /// To open the object.
     Open,
@@ -129,13 +129,13 @@ pub(crate) fn pause(attempt: usize) {
 /// Steps that openat2(2) may forbid while a path is resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Nothing outside the base directory (RESOLVE_BENEATH).
+    /// No steps out of the base directory (RESOLVE_BENEATH).
     pub beneath: bool,
     /// The base directory is the root (RESOLVE_IN_ROOT).
     pub in_root: bool,
     /// No symbolic links (RESOLVE_NO_SYMLINKS).
     pub no_links: bool,
-    /// Not out of the pool (RESOLVE_NO_XDEV).
+    /// No steps out of the pool (RESOLVE_NO_XDEV).
     pub inside_only: bool,
 }
 
@@ -201,7 +201,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The object, if there is one.
+    /// The object at the place.
     ///
     /// # Errors
     /// ENOENT; ENOTDIR for `file/`.
@@ -328,7 +328,7 @@ impl Fs {
     /// Resolves `path` and calls `f`; repeats both if names changed in between.
     ///
     /// # Errors
-    /// Those of resolving (ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG), of `f`, or
+    /// Errors of resolving (ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG), of `f`, or
     /// [`Fail::Outside`] and [`Fail::Origin`].
     pub fn at<T>(
         &self,
@@ -355,7 +355,7 @@ impl Fs {
     /// As [`Fs::at`], with steps forbidden by `rules`.
     ///
     /// # Errors
-    /// Those of [`Fs::at`]; EXDEV, ELOOP for forbidden steps.
+    /// Errors of [`Fs::at`]; EXDEV, ELOOP for forbidden steps.
     pub fn at_with<T>(
         &self,
         base: ObjectId,

@@ -136,7 +136,7 @@ impl Process<'_> {
     /// Opens now all files of the node that are otherwise opened when they are first needed.
     ///
     /// # Errors
-    /// Those of open.
+    /// Errors of open.
     pub fn open_all(self) -> Result<()> {
         self.0.open_all()
     }
@@ -144,7 +144,7 @@ impl Process<'_> {
     /// Opens all of the node's files but the records, as [`Process::open_all`] does.
     ///
     /// # Errors
-    /// Those of open.
+    /// Errors of open.
     pub fn open_files(self) -> Result<()> {
         self.0.open_files()
     }

@@ -54,8 +54,8 @@ impl Window {
 }
 
 impl Fs {
-    /// Reads through the file's window, if it has one or may get one; None: the caller reads the
-    /// file directly.
+    /// Reads through the file's window, if it has one or may get one. None: the caller must read
+    /// the file directly.
     ///
     /// # Errors
     /// As for reading; EFAULT.

@@ -103,7 +103,8 @@ impl Kept {
         Ok(done)
     }
 
-    /// Reads from the buffered writes, if they cover the whole range.
+    /// Reads the range from the buffered writes, if one buffer covers it. If one covers a part of it,
+    /// publishes the writes.
     fn read(
         &mut self,
         cluster: Cluster<'_>,

@@ -25,7 +25,7 @@ fn make(fs: &Fs, path: &[u8]) {
     f.close().unwrap();
 }
 
-/// A name in `dir` whose entry lies on `node`.
+/// A name in `dir` whose entry would be on `node`.
 fn name_on(nodes: &Nodes, dir: &[u8], node: u32) -> Vec<u8> {
     let id = forebay_posix::ObjectId(nodes.views[0].stat(dir, true).unwrap().ino);
     let at = |name: &str| nodes.together.node_of(Slot::of_entry(id, name.as_bytes()));

@@ -265,7 +265,7 @@ impl Run {
                 self.model.note();
             }
             _ => {
-                // As the keeper does.
+                // A periodic task of the keeper.
                 self.log("keeper".into());
                 fs.store().durability().end_limbo().unwrap();
                 self.model.synced(&[]);

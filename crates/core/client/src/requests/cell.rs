@@ -41,7 +41,7 @@ fn change(word: &AtomicU32, from: u32, to: u32) -> bool {
 
 /// A request for a cell: its requester, and what the cell must hold.
 pub struct Claim {
-    /// The requesting process (owner word), and the program in it.
+    /// Owner word of the requesting process, and the random number of its program.
     pub me: u64,
     pub image: u64,
     /// The node to which the request is sent.

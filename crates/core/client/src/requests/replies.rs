@@ -78,13 +78,13 @@ pub enum Known {
 /// A request to an earlier daemon that has a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The requesting node's id, and the request's number among that node's requests.
+    /// The requesting node's id ([`super::RequestServer::id`]).
     pub requester: u64,
-    /// See `requester`.
+    /// The request's number among those of the requesting node.
     pub number: u64,
     /// The request's record.
     pub record: u32,
-    /// Its outcome.
+    /// The request's outcome.
     pub known: Known,
 }
 

@@ -62,7 +62,7 @@ impl AboutHandler {
         let _ = self.since.set(seconds(SystemTime::now()));
     }
 
-    /// The core.
+    /// The daemon's core.
     ///
     /// # Errors
     /// EHOSTDOWN if the daemon isn't ready.

@@ -35,7 +35,7 @@ const INLINE_IF_LIMITED: usize = 1 << 10;
 
 pub struct Core {
     pub me: NodeId,
-    /// A different number after each start.
+    /// A number that differs after each start of the daemon.
     pub incarnation: u64,
     pub options: Options,
     pub request_server: RequestServer,

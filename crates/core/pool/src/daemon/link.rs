@@ -60,18 +60,18 @@ const FAILED_LATELY: Duration = Duration::from_secs(1);
 pub struct NodeState {
     /// The other node's number.
     pub node: NodeId,
-    /// Whether it can be reached, as far as is known.
+    /// Whether the node can be reached, as far as is known.
     pub reach: Reach,
-    /// Since when `reach` has this value.
+    /// Time since which `reach` has had this value.
     pub since: SystemTime,
-    /// The reason, if it can't be reached.
+    /// The reason, if the node can't be reached.
     pub why: Option<String>,
 }
 
 /// Whether a node can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Not tried so far.
+    /// No attempt to reach the node was made so far.
     Untried,
     /// Connected, or connected when a connection was last needed.
     Up,
@@ -276,7 +276,7 @@ impl Link {
             state.reach = Reach::Unreachable;
             state.since = SystemTime::now();
             state.why = Some(format!("has sent nothing for {:.1} s", for_.as_secs_f64()));
-            // As if the node had been unreachable for the request timeout.
+            // The node counts as unreachable since a request timeout ago, so requests fail at once.
             state.down = now.checked_sub(core.options.request_timeout);
             state.failed = Some(now);
         }

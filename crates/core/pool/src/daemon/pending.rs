@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A request and its requester.
+/// A request that isn't answered yet, or was just answered.
 pub struct PendingRequest {
     pub node: NodeId,
     pub kind: u16,
@@ -16,7 +16,7 @@ pub struct PendingRequest {
     /// Whether carrying the request out may take longer than the request timeout. If so, the
     /// requester waits while the home reports progress.
     pub is_long: bool,
-    /// When the requester stops waiting, unless renewed.
+    /// Time when the requester stops waiting, unless it is renewed.
     deadline: Mutex<Instant>,
     number: AtomicU64,
     sent_to: AtomicU64,

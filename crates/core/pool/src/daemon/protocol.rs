@@ -115,10 +115,10 @@ fn each_request_is_there_once_and_sound() {
         assert!(names.insert(r.name), "{} is there twice", r.name);
         assert!(r.number < CAPACITY && !r.what.is_empty(), "{}", r.name);
         assert!(CLASSES.iter().any(|(class, _)| *class == r.class));
-        // A request that waits for third nodes, or for copies, takes long.
+        // Requests whose handler waits for third nodes, or copies bytes, may take long.
         let waits = matches!(r.class, Class::Composite | Class::Names | Class::Bulk);
         assert!(!waits || r.time == Time::Long, "{} isn't brief", r.name);
-        // Received bytes are waited for as long as for a node that doesn't answer.
+        // A requester waits for received bytes no longer than the request timeout.
         assert!(
             r.body != Body::Received || r.repeat == Repeat::Harmless && r.time == Time::Brief,
             "{} gets bytes back",

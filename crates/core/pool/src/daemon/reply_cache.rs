@@ -101,7 +101,7 @@ enum Seen<R> {
     },
     /// The request was carried out, but there was no room for the reply.
     Lost(Option<u32>),
-    /// An earlier daemon had begun it.
+    /// An earlier daemon had begun the request; the outcome isn't known.
     Begun(u32),
 }
 

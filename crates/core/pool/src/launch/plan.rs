@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
-    /// All on this host.
+    /// As child processes: all nodes are on this host.
     Local,
     /// By a remote shell (ssh or similar), called as `PROGRAM HOST COMMAND`.
     Rsh(String),

@@ -184,7 +184,6 @@ fn another_view_with_cached_paths_follows_at_once() {
     assert!(dir.exists());
 }
 
-/// Not a test: the code of the other process.
 #[test]
 fn symbolic_links() {
     let p = TestPool::new("symlinks");
