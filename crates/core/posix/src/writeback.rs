@@ -103,7 +103,7 @@ impl Kept {
         Ok(done)
     }
 
-    /// Reads the range from the buffered writes, if one buffer covers it. If one covers a part of it,
+    /// Reads the range from the buffered writes, if one buffer covers it. If one covers a part only,
     /// publishes the writes.
     fn read(
         &mut self,
