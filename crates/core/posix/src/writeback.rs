@@ -103,8 +103,8 @@ impl Kept {
         Ok(done)
     }
 
-    /// Reads the range from the buffered writes, if one buffer covers it. If one covers a part only,
-    /// publishes the writes.
+    /// Reads the range from the buffered writes, if one buffer covers it. If one covers only a
+    /// part, publishes the writes.
     fn read(
         &mut self,
         cluster: Cluster<'_>,
