@@ -116,7 +116,7 @@ fn a_damaged_pool_is_an_error_at_most() {
                     .open(&path)
                     .unwrap();
                 let len = file.metadata().unwrap().len();
-                // The whole header: truncating the file removes it.
+                // Saves the whole header, since truncating the file removes it.
                 let mut before = vec![0; len.min(16 << 10) as usize];
                 file.read_exact_at(&mut before, 0).unwrap();
                 let mut after = before.clone();
