@@ -339,8 +339,8 @@ impl Fs {
                     ready = self.heed_leases(live, None, flags, opener);
                 }
                 let cut = check && flags & libc::O_TRUNC != 0;
-                // By now the live entry may have the state of an older reply, to another process that
-                // opens the file.
+                // By now the live entry may have the state of an older reply, to another process
+                // that opens the file.
                 let told = if cluster.names().is_object_remote(e.id) {
                     remote.inode.map_or(0, |inode| inode.controls)
                 } else {
