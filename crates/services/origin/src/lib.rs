@@ -13,18 +13,19 @@
 //! ```
 //!
 //! Guarantees: a file at the origin appears under its name only when it is complete and verified
-//! (the copier is that of `forebay-staging`); bytes that only the pool has never leave it; a file
-//! that both sides have changed keeps both versions. The service is no part of a pool's
-//! consistency: it can be killed at any instant, since each transition is one transaction of the
-//! store, which comes after the bytes are where they belong.
+//! (by the copier of `forebay-staging`). The pool never drops bytes that the origin doesn't have.
+//! If both sides have changed a file, both versions are kept. The pool's consistency doesn't depend
+//! on the service, which can be killed at any instant: each change of a state is one transaction of
+//! the store, made after the bytes have been copied.
 //!
-//! On the other nodes, a [`copier`] moves the bytes of files on its node, as the service orders
-//! ([`orders`]).
+//! On each other node, a [`copier`] moves the bytes of files on its node when the service orders it
+//! to ([`orders`]).
 //!
 //! The service runs as threads of the keeper of the pool's first node: one accepts requests
-//! ([`serve`]), one writes changes back ([`drain`]), one looks at what others change at the origin
-//! ([`outside`]), one hears of such changes from the kernel ([`notices`]), one keeps room in the
-//! media ([`room`]). An object is worked on by one thread at a time ([`object_locks`]).
+//! ([`serve`]), one writes changes back ([`drain`]), one compares the origin with the pool to find
+//! changes by others ([`external_changes`]), one receives the kernel's events about such changes
+//! ([`notices`]), one evicts files while the media are nearly full ([`room`]). One thread at a time
+//! works on an object ([`object_locks`]).
 
 mod bytes;
 mod copier;
@@ -79,25 +80,25 @@ use std::time::Duration;
 use watches::Watches;
 use writing::Writing;
 
-/// How long [`check`] waits for a server.
+/// Maximum time that [`check`] waits for a server.
 const CHECKED: Duration = Duration::from_secs(10);
 
-/// Checks that this process can use an origin, and whether there is anything in it.
+/// Checks that this process can use an origin. Returns whether the origin contains anything.
 ///
 /// # Errors
-/// Why not, and what to do.
+/// The reason why the origin can't be used, and what the user can do.
 pub fn check(config: &OriginConfig) -> std::result::Result<bool, String> {
     let side = forebay_backing::open(&config.path, config.timeout().min(CHECKED))?;
     let is_empty = side.is_empty(b"").map_err(|e| side.explain(e))?;
     Ok(!is_empty)
 }
 
-/// Starts the service of a pool that has an origin, on the node that has it; returns when it takes
-/// requests.
+/// Starts, on the node that has the origin, the service of the pool; on the other nodes, a copier.
+/// Returns once the service accepts requests. Does nothing in a pool without an origin.
 ///
 /// # Errors
-/// [`PoolError::Invalid`] if the origin can't be opened; [`PoolError::Io`] if its socket can't be
-/// made.
+/// [`PoolError::Invalid`] if the origin can't be opened; [`PoolError::Io`] if the service's socket
+/// or a file of its state can't be made or read, or a thread can't be started.
 pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let Some(config) = pool.config().origin.clone() else {
         return Ok(());
@@ -117,7 +118,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         }
         let copier = pool.clone();
         let thread = std::thread::Builder::new().name("fb-copier".into());
-        // Opening the origin may take long where it is slow.
+        // In a thread: opening a slow origin may take long.
         let started = thread.spawn(move || start_copier(copier, config));
         started.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN)))?;
         return Ok(());
@@ -125,7 +126,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let side = forebay_backing::open(&config.path, config.timeout()).map_err(|why| {
         PoolError::Invalid(format!("the origin {} can't be opened: {why}", config.path))
     })?;
-    // State that has to outlive a loss of power, where the pool does.
+    // The directory for state that has to outlive a loss of power if the pool does.
     let journal = pool.config().journal_dir(pool.dir());
     let kept = journal.as_deref().unwrap_or(pool.dir());
     let settings = Settings::load(kept);
@@ -159,7 +160,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     });
     origin.prepare_root().map_err(failed)?;
     if pool.config().has_quota() {
-        // From here on, all counts: programs come later.
+        // Usage is counted from here on. No program uses the pool before.
         pool.store().quota().activate();
     }
     origin.stop_copiers();
@@ -179,7 +180,8 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     Ok(())
 }
 
-/// Starts the copier of a node that isn't the service's. If it can't, the service's node copies.
+/// Starts the copier of a node other than the service's. If that fails, the service's node copies
+/// the files of this node.
 fn start_copier(pool: Arc<Pool>, config: OriginConfig) {
     let Ok(side) = forebay_backing::open(&config.path, config.timeout()) else {
         return;

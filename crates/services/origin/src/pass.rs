@@ -1,4 +1,4 @@
-//! A pass of writing back: its result, and the checks that it makes for each object.
+//! The result of a pass of writing back, and the checks that a pass makes for each object.
 
 use crate::side::split;
 use forebay_client::controls::Temporality;
@@ -9,36 +9,39 @@ use rustix::io::Result;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Within this time, a later write may have the same time stamp.
+/// Resolution of time stamps: two writes within this time may get the same one.
 pub const TICK: Duration = Duration::from_nanos(forebay_store::TICK as u64);
 /// A name of an object: its directory in the pool, and its path at the origin.
 pub type Named = (ObjectId, Vec<u8>);
 
-/// Names of objects that have several, by the object's id.
+/// All known names of objects with several names, by the object's id.
 pub type Linked = HashMap<u64, Vec<Named>>;
 
-/// Called for an object: with its directory, path at the origin, entry, inode.
+/// A callback for each object, which gets the directory, the path at the origin, the entry and the
+/// inode.
 pub type EachObject<'e> = dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()> + 'e;
 
 /// The result of a pass.
 #[derive(Default)]
 pub struct Pass {
-    /// Changes that are too young, or that were made while they were copied.
+    /// Number of objects that wait for a later pass: they changed too recently, or while they were
+    /// copied.
     pub young: u64,
-    /// The origin's server can't be reached: the pass has ended early.
+    /// Whether the pass has ended early because the origin's server can't be reached.
     pub is_cut_off: bool,
-    /// A node of the pool doesn't answer.
+    /// Whether a node of the pool doesn't answer.
     pub misses_node: bool,
     /// Objects that couldn't be written back: path, and reason.
     pub failed: Vec<(Vec<u8>, String)>,
-    /// Directories that get their attributes at the end of the pass: writes into them change their
-    /// times.
+    /// Directories, by path, whose attributes are set at the end of the pass: writing entries into
+    /// a directory changes its times.
     pub late: BTreeMap<Vec<u8>, ObjectId>,
-    /// Names that this pass has met of objects that have several.
+    /// Objects with several names, and those of their names that this pass has met.
     pub linked: Linked,
-    /// Only files are written back whose declared temporality requires it ([`is_early`]).
+    /// Restricts the pass to files whose declared temporality requires early writing
+    /// ([`is_early`]).
     pub only_early: bool,
-    /// Time that writing has taken. The rest is the walk's.
+    /// Time spent writing. The rest of the pass's time is its walk's.
     pub wrote: Duration,
 }
 
@@ -50,26 +53,28 @@ impl Pass {
         self.failed.push((path, why.to_owned()));
     }
 
-    /// Records that an entry was written into a directory at the origin, whose times have changed.
+    /// Records that an entry was written into a directory at the origin: the directory's times have
+    /// changed, so its attributes are set at the end of the pass.
     pub fn writes_into(&mut self, path: &[u8], dir: ObjectId) {
         self.late.insert(split(path).0.to_vec(), dir);
     }
 }
 
-/// Whether a directory that the pool has made is at the origin, too: one that was announced, but
-/// couldn't be made, isn't.
+/// Whether a directory made in the pool exists at the origin, too. A directory that was announced
+/// but couldn't be made there doesn't.
 pub fn is_made(mark: &OriginMark) -> bool {
     mark.state != OriginState::None && (mark.synced != 0 || mark.print != 0)
 }
 
-/// Whether a file is written back before others, and without a lag once no process has it open: it
-/// is written once, or in bursts with pauses between.
+/// Whether a file is written back before others, and without a lag once no process has it open: its
+/// declared temporality is one write, or bursts with pauses between.
 pub fn is_early(inode: &Inode) -> bool {
     let temporality = declared(inode.controls).0.temporality;
     inode.is_file() && matches!(temporality, Some(Temporality::Once | Temporality::Bursty))
 }
 
-/// Whether an object has changed so recently that it waits.
+/// Whether an object has changed within `lag`, or within [`TICK`], so that it isn't written back
+/// yet.
 pub fn is_young(inode: &Inode, lag: Duration) -> bool {
     let age = now().saturating_sub(inode.ctime);
     age < lag.max(TICK).as_nanos() as i64

@@ -1,4 +1,4 @@
-//! The service: what its threads share, and marks of objects.
+//! The service's state, which its threads share, and the marks of objects ([`OriginMark`]).
 
 use crate::fill_table::Ranges;
 use crate::object_locks::ObjectLocks;
@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use twox_hash::XxHash3_64;
 
-/// Threads that list, fetch and write back one directory or file.
+/// Number of threads that list, fetch or write back one directory or file.
 pub const THREADS: usize = 4;
-/// Threads that write small files of one directory back. They wait for the origin most of the time:
+/// Number of threads that write small files of one directory back. They mostly wait for the origin:
 /// each file takes about ten operations there.
 pub const WRITERS: usize = 8;
 
@@ -36,27 +36,28 @@ pub struct Origin {
     pub side: Box<dyn SlowStore>,
     pub object_locks: ObjectLocks,
     pub ledger: Ledger,
-    /// Increases with all progress: so a request that hangs can be distinguished from a long one.
+    /// Counter that increases with any progress: it distinguishes a long request from one that
+    /// hangs.
     pub moved: AtomicU64,
-    /// Names that the service is making, first at the origin and then in the pool: a check of the
-    /// origin must not take them for changes by others.
+    /// Names that the service is making, first at the origin and then in the pool. A check of the
+    /// origin must not take them for names made by others.
     pub pending_creates: PendingCreates,
-    /// Held by threads that work with paths of the origin; exclusively by a thread that renames a
-    /// directory.
+    /// Lock on the origin's paths: shared for threads that work with paths, exclusive for a thread
+    /// that renames a directory.
     pub paths: RwLock<()>,
     pub writing: Writing,
     pub settings: Settings,
     /// The limit on bytes per second from and to the origin.
     pub pace: Option<Arc<Pace>>,
-    /// A pass has met a file that is written back before others.
+    /// Whether a pass has met a file that is written back before others.
     pub has_early: AtomicBool,
-    /// Held by the thread that makes room.
+    /// Locked by the thread that makes room.
     pub room: Mutex<()>,
-    /// Held by the pass that collects files of living nodes while others are dead.
+    /// Locked by the pass that collects files of living nodes while other nodes are dead.
     pub salvaging: Mutex<()>,
     pub watches: Watches,
     pub copiers: Copiers,
-    /// The files that are read by ranges.
+    /// The fills of files that are read by ranges.
     pub ranges: Ranges,
     pub quota: Quota,
 }
@@ -90,12 +91,12 @@ impl Origin {
         Ok(())
     }
 
-    /// The directory of the pool that stands for the origin's root.
+    /// Returns the directory of the pool that stands for the origin's root.
     pub fn root(&self) -> Result<ObjectId> {
         Ok(ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino))
     }
 
-    /// The mark of a directory whose entries aren't in the pool.
+    /// Returns the mark of a directory whose entries aren't in the pool.
     pub fn stub_of_dir(&self, inode: &Inode) -> OriginMark {
         OriginMark {
             state: OriginState::Released,
@@ -104,7 +105,8 @@ impl Origin {
         }
     }
 
-    /// Fingerprint of a directory's attributes in the pool, with `user.*` attributes.
+    /// Returns a fingerprint of a directory's attributes in the pool, including `user.*`
+    /// attributes.
     pub fn print_of_dir(&self, id: ObjectId, inode: &Inode) -> Result<i64> {
         let print = attributes_of(inode);
         if !inode.has_attributes {
@@ -133,8 +135,8 @@ impl Origin {
         print(there) == mark.print || self.writing.is_ours(path, there)
     }
 
-    /// Whether a directory's record lies on a dead node, so that it can't be marked, and its
-    /// attributes aren't known.
+    /// Whether a directory's record is lost because it is on a dead node. Such a directory can't be
+    /// marked, and its attributes aren't known.
     pub fn has_lost(&self, dir: ObjectId) -> bool {
         self.fs.salvaged().is_some_and(|s| s.has_lost(dir))
     }
@@ -153,9 +155,9 @@ impl Origin {
         self.fs.cluster().set_attr(id, &set)
     }
 
-    /// Gives a file that both sides have the same version of its mark, and other attributes. Its
-    /// change time becomes one of the past: `before`, but no later than [`TICK`] ago. So the next
-    /// change has another one, however soon it comes.
+    /// Marks a file as clean: pool and origin have the same version. `set` has further attributes.
+    /// The file's change time becomes `before`, or [`TICK`] ago if that is earlier. So the next
+    /// change, however soon, gets a different change time.
     pub fn set_clean(
         &self,
         id: ObjectId,
@@ -176,7 +178,7 @@ impl Origin {
         self.fs.cluster().set_attr(id, &set)?;
         let inode = self.inode(id)?;
         if inode.is_spread && inode.ctime != past {
-            // Each part of a striped file has its own time.
+            // Each part of a striped file has its own change time.
             past = inode.ctime;
             let rest = past + TICK - now();
             std::thread::sleep(Duration::from_nanos(rest.clamp(0, TICK) as u64));
@@ -196,9 +198,9 @@ impl Origin {
         self.pool.config().journal_dir(self.pool.dir()).is_some()
     }
 
-    /// Before files are written back, in a pool that outlives a loss of power: their bytes get to
-    /// stable storage there. Otherwise, afterwards, a file could be clean without them, or older
-    /// than the origin's.
+    /// Syncs the pool before files are written back, if the pool outlives a loss of power. Without
+    /// this, a loss of power could leave a file that is marked clean but lacks its bytes, or is
+    /// older than the origin's version.
     pub fn sync_pool(&self) -> Result<()> {
         if self.is_durable() {
             self.fs.cluster().sync_everywhere()
@@ -207,13 +209,13 @@ impl Origin {
         }
     }
 
-    /// Whether the pool still exists: threads end when it doesn't.
+    /// Whether the pool still exists. The service's threads end when it doesn't.
     pub fn is_there(&self) -> bool {
         self.pool.dir().join("pool.json").exists()
     }
 }
 
-/// Whether both sides have the same version of a file.
+/// Whether pool and origin have the same version of a file.
 pub fn is_clean(inode: &Inode) -> bool {
     inode.origin.is_clean(inode.ctime)
 }

@@ -1,5 +1,5 @@
-//! Settings that users change while the pool exists: paths that stay in the pool, and whether
-//! writing back is on hold. Kept in a file of the node's directory.
+//! Settings that users change while the pool exists: paths that are never evicted, and whether
+//! writing back is on hold. They are stored in a file of the node's directory.
 
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use serde::{Deserialize, Serialize};
@@ -8,15 +8,15 @@ use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The file's name.
+/// Name of the settings file in the node's directory.
 const NAME: &str = "origin-settings.json";
 
-/// The content of the file.
+/// Content of the settings file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Kept {
-    /// Paths at the origin that aren't evicted, with all below them.
+    /// Paths at the origin that aren't evicted, nor anything below them.
     pinned: BTreeSet<Vec<u8>>,
-    /// Nothing is written back in the background.
+    /// Whether writing back in the background is on hold.
     is_held: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The origin as a slow store ([`forebay_backing::open`]): its errors, and fingerprints of versions.
+//! Helpers for the origin as a slow store ([`forebay_backing::open`]): errors, paths, and
+//! fingerprints of versions.
 //!
 //! Paths are relative to the origin's root, which is the empty path.
 
@@ -7,10 +8,11 @@ use forebay_store::{Inode, now};
 use rustix::io::Errno;
 use twox_hash::XxHash3_64;
 
-/// Longest unit of a file system's clock, and what clocks may differ by. Nanoseconds.
+/// Maximum of a file system's clock resolution plus the difference between clocks. Nanoseconds.
 const SHORTLY: i128 = 2_500_000_000;
 
-/// Whether an error is one of the way to the origin's server: further requests would fail, too.
+/// Whether an error means that the origin's server can't be reached. Further requests would fail,
+/// too.
 pub fn is_cut_off(e: Errno) -> bool {
     matches!(
         e,
@@ -18,12 +20,14 @@ pub fn is_cut_off(e: Errno) -> bool {
     )
 }
 
-/// Threads that fetch one file, or list one directory. Those of a bucket wait for the network.
+/// Number of threads that fetch one file or list one directory. A bucket gets more, since its
+/// threads wait for the network.
 pub fn threads(side: &dyn SlowStore) -> usize {
     if side.is_object_store() { 8 } else { 4 }
 }
 
-/// The error as programs know it: those of a server become EIO or EACCES.
+/// Translates an error of the origin for programs: those of an object store's server become EIO or
+/// EACCES.
 pub fn for_programs(side: &dyn SlowStore, error: Errno) -> Errno {
     match error {
         e if !side.is_object_store() => e,
@@ -35,7 +39,8 @@ pub fn for_programs(side: &dyn SlowStore, error: Errno) -> Errno {
     }
 }
 
-/// `relative` with one more name; an empty one leaves the slash: what lies below begins with that.
+/// Appends `name` to the path `relative`. An empty name leaves a trailing slash, which is a prefix
+/// of all paths below.
 pub fn below(relative: &[u8], name: &[u8]) -> Vec<u8> {
     match relative {
         b"" | b"/" => [relative, name].concat(),
@@ -43,7 +48,7 @@ pub fn below(relative: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The directory in which a path is, and the last name.
+/// Splits a path into the directory's path and the last name.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&b| b == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -51,11 +56,12 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A fingerprint that tells versions of an object of the origin apart: identity, mode, size, time
-/// of modification; of a directory the change time, too. (That of a file changes with its names.)
-/// A file system over a network gets another device number with its next mount, so that isn't
-/// compared.
-/// For an object of a bucket: its ETag and its size, which listings contain, too.
+/// Returns a fingerprint that distinguishes versions of an object of the origin. It covers inode
+/// number, mode and time of modification; for a file also the size, for a directory also the change
+/// time. (A file's change time changes with its names.) The device number isn't included: a network
+/// file system may get another one at its next mount.
+///
+/// For an object of a bucket it covers ETag and size, which listings contain, too.
 pub fn print(meta: &Meta) -> u64 {
     if meta.dev == DEVICE {
         let words = [meta.dev, meta.ino, meta.size].map(u64::to_le_bytes);
@@ -71,13 +77,13 @@ pub fn print(meta: &Meta) -> u64 {
     for word in [meta.ino, mode, size, meta.mtime as u64, ctime as u64] {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
-    // 0 stands for no version, 1 for one that isn't known.
+    // 0 means no version, 1 an unknown version.
     XxHash3_64::oneshot(&bytes).max(2)
 }
 
-/// The fingerprint of a directory whose names have just been compared. One that has changed shortly
-/// before may change again within the same unit of its file system's clock: it gets a fingerprint
-/// that none has, so that its names are compared again.
+/// Returns the fingerprint of a directory whose names have just been compared. A directory that has
+/// changed within [`SHORTLY`] may change again without a new time stamp. It gets 1, which matches
+/// no version, so that its names are compared again.
 pub fn print_of_names(meta: &Meta) -> u64 {
     if i128::from(now()) - meta.mtime.max(meta.ctime) < SHORTLY {
         1
@@ -86,8 +92,8 @@ pub fn print_of_names(meta: &Meta) -> u64 {
     }
 }
 
-/// Fingerprint of a directory's attributes, as [`forebay_store::OriginMark::synced`] has it: mode,
-/// owner, group, time of modification.
+/// Returns a fingerprint of a directory's attributes, as stored in
+/// [`forebay_store::OriginMark::synced`]: mode, owner, group, time of modification.
 pub fn attributes(mode: u32, uid: u32, gid: u32, mtime: i64) -> i64 {
     let mut bytes = Vec::with_capacity(20);
     for word in [mode & 0o7777, uid, gid] {
@@ -97,7 +103,7 @@ pub fn attributes(mode: u32, uid: u32, gid: u32, mtime: i64) -> i64 {
     XxHash3_64::oneshot(&bytes) as i64
 }
 
-/// The same for a directory of the pool.
+/// Returns the fingerprint ([`attributes`]) of a directory of the pool.
 pub fn attributes_of(inode: &Inode) -> i64 {
     attributes(inode.mode, inode.uid, inode.gid, inode.mtime)
 }

@@ -1,4 +1,4 @@
-//! Counters of the service, and problems that its user should know.
+//! Counters of the service, and the problems that the pool's user should know.
 
 use forebay_client::origin::QuotaStatus;
 use serde::{Deserialize, Serialize};
@@ -7,81 +7,82 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Limit on the problems that are kept; further ones are only counted.
+/// Maximum number of stored problems. Further problems are dropped.
 const MAX_PROBLEMS: usize = 1000;
-/// The last name in the keys of problems of looking at a directory.
+/// Last component of the keys of problems of reading a directory, as opposed to writing it back.
 pub const LOOKED_AT: &[u8] = b".";
-/// Limit on the problems in a status.
+/// Maximum number of problems in a status, and of conflicts.
 const SHOWN: usize = 50;
 
-/// A path that couldn't be fetched or written back, or that had changed on both sides.
+/// A path that couldn't be fetched or written back, or that has changed on both sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     pub path: String,
-    /// The failure, and what to do where that is known.
+    /// The failure, and a remedy where one is known.
     pub what: String,
-    /// Since when: seconds since 1970.
+    /// Time of the first failure. Seconds since 1970.
     pub since: u64,
 }
 
-/// How an origin and its pool stand.
+/// The status of an origin and its pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub origin: String,
     pub at: String,
     pub mode: String,
-    /// Files of the pool by state. Dirty ones are those in the pool only and those that have
-    /// changed since they were written back.
+    /// Files and bytes of the pool by state. Dirty files are those that only the pool has, and
+    /// those that have changed since they were written back.
     pub dirty_files: u64,
     pub dirty_bytes: u64,
     pub archived_files: u64,
     pub archived_bytes: u64,
     pub released_files: u64,
     pub released_bytes: u64,
-    /// Of the released files: those that are being read by ranges, and their bytes in the pool.
+    /// Those of the released files that are being read by ranges, and their bytes in the pool.
     #[serde(default)]
     pub partial_files: u64,
     #[serde(default)]
     pub partial_bytes: u64,
-    /// Since the service began.
+    /// Counters since the start of the service: these six.
     pub fetched_files: u64,
     pub fetched_bytes: u64,
     pub written_files: u64,
     pub written_bytes: u64,
     pub evicted_files: u64,
     pub evicted_bytes: u64,
-    /// Bytes among those fetched and written back that other nodes than the service's have copied.
+    /// Those of the fetched and written bytes that nodes other than the service's have copied.
     #[serde(default)]
     pub other_nodes_bytes: u64,
-    /// How often writers have waited for room, and how long in all. Milliseconds.
+    /// Number of times that writers have waited for room, and the total time. Milliseconds.
     pub waited: u64,
     pub waited_ms: u64,
-    /// Nothing is written back in the background.
+    /// Whether writing back in the background is on hold.
     pub is_held: bool,
-    /// Directories in which changes by other processes of this host are noticed at once.
+    /// Number of directories in which the kernel reports changes by other processes of this host.
     #[serde(default)]
     pub watched_dirs: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaStatus>,
     pub problems: Vec<Problem>,
-    /// Problems that aren't listed here.
+    /// Number of problems that `problems` leaves out.
     pub more_problems: u64,
     pub conflicts: Vec<Problem>,
 }
 
-/// Counters and problems, for several threads.
+/// Counters and problems. All threads of the service share them.
 #[derive(Default)]
 pub struct Ledger {
     pub fetched: Count,
     pub written: Count,
     pub evicted: Count,
-    /// Writers that waited for room, and milliseconds.
+    /// Number of waits of writers for room (`files`), and their total time in milliseconds
+    /// (`bytes`).
     pub waited: Count,
     problems: Mutex<BTreeMap<Vec<u8>, Problem>>,
     conflicts: Mutex<BTreeMap<Vec<u8>, Problem>>,
 }
 
-/// Files and bytes.
+/// A number of files and a number of bytes.
 #[derive(Default)]
 pub struct Count {
     pub files: AtomicU64,
@@ -112,18 +113,18 @@ impl Ledger {
         note(&self.problems, relative, path, what);
     }
 
-    /// Records that both sides had changed an object.
+    /// Records that an object has changed on both sides.
     pub fn conflict(&self, relative: &[u8], path: String, what: String) {
         note(&self.conflicts, relative, path, what);
     }
 
-    /// The object was moved, or removed.
+    /// Removes the problem of an object that was moved or removed.
     pub fn is_solved(&self, relative: &[u8]) {
         let mut list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         list.remove(relative);
     }
 
-    /// The paths of all problems of writing back.
+    /// Returns the paths of all problems except those of reading a directory.
     pub fn unwritten(&self) -> Vec<Vec<u8>> {
         let list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         let is_of_look = |key: &[u8]| key.rsplit(|&b| b == b'/').next() == Some(LOOKED_AT);
@@ -133,7 +134,8 @@ impl Ledger {
             .collect()
     }
 
-    /// The problems, some of the conflicts, and how many problems were left out.
+    /// Returns the problems and conflicts for a status, at most [`SHOWN`] of each; between them,
+    /// the number of problems left out.
     pub fn listed(&self) -> (Vec<Problem>, u64, Vec<Problem>) {
         let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         let conflicts = self
