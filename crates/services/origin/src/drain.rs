@@ -1,9 +1,9 @@
 //! Writing changes back: a pass walks the directories whose entries are in the pool, and writes the
 //! files that have changed and aren't being changed any more.
 //!
-//! Directories, links and attributes are written as the walk meets them, files of a directory in
-//! batches (`write_back.rs`). A node that can't be reached fails only what it keeps: the pass goes
-//! on with the rest, and names what is missing.
+//! Directories, symbolic links and attributes are written when the walk meets them, the files of a
+//! directory in batches (`write_back.rs`). If a node of the pool can't be reached, only its objects
+//! fail: the pass goes on with the others and names what is missing.
 
 use crate::pass::{EachObject, Pass, TICK, is_early, is_made, is_young};
 use crate::service::{Origin, is_clean};
@@ -22,15 +22,15 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Walks take at most this part of the time; the time for writing isn't limited.
+/// Divisor: walks take at most one part in `SHARE` of the time. The time for writing isn't limited.
 const SHARE: u32 = 10;
-/// Longest pause between two passes, as long as passes stay within their share of the time.
+/// Maximum pause between two passes, unless [`SHARE`] requires a longer one.
 const MAX_REST: Duration = Duration::from_secs(1);
-/// How long a sync repeats passes, after the first, because files have changed while they were
-/// copied.
+/// Maximum time for which a sync repeats passes because files change while they are copied.
 const REPEATS: Duration = Duration::from_secs(10);
 
-/// Why a directory's or an object's changes aren't at the origin while a node of the pool is dead.
+/// The reasons why changes aren't at the origin while a node of the pool is dead: of a directory's
+/// entries, and of one object.
 const NAMES_MISSING: &str =
     "a node of the pool doesn't answer (forebay status): names that it keeps can't be listed";
 const NODE_UNREACHABLE: &str = "its node of the pool doesn't answer (forebay status)";
@@ -40,7 +40,7 @@ struct Visit<'a> {
     dir: ObjectId,
     at: &'a [u8],
     lag: Duration,
-    /// Directories in it.
+    /// Directories in this directory.
     below_it: Vec<(ObjectId, Vec<u8>)>,
     /// Files to be written back.
     dirty: Vec<Dirty>,
@@ -62,13 +62,13 @@ impl Origin {
                 self.ledger.problem(at, self.side.show(at), why.clone());
             }
             let walk = began.elapsed().saturating_sub(pass.wrote);
-            // Some files don't wait for the lag.
+            // The pause may be shorter than the lag, since some files are written back without one.
             let rest = (walk * SHARE).max((lag / 2).min(MAX_REST));
             std::thread::sleep(rest.clamp(Duration::from_millis(50), Duration::from_secs(60)));
         }
     }
 
-    /// Writes all changes below a path back.
+    /// Writes all changes below a path back, without a lag. Blocks.
     ///
     /// # Errors
     /// Paths that couldn't be written back, each with the reason.
@@ -93,11 +93,12 @@ impl Origin {
         }
     }
 
-    /// Calls `each` for all objects below a path of the origin that are in the pool: with the
-    /// directory, the path at the origin, the entry, the inode.
+    /// Calls `each` for all objects in the pool below a path of the origin, with their directory,
+    /// path at the origin, entry and inode.
     ///
     /// # Errors
-    /// EHOSTDOWN, after all objects of other nodes: a node can't be asked. Errors of `each`.
+    /// EHOSTDOWN: a node can't be reached. It is returned after the objects of all other nodes were
+    /// visited. Errors of `each`, at once.
     pub fn each_object(&self, relative: &[u8], each: &mut EachObject<'_>) -> Result<()> {
         let top = self.fs.stat(&self.pool_path(relative), false)?;
         let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
@@ -132,17 +133,18 @@ impl Origin {
         partly
     }
 
-    /// The entries of a directory that are in the pool.
+    /// Returns those entries of a directory that are in the pool.
     ///
     /// # Errors
-    /// EHOSTDOWN: a node can't be asked.
+    /// EHOSTDOWN: a node can't be reached.
     pub fn entries(&self, dir: ObjectId) -> Result<Vec<(Vec<u8>, Entry)>> {
         let mut entries = Vec::new();
         self.entries_into(dir, &mut entries)?;
         Ok(entries)
     }
 
-    /// As [`Volume::entries`](Self::entries); the list gets those of nodes that can be asked.
+    /// Appends the entries of a directory to a list, as [`Origin::entries`]. After EHOSTDOWN, the
+    /// list has the entries of the nodes that can be reached.
     fn entries_into(&self, dir: ObjectId, entries: &mut Vec<(Vec<u8>, Entry)>) -> Result<()> {
         let mut position = DirPosition::default();
         let cluster = self.fs.cluster();
@@ -152,15 +154,16 @@ impl Origin {
         })
     }
 
-    /// One pass over all below a path. Changes younger than `lag` wait. While nodes of the pool are
-    /// dead, what the others keep is written back as far as its path is known, and the rest is
-    /// copied to `lost+found` at the origin.
+    /// Makes one pass over everything below a path. Changes younger than `lag` wait. While nodes of
+    /// the pool are dead, files on the living nodes are written back where their paths are known;
+    /// the others are copied to `lost+found` at the origin.
     pub fn pass(&self, relative: &[u8], lag: Duration) -> Pass {
         let pass = self.pass_over(relative, lag);
         if !pass.misses_node {
             return pass;
         }
-        // The salvage is one of the whole service: the first one that ends ends it for all.
+        // One salvage serves the whole service, and whichever pass ends it ends it for all. So one
+        // pass at a time may have a salvage.
         let salvaging = self.salvaging.lock();
         let _salvaging = salvaging.unwrap_or_else(PoisonError::into_inner);
         let top = self.pool_path(relative);
@@ -175,7 +178,8 @@ impl Origin {
         let mut report = Report::default();
         if !salvage.shown().is_empty() {
             let lost = below(relative, LOST_AND_FOUND);
-            // Not marked as written back: the names at the origin aren't those of the pool.
+            // These files aren't marked as written back, since their names at the origin aren't
+            // those in the pool.
             match self.stage(&self.pool_path(&lost), &lost, &Options::stage_out()) {
                 Ok(staged) => report.absorb(staged),
                 Err(e) => pass.failed.push((lost, e.to_string())),
@@ -189,7 +193,7 @@ impl Origin {
         let shown = self.side.show(relative);
         conclude_salvage(&salvage, shown, &*self.side, relative, &mut report);
         self.fs.end_salvage();
-        // The sentence about all comes first.
+        // `conclude_salvage` has appended a summary, which moves to the front.
         if !report.failures.is_empty() {
             let sentence = report.failures.swap_remove(0);
             pass.failed.insert(0, (relative.to_vec(), sentence.what));
@@ -200,7 +204,8 @@ impl Origin {
     fn pass_over(&self, relative: &[u8], lag: Duration) -> Pass {
         let mut pass = Pass::default();
         if self.has_early.load(Relaxed) && !lag.is_zero() {
-            // First those that are declared so; they don't wait for others.
+            // First the files that are declared to be written early: they don't wait for the
+            // others.
             pass.only_early = true;
             if let Err(e) = self.pass_below(relative, lag, &mut pass) {
                 pass.misses_node |= e == Errno::HOSTDOWN;
@@ -219,7 +224,8 @@ impl Origin {
             pass.misses_node |= e == Errno::HOSTDOWN;
             pass.failed.push((relative.to_vec(), self.side.explain(e)));
         }
-        // Directories below others come first.
+        // In reverse order of paths: a directory's attributes are set after those of directories
+        // below it.
         for (at, id) in std::mem::take(&mut pass.late).into_iter().rev() {
             match self.write_directory(id, &at) {
                 Ok(true) => {}
@@ -277,7 +283,8 @@ impl Origin {
         Ok(())
     }
 
-    /// Works through the entries of one directory. Returns the directories below it.
+    /// Makes the pass for the entries of one directory. Returns its subdirectories that the walk
+    /// has to visit.
     fn pass_dir(
         &self,
         dir: ObjectId,
@@ -334,11 +341,12 @@ impl Origin {
         Ok(visit.below_it)
     }
 
-    /// One entry of a directory: new entries are written at once, files later as a list.
+    /// Makes the pass for one entry. Directories and symbolic links are written now; a dirty file
+    /// is added to `visit.dirty`.
     ///
     /// # Errors
-    /// EHOSTDOWN: the object's node can't be asked. ENOENT: removed meanwhile. Errors of the
-    /// origin.
+    /// EHOSTDOWN: the object's node can't be reached. ENOENT: the object was removed meanwhile.
+    /// Errors of the origin.
     fn pass_entry(
         &self,
         visit: &mut Visit<'_>,
@@ -362,7 +370,7 @@ impl Origin {
         let mut lag = visit.lag;
         if is_early(&inode) {
             self.has_early.store(true, Relaxed);
-            // An open file may continue to change.
+            // A file that is open may continue to change, so it keeps the lag.
             if !is_clean(&inode) && !self.fs.cluster().is_open(entry.id)? {
                 lag = Duration::ZERO;
             }
@@ -417,7 +425,8 @@ impl Origin {
         Ok(())
     }
 
-    /// Makes a directory at the origin that only the pool has. False: it has lost its name.
+    /// Makes a directory at the origin that only the pool has. Returns false if the directory has
+    /// lost this name.
     pub fn make_directory(
         &self,
         id: ObjectId,
@@ -435,7 +444,7 @@ impl Origin {
                 Ok(false)
             };
             if made != Ok(true) {
-                // As before: only the pool has it.
+                // Only the pool has the directory, as before `announce`.
                 self.set_mark(id, OriginMark::default())?;
             }
             return made;
@@ -443,8 +452,8 @@ impl Origin {
         Ok(true)
     }
 
-    /// Sets the attributes of a directory of the origin to those of the pool's directory. False:
-    /// its path has changed.
+    /// Sets the attributes of a directory of the origin to those of the pool's directory. Returns
+    /// false if the directory's path has changed.
     fn write_directory(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
         if self.has_lost(id) {
             return Ok(true);
@@ -468,8 +477,8 @@ impl Origin {
         Ok(true)
     }
 
-    /// Sets the attributes of an object of the origin to those of the pool's object. `user.*`
-    /// attributes of a released one are at the origin only.
+    /// Sets the attributes of an object of the origin to those of the pool's object, without the
+    /// `user.*` attributes if the object is released: only the origin has those.
     pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
         let pool = PoolStore::new(&self.fs, &self.config.at);
         if self.side.is_object_store() {
@@ -485,20 +494,21 @@ impl Origin {
         applied.map_err(|(_, e)| e)
     }
 
-    /// Copies the `user.*` attributes of the origin's object to the pool's.
+    /// Copies the `user.*` attributes of the origin's object to the pool's object.
     pub fn bring_user_attributes(&self, at: &[u8]) -> Result<()> {
         if self.side.is_object_store() {
             return self.get_attributes(at);
         }
         let pool = PoolStore::new(&self.fs, &self.config.at);
         match user_attributes(&*self.side.at(at), &*pool.at(&self.pool_path(at))) {
-            // The origin has none.
+            // The origin's file system has no such attributes.
             Err((_, Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(()),
             brought => brought.map(|_| ()).map_err(|(_, e)| e),
         }
     }
 
-    /// Makes a directory of the origin whose attributes aren't known: no other user may read it.
+    /// Makes a directory at the origin for one whose attributes are lost. No other user may read
+    /// it.
     pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
         match self.side.mkdir(at, 0o700) {
             Err(Errno::EXIST | Errno::NOENT) => self.make_dirs(at),
@@ -506,7 +516,7 @@ impl Origin {
         }
     }
 
-    /// Makes a directory of the origin and those above it.
+    /// Makes a directory at the origin, and the missing directories above it.
     pub fn make_dirs(&self, at: &[u8]) -> Result<()> {
         match self.side.mkdir(at, 0o777) {
             Ok(()) => Ok(()),
@@ -543,7 +553,7 @@ impl Origin {
         match self.side.look(at)? {
             None => self.side.symlink(&target, at)?,
             Some(there) if there.is_symlink() && self.side.readlink(at)? == target => {}
-            // The link has replaced the file or link that the origin has.
+            // In the pool, the symbolic link has replaced the object that the origin still has.
             Some(there) if !there.is_dir() && print(&there) == seen.origin.print => {
                 self.side.unlink(at)?;
                 self.side.symlink(&target, at)?;
@@ -554,15 +564,16 @@ impl Origin {
         self.is_written(id, at, seen.ctime)
     }
 
-    /// Sets the attributes of a file of the origin to those of its object in the pool. False: it
-    /// has changed meanwhile, so that a later pass writes it.
+    /// Sets the attributes of a file of the origin to those of its object in the pool. Returns
+    /// false if one of them has changed meanwhile: a later pass writes the attributes.
     fn write_attributes(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
         let _working = self.object_locks.begin(id);
         let inode = self.inode(id)?;
         if is_clean(&inode) {
             return Ok(true);
         }
-        // The file's blocks are checked for the version that this changes.
+        // Setting the attributes changes the origin's version, which readers of the file's blocks
+        // compare.
         let _pause = self.ranges.pause(id);
         let there = self.side.meta(at)?;
         if !inode.origin.is_released() || inode.nlink > 1 || print(&there) != inode.origin.print {
@@ -573,13 +584,13 @@ impl Origin {
         Ok(true)
     }
 
-    /// Records that origin and pool have the same version; `synced` is the time of the pool's last
-    /// change.
+    /// Records that origin and pool have the same version; `synced` is the pool's change time of
+    /// that version.
     pub fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
         self.has_version(id, at, print(&self.side.meta(at)?), synced)
     }
 
-    /// As above, if the origin's version is known.
+    /// As [`Origin::is_written`], for a caller that knows the fingerprint of the origin's version.
     pub fn has_version(&self, id: ObjectId, at: &[u8], print: u64, synced: i64) -> Result<()> {
         let state = match self.inode(id)?.origin.state {
             OriginState::Released => OriginState::Released,

@@ -1,14 +1,14 @@
-//! Objects with several names: files and symbolic links.
+//! Files and symbolic links with several names.
 //!
-//! The origin has all names of an object that it has, and they are one file there: link(2) makes
-//! the origin's name first, then the pool's. An object that only the pool has gets all its names
-//! there when it is first written back.
+//! If the origin has an object, it has all of the object's names, and they are hard links of one
+//! file: link(2) makes the origin's name first, then the pool's. An object that only the pool has
+//! gets all its names at the origin when it is first written back.
 //!
-//! Names of an object don't change while a thread works on it ([`crate::object_locks`]) and it is
-//! announced ([`Origin::announce`]): a process that wants to change one asks the service, and
-//! waits. So one walk through the pool finds all of them.
+//! An object's names can't change while it is announced ([`Origin::announce`]) and a thread holds
+//! its lock ([`crate::object_locks`]): a process that wants to change one asks the service, and
+//! waits. So one walk through the pool finds all names.
 //!
-//! In a bucket, each name is an object: a copy that the server makes.
+//! In a bucket, each name is a separate object, which the server copies.
 
 use crate::names::{Failed, Name};
 use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_made, is_young};
@@ -23,18 +23,18 @@ use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Maximum number of attempts to make a directory known that is being renamed.
+/// Maximum number of attempts to make a directory at the origin while others rename it.
 const ATTEMPTS: usize = 100;
-/// How many checks to wait for a file that is being written before it gets another name.
+/// Maximum number of checks whether a file that is being written is old enough to be written back.
 const LOOKS: u64 = 40;
-/// Maximum number of objects whose names are searched for in one walk.
+/// Maximum number of objects whose names one walk searches for.
 const MAX_OBJECTS_PER_WALK: usize = 1024;
 
-/// A name, and the file that the origin has under it.
+/// A name of an object, and the origin's object under that name.
 struct Look<'n> {
     name: &'n Named,
     there: Option<Meta>,
-    /// A version that the pool knows.
+    /// Whether `there` is a version that the pool knows.
     is_known: bool,
 }
 
@@ -44,17 +44,17 @@ impl Look<'_> {
             .is_some_and(|there| (there.dev, there.ino) == (meta.dev, meta.ino))
     }
 
-    /// Whether the service may replace the origin's object.
+    /// Whether the service may write this name: the origin has no object there, or a known version.
     fn is_free(&self) -> bool {
         self.there.is_none() || self.is_known
     }
 }
 
 impl Origin {
-    /// Adds a name for an object. `known`: a name that it has had.
+    /// Adds a name for an object. `known`: a name that the object has, or has had.
     ///
     /// # Errors
-    /// As link(2).
+    /// Those of link(2).
     pub fn link(
         &self,
         id: ObjectId,
@@ -66,7 +66,7 @@ impl Origin {
         let new = below(&self.settle(to.0).map_err(plain)?, to.1);
         let _working = self.object_locks.begin(id);
         match self.fs.cluster().lookup(to.0, to.1).map_err(plain)? {
-            // Done by an earlier service.
+            // An earlier service has made the name.
             Some(entry) if entry.id == id => return Ok(()),
             Some(_) => return Err(plain(Errno::EXIST)),
             None => {}
@@ -82,12 +82,14 @@ impl Origin {
             return Err((Errno::NOENT, "its bytes have gone from the origin".into()));
         }
         let _pending = self.pending_creates.begin(to.0, to.1);
-        // If the origin has no name of it, the next pass writes it, with all its names.
+        // If the origin has no name of the object, the next pass writes the object with all its
+        // names.
         if let Some(old) = &old {
             match self.side.link(old, &new) {
                 Ok(()) => {}
                 Err(Errno::EXIST) if self.is_same(old, &new) => {}
-                // The origin has the name, and the pool not yet: EEXIST is sufficient.
+                // The origin has an object of that name that the pool doesn't show yet. EEXIST is
+                // right all the same.
                 Err(Errno::EXIST) => return Err(plain(Errno::EXIST)),
                 Err(e) => {
                     let (old, new) = (self.side.show(old), self.side.show(&new));
@@ -101,7 +103,7 @@ impl Origin {
         let cluster = self.fs.cluster();
         let linked = self.change_pool(|epoch| cluster.link(id, to.0, to.1, epoch));
         if linked.is_err() && old.is_some() {
-            // Others have made something of this name.
+            // The link in the pool has failed: others have used the name.
             let _ = self.side.unlink(&new);
         }
         linked.map_err(plain)
@@ -114,8 +116,8 @@ impl Origin {
         }
     }
 
-    /// A path under which the origin has a known version of an object. The caller holds the
-    /// object's lock.
+    /// Returns a path under which the origin has a known version of an object. `hint` is tried
+    /// first. The caller holds the object's lock.
     pub fn known_name(
         &self,
         id: ObjectId,
@@ -140,7 +142,8 @@ impl Origin {
         Ok(None)
     }
 
-    /// All names that these objects have below the origin's root, where they are written back.
+    /// Returns all names of these objects below the origin's root, except in directories that
+    /// aren't written back.
     fn names_of(&self, ids: &[ObjectId]) -> Result<Linked> {
         let mut all: Linked = ids.iter().map(|id| (id.0, Vec::new())).collect();
         let each: &mut EachObject<'_> = &mut |dir, path, entry: Entry, _| {
@@ -155,7 +158,7 @@ impl Origin {
         Ok(all)
     }
 
-    /// Writes objects back that have several names. `seen`: the names that a pass has met.
+    /// Writes objects with several names back. `seen`: the names that a pass has met.
     pub fn write_linked(&self, seen: &Linked, lag: Duration, pass: &mut Pass) -> Result<()> {
         let _held = self.paths();
         let mut ids = Vec::new();
@@ -169,7 +172,7 @@ impl Origin {
                 Err(e) => return Err(e),
             }
         }
-        // All threads that work on several objects take them in this order.
+        // All threads that lock several objects lock them in this order.
         ids.sort_by_key(|id| id.0);
         for ids in ids.chunks(MAX_OBJECTS_PER_WALK) {
             let _working: Vec<_> = ids.iter().map(|id| self.object_locks.begin(*id)).collect();
@@ -178,13 +181,13 @@ impl Origin {
         Ok(())
     }
 
-    /// Whether an object is clean, and these names are one file at the origin.
+    /// Whether an object is clean and these names are one file at the origin.
     fn is_linked(&self, inode: &Inode, names: &[Named]) -> Result<bool> {
         if !is_clean(inode) {
             return Ok(false);
         }
         if self.side.is_object_store() {
-            // Each look would be a request; a clean object has all its names there.
+            // Each look-up would be a request. In a bucket, a clean object has all its names.
             return Ok(true);
         }
         let mut first: Option<Meta> = None;
@@ -200,8 +203,7 @@ impl Origin {
         Ok(true)
     }
 
-    /// Writes objects back with all their names. The caller holds the objects' locks, and the
-    /// paths.
+    /// Writes objects with all their names back. The caller holds the objects' locks and the paths.
     fn write_names(&self, ids: &[ObjectId], pass: &mut Pass) -> Result<()> {
         let mut inodes = HashMap::new();
         for id in ids {
@@ -219,7 +221,7 @@ impl Origin {
             };
             let mut current = Vec::new();
             for (dir, path) in names {
-                // Directories that only the pool has may have been renamed during the walk.
+                // A directory that only the pool has may have been renamed during the walk.
                 let (at, name) = split(&path);
                 let is_there = match self.settle(dir) {
                     Ok(now) => now == at && self.has_name(dir, name, ObjectId(id)),
@@ -236,7 +238,7 @@ impl Origin {
                 && let Some((_, path)) = current.first()
             {
                 match e {
-                    // Removed meanwhile.
+                    // Removed meanwhile; the next pass sees what is left.
                     Errno::NOENT => pass.young += 1,
                     e => pass.failed.push((path.clone(), self.side.explain(e))),
                 }
@@ -245,7 +247,7 @@ impl Origin {
         Ok(())
     }
 
-    /// Writes one object back: its content to one name, then the others as links to it.
+    /// Writes one object back: its content under one name, then the other names as links.
     fn write_object(
         &self,
         id: ObjectId,
@@ -264,7 +266,7 @@ impl Origin {
             });
         }
         for look in looks.iter().filter(|look| !look.is_free()) {
-            // One that is dirty keeps both; the name stays the other's.
+            // A dirty file is stored beside the origin's file, which keeps the name.
             if is_clean(inode) || inode.kind() != libc::S_IFREG {
                 let what = "is another file at the origin, so it isn't linked there".to_owned();
                 self.ledger
@@ -291,7 +293,7 @@ impl Origin {
         for look in looks.iter().filter(|look| look.is_free()) {
             let (dir, name) = look.name;
             if name != path && look.is(&goal) && self.side.is_object_store() {
-                // Each name has separate attributes there.
+                // In a bucket, each name has separate attributes.
                 self.write_attributes_of(name, inode)?;
             }
             if name == path || look.is(&goal) {
@@ -310,7 +312,7 @@ impl Origin {
         Ok(())
     }
 
-    /// Replaces a name by a link, at once.
+    /// Replaces the name `to` by a link to `from`, in one step.
     pub fn link_over(&self, from: &[u8], to: &[u8]) -> Result<()> {
         if self.side.is_object_store() {
             return self.side.copy(from, to);
@@ -323,15 +325,15 @@ impl Origin {
         }
         self.side.link(from, &part)?;
         self.side.rename(&part, to, true)?;
-        // rename(2) does nothing if both are one file.
+        // rename(2) does nothing, and leaves `part`, if both names are one file.
         match self.side.unlink(&part) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(e),
         }
     }
 
-    /// Writes an object's content and attributes under one name. False: it has changed meanwhile,
-    /// or couldn't be written.
+    /// Writes an object's content and attributes under one name. Returns false if the object has
+    /// changed meanwhile or couldn't be written.
     fn write_content(
         &self,
         id: ObjectId,
@@ -344,7 +346,7 @@ impl Origin {
             let target = self.fs.cluster().inode_tail(id)?.1;
             let is_link = to.there.is_some_and(|there| there.is_symlink());
             if !is_link || self.side.readlink(path)? != target {
-                // The link has replaced the origin's object.
+                // In the pool, the symbolic link has replaced the object that the origin still has.
                 if to.there.is_some() {
                     self.side.unlink(path)?;
                 }
@@ -355,7 +357,7 @@ impl Origin {
         }
         if inode.origin.is_released() {
             if to.there.is_none() {
-                // The file's bytes were removed from the origin through another name.
+                // The file's bytes were removed from the origin through another of its names.
                 return Err(Errno::IO);
             }
             self.write_attributes_of(path, inode)?;
@@ -395,12 +397,12 @@ impl Origin {
         Ok(false)
     }
 
-    /// Writes a dirty file back before it gets another name at the origin, so that the new name
-    /// never shows half of its bytes. The caller holds the object's lock, and the paths. `name`:
-    /// the file's only name; None if it has several.
+    /// Writes a dirty file back before it gets another name at the origin. Otherwise the new name
+    /// could show half of the file's bytes. `name`: the file's only name; None if it has several.
+    /// The caller holds the object's lock and the paths.
     ///
     /// # Errors
-    /// The first failure.
+    /// The first failure of writing the file back.
     pub fn write_before(
         &self,
         id: ObjectId,
@@ -408,7 +410,7 @@ impl Origin {
     ) -> std::result::Result<(), Failed> {
         let plain = |e: Errno| (e, String::new());
         let mut pass = Pass::default();
-        // A write within the clock's tick would look like one before.
+        // Waits: a further write within the clock's resolution would get the same time.
         while is_young(&self.inode(id).map_err(plain)?, TICK) && pass.young < LOOKS {
             std::thread::sleep(TICK / 4);
             pass.young += 1;
@@ -427,20 +429,22 @@ impl Origin {
         }
     }
 
-    /// Makes a directory and those above it known to the origin: processes ask for that before they
-    /// rename or remove them. Returns its path at the origin. The caller holds the paths.
+    /// Makes sure that the origin has a directory and those above it. Processes request this before
+    /// they rename or remove them. Returns the directory's path at the origin. The caller holds the
+    /// paths.
     ///
     /// # Errors
-    /// ENOENT: it was removed. EXDEV: the origin isn't behind it. Those of mkdir(2) at the origin.
+    /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root. EBUSY: others
+    /// keep renaming it. Errors of mkdir(2) at the origin.
     pub fn settle(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        // One that isn't settled may be renamed or removed meanwhile.
+        // A directory that only the pool has may be renamed or removed meanwhile.
         for _ in 0..ATTEMPTS {
             let relative = self.relative_of(dir)?;
             if is_made(&self.inode(dir)?.origin) {
                 return Ok(relative);
             }
             if self.has_lost(dir) {
-                // No process can rename or remove it.
+                // No process can rename or remove a directory whose record is lost.
                 self.make_lost_dir(&relative)?;
                 return Ok(relative);
             }

@@ -1,10 +1,10 @@
-//! Writing files of one directory back: their bytes and attributes, all in one batch.
+//! Writing the files of one directory back, bytes and attributes, in batches.
 //!
-//! A file's bytes are copied by the copier of `forebay-staging`: beside the target, verified,
-//! synced, renamed. The mark that makes it clean has the change time from before the copy; so a
-//! write that comes meanwhile leaves it dirty. The files of a batch are copied together, since they
-//! share the sync, each from the node that has it. A file that the origin has in another version
-//! than the pool knows is a conflict: the pool's version goes beside the origin's.
+//! The copier of `forebay-staging` writes a file beside its target, verifies, syncs and renames it.
+//! The mark that makes the file clean has the change time from before the copy, so a write during
+//! the copy leaves the file dirty. The files of a batch are copied together, each from the node
+//! that has it, because they share the sync. If the origin has another version than the pool knows,
+//! that is a conflict: the pool's version is stored beside the origin's.
 
 use crate::object_writer::Put;
 use crate::pass::{Pass, TICK, is_young};
@@ -17,20 +17,20 @@ use forebay_store::{Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of files, and bytes, that are written back together.
+/// Maximum number of files, and of their bytes, in one batch.
 pub const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
-/// Maximum number of files that are written to a bucket together: there is no sync that they share,
-/// and a process that removes one waits for all.
+/// Maximum number of files in one batch to a bucket. It is smaller, because objects share no sync,
+/// and a process that removes a file of the batch waits for the whole batch.
 pub const OBJECTS: usize = 64;
-/// How often the removal of an incomplete file is tried where the origin fails.
+/// Maximum number of attempts to remove an incomplete file at an origin that fails.
 const PART_ATTEMPTS: usize = 5;
 
-/// A directory of a bucket is listed to see the versions of its dirty files, unless it has more
-/// entries for each of them.
+/// Maximum number of a directory's entries per dirty file up to which one listing of the bucket
+/// replaces a look-up of each file.
 const LISTED: usize = 500;
 
-/// The origin's object under a name.
+/// The metadata of the origin's object under a name; None if there is no such object.
 type Looked = Result<Option<Meta>>;
 
 /// A file to be written back.
@@ -41,7 +41,7 @@ pub struct Dirty {
 }
 
 impl Origin {
-    /// Writes the bytes and attributes of files of one directory back.
+    /// Writes the bytes and attributes of dirty files of one directory back.
     pub fn write_files(
         &self,
         dir: ObjectId,
@@ -49,7 +49,7 @@ impl Origin {
         mut dirty: Vec<Dirty>,
         pass: &mut Pass,
     ) -> Result<()> {
-        // All threads that work on several objects take them in this order.
+        // All threads that lock several objects lock them in this order.
         dirty.sort_by_key(|d| d.id.0);
         let _working: Vec<_> = dirty
             .iter()
@@ -57,12 +57,13 @@ impl Origin {
             .collect();
         let mut current = Vec::new();
         for d in dirty {
-            // Another pass, or a change of names, may have come first.
+            // The file may have changed since the walk: another pass has written it, or its names
+            // have changed.
             match self.make_sure_of(d.id).and_then(|()| self.inode(d.id)) {
                 Ok(inode) if is_clean(&inode) => {}
                 Ok(inode) if is_young(&inode, TICK) => pass.young += 1,
-                // It has got another name since the walk, which has the origin's old version: the
-                // next pass writes both.
+                // The file has got a second name since the walk. The next pass writes the file with
+                // all its names.
                 Ok(inode) if inode.nlink > 1 => pass.young += 1,
                 Ok(inode) => current.push(Dirty { inode, ..d }),
                 Err(Errno::NOENT) => {}
@@ -84,7 +85,8 @@ impl Origin {
         let (mut plain, mut same, mut puts) = (Vec::new(), Vec::new(), Vec::new());
         for (d, there) in current.into_iter().zip(looks) {
             let path = below(at, &d.name);
-            // A process that changes the name from here on asks this service first, and waits.
+            // From here on, a process that wants to change the name asks this service first, and
+            // waits.
             if !self.has_name(dir, &d.name, d.id) {
                 pass.young += 1;
                 continue;
@@ -101,7 +103,8 @@ impl Origin {
                     self.write_conflict(&path, (d.id, &d.inode), pass);
                 }
                 there if self.side.is_object_store() => puts.push((d, path, there)),
-                // The copier would take the same size and time for the same content.
+                // Same size and time: the copier would take the content for unchanged, unless it
+                // compares checksums.
                 Some(there)
                     if there.size == d.inode.size && there.is_modified_at(d.inode.mtime.into()) =>
                 {
@@ -118,7 +121,7 @@ impl Origin {
         Ok(())
     }
 
-    /// The origin's versions of files of one directory.
+    /// Returns the origin's versions of files of one directory, in the order of `list`.
     fn looks(&self, dir: ObjectId, at: &[u8], list: &[Dirty]) -> Result<Vec<Looked>> {
         if !self.side.is_object_store() {
             let look = |d: &Dirty| self.side.look(&below(at, &d.name));
@@ -129,7 +132,8 @@ impl Origin {
             let entries = self.side.entries(at, &|_| false)?.unwrap_or_default();
             let there: HashMap<Vec<u8>, Meta> = entries.all.into_iter().collect();
             let find = |d: &Dirty| match there.get(&d.name).copied() {
-                // Not a version that the pool knows: its time tells which process wrote it.
+                // The version isn't the known one. A look-up returns the time, which tells whether
+                // the service wrote it.
                 Some(meta) if print(&meta) != d.inode.origin.print => {
                     self.side.look(&below(at, &d.name))
                 }
@@ -147,7 +151,7 @@ impl Origin {
         Ok(looks)
     }
 
-    /// Writes files to a bucket: each with its path, and the version that it replaces.
+    /// Writes files to a bucket. Each has its path, and the version that it replaces.
     fn write_objects(
         &self,
         list: &[(Dirty, Vec<u8>, Option<Meta>)],
@@ -172,10 +176,10 @@ impl Origin {
         Ok(())
     }
 
-    /// Makes processes ask this service before they change the names of these objects of a
-    /// directory, which the origin may have from now on. A process that has seen the old state, but
-    /// hasn't changed the name yet, is turned back by the epoch of names. The caller works on the
-    /// objects, and looks at their names afterwards.
+    /// Marks objects of a directory that the origin may have from now on, so that processes ask
+    /// this service before they change the objects' names. A process that has read the old mark and
+    /// hasn't changed the name yet fails its check of the epoch of names, and starts again. The
+    /// caller holds the objects' locks, and looks up their names afterwards.
     pub fn announce<'i>(
         &self,
         dir: ObjectId,
@@ -201,12 +205,13 @@ impl Origin {
             Ok(())
         };
         mark()?;
-        // The directory's own mark stays as it is: setting it begins a new epoch of names. Names in a
-        // directory whose record is lost can't change.
+        // Setting the directory's mark, unchanged, begins a new epoch of names. If the directory's
+        // record is lost, names in it can't change anyway.
         if !self.has_lost(dir) {
             self.set_mark(dir, self.inode(dir)?.origin)?;
         }
-        // Changes of names that began in the old one hold the objects' shards until they end.
+        // Changes of names that began in the old epoch hold the objects' shards. This waits for
+        // their end.
         mark()
     }
 
@@ -245,8 +250,8 @@ impl Origin {
         }
     }
 
-    /// Copies files of one directory, each from the node that has it, at the same time. Lists of
-    /// them, with the report of each or why it couldn't begin.
+    /// Copies files of one directory, each from the node that has it, all nodes at the same time.
+    /// Returns each node's files with its report, or with the reason why copying couldn't begin.
     fn copy_list(
         &self,
         at: &[u8],
@@ -283,7 +288,7 @@ impl Origin {
         })
     }
 
-    /// Makes a node copy files of one directory; None is this one.
+    /// Makes a node copy files of one directory. `None` is this node.
     fn copy_from(
         &self,
         node: Option<u32>,
@@ -315,11 +320,12 @@ impl Origin {
         report.map_err(|e| e.to_string())
     }
 
-    /// After copying files of one directory: those that are at the origin are clean.
+    /// Evaluates the report of copied files of one directory: the files that are at the origin
+    /// become clean.
     fn settle_list(&self, at: &[u8], list: Vec<Dirty>, report: &Report, pass: &mut Pass) {
         let accounted = report.moved_files + report.unchanged + report.failed;
         if accounted < list.len() as u64 || report.interrupted {
-            // Some have lost their names meanwhile: which, the next pass finds out.
+            // Some files have lost their names meanwhile. The next pass finds out which.
             pass.young += list.len() as u64;
             return;
         }
@@ -345,7 +351,7 @@ impl Origin {
         }
     }
 
-    /// Copies from the pool to the origin. Its progress counts as this service's.
+    /// Copies from the pool to the origin. The copy's progress counts as the service's.
     pub fn stage(
         &self,
         from: &[u8],
@@ -374,7 +380,7 @@ impl Origin {
         report
     }
 
-    /// Both sides have changed a file: stores the pool's version beside the origin's.
+    /// Stores the pool's version of a file beside the origin's, because both sides have changed it.
     pub fn write_conflict(&self, path: &[u8], (id, inode): (ObjectId, &Inode), pass: &mut Pass) {
         let suffix = format!(".forebay-conflict-{}", &self.pool.config().uuid[..8]);
         let beside = [path, suffix.as_bytes()].concat();
@@ -384,7 +390,7 @@ impl Origin {
         };
         let written = if self.side.is_object_store() {
             let there = self.side.look(&beside).map_err(|e| self.side.explain(e));
-            // An object there was left by an earlier conflict.
+            // An object under that name was left by an earlier conflict.
             match there.and_then(|there| self.put_one((id, inode), &beside, there)) {
                 Ok(Some(_)) => Ok(None),
                 Ok(None) => {
@@ -407,7 +413,8 @@ impl Origin {
                     self.side.show(&beside)
                 );
                 self.ledger.conflict(path, self.side.show(path), what);
-                // Clean from here on, but of another version than the origin's.
+                // The file is clean from here on, but its mark keeps the fingerprint from before
+                // the conflict.
                 let mark = OriginMark {
                     synced: inode.ctime,
                     state: OriginState::Archived,
@@ -424,15 +431,15 @@ impl Origin {
         pass.failed.push((path.to_vec(), why));
     }
 
-    /// Removes incomplete files that a copier has left, if it has failed.
+    /// Removes the incomplete files that a copier may have left, if its report tells of a failure.
     fn remove_parts(&self, dir: &[u8], report: &Report, names: &[Vec<u8>]) {
         if !report.complete() {
             names.iter().for_each(|name| self.remove_part(dir, name));
         }
     }
 
-    /// Removes the incomplete file of `name`, which a copier that failed may have left: it isn't
-    /// removed by others while this process lives.
+    /// Removes the incomplete file of `name`, which a failed copier may have left. Others don't
+    /// remove it while this process lives.
     fn remove_part(&self, dir: &[u8], name: &[u8]) {
         let part = below(dir, &part_name(name));
         for _ in 0..PART_ATTEMPTS {
@@ -444,7 +451,8 @@ impl Origin {
     }
 }
 
-/// Files that are written back together: while they are, their names can't change.
+/// Divides files into batches of at most `most` files and `BATCH_BYTES`. Names of the files of a
+/// batch can't change while it is written.
 pub fn batches(files: Vec<Dirty>, most: usize) -> Vec<Vec<Dirty>> {
     let mut batches: Vec<Vec<Dirty>> = Vec::new();
     let mut bytes = 0;
