@@ -1,4 +1,4 @@
-//! Bytes of files: fetched from the origin, and released.
+//! Fetching the bytes of files from the origin, and releasing them.
 
 use crate::copy_progress::{errno, watched};
 use crate::service::{Origin, is_clean};
@@ -11,13 +11,13 @@ use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How often a file is read that changes meanwhile.
+/// Maximum number of attempts to read a file that changes while it is read.
 const ATTEMPTS: usize = 3;
-/// How often, and after which pauses, a full pool is tried again: a second in all.
+/// Maximum number of attempts in a full pool, and the pause between two. In all 1 s.
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A clean file.
+/// A file whose bytes can be evicted.
 pub struct Clean {
     pub id: ObjectId,
     /// The file's path at the origin.
@@ -25,13 +25,13 @@ pub struct Clean {
     pub bytes: u64,
     /// Files of a lower rank are evicted first.
     pub rank: u8,
-    /// When it was last used. Nanoseconds since 1970.
+    /// Time of the last use. Nanoseconds since 1970.
     pub used: i64,
 }
 
 impl Origin {
-    /// Fetches the bytes of a file, unless they are in the pool. With `cut`, they aren't needed. In
-    /// a full pool, other files are evicted.
+    /// Fetches the bytes of a file, unless they are in the pool. In a full pool, other files are
+    /// evicted. `cut`: the caller is about to truncate the file, so it is emptied instead.
     ///
     /// # Errors
     /// The errno, and what failed.
@@ -67,7 +67,7 @@ impl Origin {
         let plain = |e: Errno| (e, String::new());
         let (_held, relative) = match self.path_held(dir) {
             Ok((held, relative)) => (held, Some(relative)),
-            // The file is open, and has lost the name by which it was known.
+            // A process has the file open, and the name by which it was known is lost.
             Err(_) => (self.paths(), None),
         };
         let _working = self.object_locks.begin(id);
@@ -77,7 +77,8 @@ impl Origin {
             return Ok(());
         }
         if cut {
-            // If its process dies before it truncates the file, it is empty, not full of zeros.
+            // If the process dies before it truncates the file, the file is empty rather than full
+            // of zeros.
             self.resize(id, 0).map_err(plain)?;
             self.quota.others(-(inode.size as i64), 0);
             let mark = OriginMark {
@@ -92,13 +93,14 @@ impl Origin {
             _ => self.find(id).map_err(plain)?,
         };
         self.fetch(id, &relative).map_err(|e| match e {
-            // Another object has the name: the process looks for it.
+            // Another object has the name: the process looks the name up again.
             Errno::STALE => plain(e),
             e => (e, self.error_text(&relative, "can't be read", e)),
         })
     }
 
-    /// Fetches the `user.*` attributes of a released file, which has had this name.
+    /// Fetches the `user.*` attributes of a released file. `dir` and `name`: a name that it has, or
+    /// has had.
     ///
     /// # Errors
     /// Errors of reading them at the origin.
@@ -132,19 +134,19 @@ impl Origin {
         )
     }
 
-    /// Calls `f`; its progress counts as this service's.
+    /// Calls `f` with a progress that counts as the service's.
     pub fn watched<T>(&self, f: impl FnOnce(&Progress) -> T) -> T {
         let progress = Progress::at(self.pace.clone());
         watched(&self.moved, &progress, || f(&progress))
     }
 
-    /// Whether this is the object's name.
+    /// Whether `name` in `dir` refers to the object `id`.
     pub fn has_name(&self, dir: ObjectId, name: &[u8], id: ObjectId) -> bool {
         let entry = self.fs.cluster().lookup(dir, name);
         entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.id == id))
     }
 
-    /// The path at the origin of a file that has lost the name by which it was known.
+    /// Searches the pool for a name of an object, and returns its path at the origin.
     pub fn find(&self, id: ObjectId) -> Result<Vec<u8>> {
         let mut found = None;
         self.each_object(b"", &mut |_, name, entry, _| {
@@ -156,7 +158,7 @@ impl Origin {
         found.ok_or(Errno::NOENT)
     }
 
-    /// Copies a released file into the pool. The caller holds its object lock.
+    /// Copies a released file into the pool. The caller holds the object's lock and the paths.
     fn fetch(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
         if self.bring_rest(id, relative)? {
             return Ok(());
@@ -165,7 +167,7 @@ impl Origin {
         let mut last = Errno::IO;
         for _ in 0..ATTEMPTS {
             match self.fetch_once(id, relative) {
-                // The file changes while it is read.
+                // The file has changed while it was read.
                 Err(Errno::STALE) => last = Errno::BUSY,
                 done => return done,
             }
@@ -175,7 +177,7 @@ impl Origin {
 
     fn fetch_once(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
         let inode = self.inode(id)?;
-        // The pool's attributes have changed, and aren't at the origin yet.
+        // If so, the pool's attributes have changed, and writing them back is still to be done.
         let has_own_attributes = !is_clean(&inode);
         let filled = self.fill(id, relative).and_then(|filled| {
             if !self.side.is_object_store() {
@@ -193,7 +195,7 @@ impl Origin {
             set.mtime = Some(pool_time(meta.mtime));
             set.mode = Some(meta.permissions());
             if self.side.is_object_store() {
-                // A listing doesn't contain them.
+                // Listings of a bucket lack owner and group.
                 (set.uid, set.gid) = (Some(meta.uid), Some(meta.gid));
             }
         }
@@ -203,7 +205,7 @@ impl Origin {
                 print: print(meta),
                 synced: 0,
             },
-            // Writing to it was no change.
+            // The attempt has set the change time, but isn't a change of the file.
             Err(_) => inode.origin,
         };
         if has_own_attributes {
@@ -219,7 +221,8 @@ impl Origin {
         Ok(())
     }
 
-    /// Copies the origin's bytes into a released file. Returns how many, and the origin's metadata.
+    /// Copies the origin's bytes into a released file. Returns their number, and the origin's
+    /// metadata.
     fn fill(&self, id: ObjectId, relative: &[u8]) -> Result<(u64, Meta)> {
         let from = self.side.open(relative, false)?;
         if let Some(there) = from.user_attributes() {
@@ -233,13 +236,13 @@ impl Origin {
         let open = self.fs.keep_object(entry, libc::O_RDWR)?;
         let to = PoolFile::new(File::new(&self.fs, open));
         if self.inode(id)?.pages > 0 {
-            // Bytes of an attempt that was interrupted.
+            // An interrupted attempt has left these bytes.
             to.set_len(0)?;
         }
         to.set_len(before.size)?;
-        // Memory returns what was written; a disk is read back for verification. A pool that
-        // survives a loss of power has the bytes on stable storage before its records refer to
-        // them.
+        // Files media are read back for verification; memory isn't, since it returns what was
+        // written. In a pool that outlives a loss of power, bytes reach stable storage before
+        // records refer to them.
         let care = Care {
             sync: self.is_durable(),
             verify: self.pool.config().has_files(),
@@ -247,7 +250,7 @@ impl Origin {
         let whole = (0, before.size);
         let copied = match self.copy_there(id, relative, &before, whole) {
             Ok(None) => {
-                // Bytes of a copy that failed: holes have to stay holes.
+                // A failed copy on another node has left bytes, which would fill holes of the file.
                 if self.inode(id)?.pages > 0 {
                     to.set_len(0)?;
                     to.set_len(before.size)?;
@@ -273,8 +276,8 @@ impl Origin {
         Ok((bytes, self.side.comparable(meta)))
     }
 
-    /// Fetches all files below a path of the origin. Returns the number of files, and those that
-    /// failed.
+    /// Fetches all files below a path of the origin. Returns the number of fetched files, and the
+    /// error messages of the others.
     pub fn prefetch(&self, relative: &[u8]) -> Result<(u64, Vec<String>)> {
         let (mut count, mut failed) = (0, Vec::new());
         self.bring_above(relative)?;
@@ -348,13 +351,13 @@ impl Origin {
         }
     }
 
-    /// The path in the pool of a path of the origin.
+    /// Returns the path in the pool of a path at the origin.
     pub fn pool_path(&self, relative: &[u8]) -> Vec<u8> {
         self.config.pool_path(relative)
     }
 
-    /// Releases the bytes of a file that is clean and that no process has open, and whose version
-    /// the origin still has.
+    /// Releases the bytes of a clean file. Returns false if the file has changed, a process has it
+    /// open, or the origin has another version.
     pub fn release(&self, clean: &Clean) -> Result<bool> {
         let _held = self.paths();
         let _working = self.object_locks.begin(clean.id);
@@ -373,8 +376,8 @@ impl Origin {
         self.release_bytes(clean.id, inode.size, inode.origin)
     }
 
-    /// Removes the bytes of a file, on which this thread works, from the pool; false if a process
-    /// has it open. Its size is `size` from then on.
+    /// Removes a file's bytes from the pool and sets its size to `size`. Returns false if a process
+    /// has the file open. The caller holds the object's lock.
     pub fn release_bytes(&self, id: ObjectId, size: u64, mark: OriginMark) -> Result<bool> {
         self.make_sure_of(id)?;
         let released = OriginMark {
@@ -383,8 +386,8 @@ impl Origin {
         };
         let before = self.inode(id)?;
         self.set_mark(id, released)?;
-        // An opener counts as a user first and reads the state then; so at least one of the two
-        // sees the other.
+        // A process that opens the file counts as a user before it reads the mark. So this check
+        // sees the process, or the process sees the released mark.
         if self.fs.cluster().is_open(id)? {
             self.set_mark(id, before.origin)?;
             return Ok(false);
@@ -395,8 +398,8 @@ impl Origin {
         };
         let open = self.fs.keep_object(entry, libc::O_RDWR)?;
         let file = File::new(&self.fs, open);
-        // A death in between leaves a released file without its size: the next comparison restores
-        // it.
+        // If the service dies here, a released file has no size. The next comparison with the
+        // origin restores it.
         file.set_len(0)?;
         file.set_len(size)?;
         file.close()?;
@@ -410,7 +413,7 @@ impl Origin {
         Ok(true)
     }
 
-    /// Gives a file that has no bytes in the pool another size.
+    /// Sets the size of a file that has no bytes in the pool.
     pub fn resize(&self, id: ObjectId, size: u64) -> Result<()> {
         let entry = Entry {
             id,

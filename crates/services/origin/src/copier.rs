@@ -1,10 +1,10 @@
-//! The copier of a node that isn't the service's: it moves the bytes of files whose home is this
-//! node, so that they cross the network once, and all nodes' links to the origin are used.
+//! The copier of a node other than the service's: it moves the bytes of files whose home is this
+//! node. So the bytes cross the network once, and the links of all nodes to the origin are used.
 //!
-//! The service orders, waits, and keeps the marks; a copier knows nothing of them. An order has the
-//! number of its service. A copier refuses orders of a service that was replaced, and
-//! [`Order::Stop`] returns when all earlier ones have ended: so the next service finds nobody
-//! writing to the files that it works on.
+//! The service gives orders, waits for them, and changes marks; a copier knows nothing of marks.
+//! Each order has the number of its service. A copier refuses orders of a service that was
+//! replaced, and [`Order::Stop`] returns when all orders of earlier services have ended. So nobody
+//! else writes to the files on which the new service works.
 
 use crate::copy_progress::watched;
 use crate::serve::{Answers, Done};
@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads that copy one file.
+/// Number of threads that copy one file.
 const THREADS: usize = 4;
-/// Bytes of a file that one thread copies, at least and at most.
+/// Minimum and maximum number of bytes that one thread copies at a time.
 const PIECES: (u64, u64) = (1 << 20, 16 << 20);
-/// How long earlier orders may take to end.
+/// Maximum time that a stop waits for earlier orders.
 const ENDS: Duration = Duration::from_secs(20);
 
 /// The copier of one node.
@@ -35,11 +35,11 @@ pub struct Copier {
     pub config: OriginConfig,
     pub side: Box<dyn SlowStore>,
     pub orders: Orders,
-    /// Increases with all that is copied.
+    /// Counter that increases with all progress of copies.
     pub moved: AtomicU64,
 }
 
-/// The orders that are carried out.
+/// The orders in progress.
 #[derive(Default)]
 pub struct Orders {
     state: Mutex<State>,
@@ -48,12 +48,12 @@ pub struct Orders {
 
 #[derive(Default)]
 struct State {
-    /// The highest number of a service.
+    /// The highest number of a service that has given an order.
     service: u64,
     running: Vec<Arc<Progress>>,
 }
 
-/// An order that is carried out until this is dropped.
+/// An order in progress: it ends when this is dropped.
 struct Running<'o> {
     orders: &'o Orders,
     progress: Arc<Progress>,
@@ -64,10 +64,10 @@ impl Orders {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins an order of this service.
+    /// Begins an order of the service with this number.
     ///
     /// # Errors
-    /// ECANCELED: there is a newer service.
+    /// ECANCELED: a newer service has given orders.
     fn begin(&self, service: u64) -> Result<Running<'_>> {
         let mut state = self.state();
         if service < state.service {
@@ -86,10 +86,11 @@ impl Orders {
         })
     }
 
-    /// Stops all orders of earlier services, and waits until they have ended.
+    /// Stops the orders in progress, and waits until they have ended. Orders of services with a
+    /// lower number are refused from now on.
     ///
     /// # Errors
-    /// ETIMEDOUT: they haven't. ECANCELED: there is a newer service.
+    /// ETIMEDOUT: orders are still in progress. ECANCELED: a newer service has given orders.
     fn stop(&self, service: u64) -> Result<()> {
         let (mut state, began) = (self.state(), Instant::now());
         if service < state.service {
@@ -181,7 +182,8 @@ impl Copier {
         };
         let open = self.fs.keep_object(entry, libc::O_RDWR)?;
         let to = PoolFile::new(File::new(&self.fs, open));
-        // Memory returns what was written; a disk is read back for verification.
+        // Files media are read back for verification; memory isn't, since it returns what was
+        // written.
         let verify = self.pool.config().has_files();
         assert!(start <= end, "a range begins before its end");
         let size = ((end - start) / THREADS as u64).clamp(PIECES.0, PIECES.1);
@@ -208,8 +210,8 @@ impl Copier {
         });
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(trouble) => return Err(crate::copy_progress::errno(&trouble)),
-            // A pool that survives a loss of power has the bytes on stable storage before its
-            // records refer to them.
+            // In a pool that outlives a loss of power, bytes reach stable storage before records
+            // refer to them.
             None if self.pool.config().journal_dir(self.pool.dir()).is_some() => {
                 to.sync()?;
                 to.close()?;

@@ -1,4 +1,4 @@
-//! Copies in progress: counted for threads that wait for them, and their failures as errnos.
+//! Progress of copies, counted for threads that wait for them, and the errnos of failed copies.
 
 use forebay_backing::Trouble;
 use forebay_staging::Progress;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Interval between two checks of a copy's progress.
 const WATCH: Duration = Duration::from_millis(200);
 
-/// Calls `f`, and adds what `progress` counts meanwhile to `moved`.
+/// Calls `f`, and adds to `moved` what `progress` counts meanwhile.
 pub fn watched<T>(moved: &AtomicU64, progress: &Progress, f: impl FnOnce() -> T) -> T {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -29,7 +29,7 @@ pub fn watched<T>(moved: &AtomicU64, progress: &Progress, f: impl FnOnce() -> T)
     })
 }
 
-/// The errno of a copy that failed. ESTALE: the source has changed.
+/// Returns the errno of a failed copy. ESTALE: the source has changed.
 pub fn errno(trouble: &Trouble) -> Errno {
     match trouble {
         Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => *e,

@@ -193,7 +193,7 @@ impl Origin {
         let shown = self.side.show(relative);
         conclude_salvage(&salvage, shown, &*self.side, relative, &mut report);
         self.fs.end_salvage();
-        // `conclude_salvage` has appended a summary, which moves to the front.
+        // The first failure is the summary that `conclude_salvage` has made.
         if !report.failures.is_empty() {
             let sentence = report.failures.swap_remove(0);
             pass.failed.insert(0, (relative.to_vec(), sentence.what));

@@ -1,9 +1,9 @@
 //! Changes of the origin by others, found by comparing identities, sizes and times.
 //!
-//! A turn looks at every directory whose entries are in the pool, and at every file that is clean.
-//! New objects appear, removed ones disappear unless only the pool has their bytes; a clean file
-//! with another version at the origin is released, when nobody has it open. So a change is seen
-//! after a turn's period ([`LOOK`], or longer if a turn takes more than a tenth of the time); a
+//! A turn compares every directory whose entries are in the pool, and every clean file. New objects
+//! appear in the pool. Removed ones disappear from it, unless only the pool has their bytes. A
+//! clean file with another version at the origin is released when no process has it open. A turn
+//! begins every [`LOOK`], or less often if turns would take more than a tenth of the time. A
 //! released file is compared again when it is fetched.
 
 use crate::pass::is_made;
@@ -18,16 +18,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Minimum interval between two checks of the origin.
+/// Minimum pause between two checks of the origin.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Number of attempts to release an open file that others have changed, and the pause between two.
-/// A file that is opened often for short times is closed at one of them.
+/// Maximum number of attempts to release an open file that others have changed, and the pause
+/// between two. Several attempts find a moment at which an often-opened file is closed.
 const ATTEMPTS: usize = 8;
 const RETRY_INTERVAL: Duration = Duration::from_millis(7);
 
-/// Key, among the problems, of a directory that couldn't be read: writing it back may work all the
-/// same.
+/// Returns the ledger's key for a directory that couldn't be read. It differs from the directory's
+/// path, since writing the directory back may work.
 fn look_key(at: &[u8]) -> Vec<u8> {
     below(at, LOOKED_AT)
 }
@@ -37,13 +37,13 @@ impl Origin {
     pub fn look_for_ever(&self) {
         while self.is_there() {
             let began = Instant::now();
-            // A failure is repeated in the next turn.
+            // After a failure, the next turn tries again.
             let _ = self.look_once();
             std::thread::sleep((began.elapsed() * 10).max(LOOK));
         }
     }
 
-    /// Checks everything once.
+    /// Compares the whole origin with the pool once.
     pub fn look_once(&self) -> Result<()> {
         let top = ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino);
         let mut todo = vec![(top, Vec::new())];
@@ -57,10 +57,10 @@ impl Origin {
             }
             let held = match self.held_at(dir, &at) {
                 Ok(Some(held)) => held,
-                // Renamed meanwhile: in the next turn.
+                // The directory was renamed or removed meanwhile: the next turn finds it.
                 _ => continue,
             };
-            // Again for each directory: a service that was restarted doesn't watch any.
+            // Each turn does this again, since a restarted service doesn't watch any directory yet.
             self.watch(&at, dir);
             let looked = self.look_at(dir, &at, &inode);
             drop(held);
@@ -80,9 +80,10 @@ impl Origin {
         Ok(())
     }
 
-    /// Compares one directory with the origin's. Returns the directories below it.
+    /// Compares one directory with the origin's. Returns its subdirectories that are still to be
+    /// compared.
     fn look_at(&self, dir: ObjectId, at: &[u8], inode: &Inode) -> Result<Vec<(ObjectId, Vec<u8>)>> {
-        // A list of a bucket has the versions of all files.
+        // Versions of all files of the directory, which only a bucket's listing contains.
         let mut versions = HashMap::new();
         let listed = self.side.entries(at, &|name| {
             self.moved.fetch_add(1, Relaxed);
@@ -119,12 +120,12 @@ impl Origin {
                     Err(Errno::NOENT) => {}
                     done => done?,
                 }
-                // Clean files below it were removed, too.
+                // Its clean files were removed at the origin, too.
                 if object.is_dir() {
                     below_it.push((entry.id, path));
                 }
             } else if self.is_origin_only(&path, object.kind()) {
-                // Programs use the origin's.
+                // Programs use the origin's object, so there is nothing to compare.
             } else if object.is_dir() {
                 below_it.push((entry.id, path));
             } else {
@@ -150,8 +151,8 @@ impl Origin {
         Ok(below_it)
     }
 
-    /// Compares an object of the pool with the origin's object at its path. False: the comparison
-    /// has to be repeated.
+    /// Compares an object of the pool with the origin's object at its path. Returns false if the
+    /// comparison has to be repeated.
     pub fn compare(
         &self,
         name: (ObjectId, &[u8]),
@@ -179,8 +180,9 @@ impl Origin {
         }
     }
 
-    /// A clean file has another size than the version at the origin: it is written back. Since the
-    /// store notes the first change of a clean file, no way to this is known (decision 0082).
+    /// Marks a clean file as dirty if its size differs from that of the same version at the origin.
+    /// The store records the first change of a clean file, so no cause of this state is known
+    /// (decision 0082).
     fn is_cut(&self, id: ObjectId, there: &Meta) -> Result<()> {
         let _working = self.object_locks.begin(id);
         let inode = self.inode(id)?;
@@ -199,7 +201,8 @@ impl Origin {
         }
     }
 
-    /// The origin has an object no more.
+    /// Handles an object that the origin no longer has: removes it from the pool, unless only the
+    /// pool has its bytes.
     pub fn is_gone(
         &self,
         dir: ObjectId,
@@ -211,19 +214,19 @@ impl Origin {
         let _working = self.object_locks.begin(entry.id);
         let inode = self.inode(entry.id)?;
         let was_seen = inode.origin.state != OriginState::None && inode.origin.print != 0;
-        // The service itself may have removed or renamed it meanwhile.
+        // The service itself may have removed or renamed the object meanwhile.
         let has_name = self.has_name(dir, name, entry.id);
         let is_lost = !was_seen && inode.is_dir() && is_made(&inode.origin);
         if !(was_seen || is_lost) || !has_name || self.side.look(path)?.is_some() {
             return Ok(());
         }
         if is_lost {
-            // The origin has lost it with its power, or others have removed it at once: the next
-            // pass makes it again.
+            // The directory was made by the pool. The origin lost it in a loss of power, or others
+            // removed it soon after. The next pass makes it again.
             return self.set_mark(entry.id, OriginMark::default());
         }
         if object.is_dir() {
-            // Objects that only the pool has keep the directory.
+            // A directory stays while it has objects that only the pool has.
             if !inode.origin.is_released() && !self.entries(entry.id)?.is_empty() {
                 return Ok(());
             }
@@ -231,11 +234,11 @@ impl Origin {
             return self.fs.cluster().rmdir(dir, name, epoch);
         }
         if inode.nlink > 1 && !is_clean(&inode) {
-            // Writing it back makes the name again.
+            // The next write-back of the object makes this name again.
             return Ok(());
         }
         if !is_clean(&inode) && !inode.origin.is_released() {
-            // The pool's version is the only one.
+            // The pool has the only version, which the next pass writes.
             return self.set_mark(entry.id, OriginMark::default());
         }
         let epoch = self.fs.store().names().names_epoch();
@@ -245,7 +248,8 @@ impl Origin {
             .map(|_| ())
     }
 
-    /// The origin has another version of a file. False: it is open, and keeps the old one.
+    /// Handles a file that has another version at the origin. Returns false if a process has the
+    /// file open, which therefore keeps the old version.
     fn has_changed(
         &self,
         (dir, name): (ObjectId, &[u8]),
@@ -265,7 +269,8 @@ impl Origin {
             return Ok(true);
         }
         if inode.nlink > 1 && meta.nlink == 1 && print(&meta) != inode.origin.print {
-            // Another file under one of its names; the others still have its version.
+            // At the origin, another file has replaced one of the object's names. The other names
+            // still refer to the pool's version.
             let what =
                 "is another file at the origin, and one of several names in the pool".to_owned();
             self.ledger.conflict(path, self.side.show(path), what);
@@ -275,12 +280,12 @@ impl Origin {
         let has_size = !inode.origin.is_released() || inode.size == meta.size;
         let has_version = !is_clean(&inode) || version == inode.origin.print;
         if has_version && has_size {
-            // For a dirty file, writing it back finds the conflict.
+            // If the file is dirty, writing it back finds the conflict.
             return Ok(true);
         }
         if inode.origin.is_released() {
             return match self.renew(id, path, &inode, &meta) {
-                // Another object has the name, or will have it when no process has this one open.
+                // Another object has the name, or gets it once no process has this object open.
                 Err(Errno::STALE) => Ok(true),
                 renewed => renewed.map(|()| true),
             };
@@ -302,13 +307,13 @@ impl Origin {
             }
         }
         if has_bytes {
-            // Next time.
+            // A later turn tries again.
             return Ok(false);
         }
         self.take_attributes(id, &meta, version).map(|()| true)
     }
 
-    /// Gives a released file the attributes of the origin's version.
+    /// Gives a released file the size and attributes of the origin's version.
     pub fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
         let size = self.inode(id)?.size;
         if size != meta.size {

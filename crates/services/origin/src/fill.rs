@@ -1,30 +1,30 @@
-//! The blocks of a released file that are in the pool, and those that are being read.
+//! The blocks of a released file: which are in the pool, and which are being read.
 //!
-//! A block is claimed by the thread that reads it, so that it is read once. While a file is
-//! [paused](Fill::pause), or its fill has [ended](Fill::end), nobody claims a block. Readers are
-//! *streams* if each goes on where it has ended: blocks behind it are read ahead, four times as
-//! many each time, up to [`MAX_BLOCKS_AHEAD`].
+//! The thread that reads a block claims it first, so that each block is read once. While a fill is
+//! [paused](Fill::pause), and after it has [ended](Fill::end), no thread claims a block. A reader
+//! whose reads continue one another is a *stream*: blocks behind its last read are read ahead.
+//! Their number quadruples with each read, up to [`MAX_BLOCKS_AHEAD`].
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Maximum number of blocks that are read ahead of one reader: 64 MiB.
+/// Maximum number of blocks that are read ahead of one stream: 64 MiB.
 pub const MAX_BLOCKS_AHEAD: u64 = 8;
-/// Minimum of blocks that are read ahead of a reader whose second read continues its first.
+/// Number of blocks that are read ahead when a second read continues the first one.
 const FIRST_AHEAD: u64 = 2;
-/// Readers of a file that are followed.
+/// Maximum number of readers of one file whose positions are remembered.
 const STREAMS: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Absent,
-    /// To be read ahead.
+    /// Waits for a thread that reads ahead.
     Queued,
-    /// Being read.
+    /// A thread is reading it.
     Coming,
     Present,
 }
 
-/// A reader: the block after its last one, and the blocks that were read ahead of it.
+/// A reader: the block after its last read, and the number of blocks that are read ahead of it.
 struct Stream {
     next: u64,
     ahead: u64,
@@ -32,7 +32,7 @@ struct Stream {
 
 struct State {
     blocks: Vec<Block>,
-    /// Blocks that aren't present, and those that are being read.
+    /// Number of blocks that aren't present, and of those that are being read.
     missing: u64,
     coming: u64,
     streams: Vec<Stream>,
@@ -42,9 +42,10 @@ struct State {
     has_ended: bool,
 }
 
-/// The blocks of one file, from an eviction to the next.
+/// The blocks of one file while it is released. After the next eviction, the file gets another
+/// fill.
 pub struct Fill {
-    /// Distinguishes fills, also those of the same file. Not 0.
+    /// A number that no other fill has, not even another of the same file. Not 0.
     pub number: u32,
     /// Size of the file. Bytes.
     pub size: u64,
@@ -52,18 +53,18 @@ pub struct Fill {
     changed: Condvar,
 }
 
-/// The result of asking for blocks.
+/// The result of claiming blocks.
 pub enum Claimed {
-    /// These are to be read by this thread, of this version.
+    /// The caller has to read these blocks, of this version of the file.
     Blocks(Vec<u64>, u64),
     /// All blocks are present.
     Present,
-    /// There is another fill now, or the whole file is in the pool.
+    /// The fill has ended: the file has another fill, or all its bytes are in the pool.
     Ended,
 }
 
 impl Fill {
-    /// A fill of which none of the `blocks` blocks is present.
+    /// Returns a fill of `blocks` blocks, none of which is present.
     pub fn new(number: u32, size: u64, blocks: u64, version: u64) -> Fill {
         Fill {
             number,
@@ -91,8 +92,9 @@ impl Fill {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims those of the blocks from `first` to `end` that no thread reads. If other threads read
-    /// all the missing ones, waits until one of them is present.
+    /// Claims the blocks from `first` to `end` (exclusive) that are missing and that no thread
+    /// reads. If other threads read all the missing ones, waits until all blocks are present or a
+    /// failed one can be claimed.
     pub fn claim(&self, (first, end): (u64, u64)) -> Claimed {
         let mut state = self.state();
         let range = first as usize..(end as usize).min(state.blocks.len());
@@ -128,7 +130,8 @@ impl Fill {
         }
     }
 
-    /// Claims a block that was queued. Returns the version. None: another thread has claimed it.
+    /// Claims a queued block, and returns the version to read. None: another thread has claimed the
+    /// block, or the fill has ended.
     pub fn claim_queued(&self, block: u64) -> Option<u64> {
         let mut state = self.state();
         while state.is_paused && !state.has_ended {
@@ -142,7 +145,8 @@ impl Fill {
         Some(state.version)
     }
 
-    /// A claimed block is present now, or couldn't be read. True: all blocks are present.
+    /// Records that a claimed block is present now, or couldn't be read. Returns whether all blocks
+    /// of the file are present.
     pub fn came(&self, block: u64, is_there: bool) -> bool {
         let mut state = self.state();
         assert!(
@@ -174,8 +178,8 @@ impl Fill {
         state.missing == 0
     }
 
-    /// Called when a program reads the blocks from `first` to `end`. Returns the blocks to be read
-    /// ahead, which count as queued.
+    /// Records that a program reads the blocks from `first` to `end` (exclusive). Returns the
+    /// blocks to read ahead, which are queued now.
     pub fn ahead(&self, first: u64, end: u64) -> Vec<u64> {
         let mut state = self.state();
         let follows = |s: &Stream| first <= s.next && s.next <= first + 1 && s.next <= end;
@@ -207,7 +211,7 @@ impl Fill {
         queued
     }
 
-    /// Blocks that were queued aren't read ahead.
+    /// Removes blocks from the queue of those to be read ahead.
     pub fn unqueue(&self, blocks: &[u64]) {
         let mut state = self.state();
         for block in blocks {
@@ -218,7 +222,7 @@ impl Fill {
         self.changed.notify_all();
     }
 
-    /// Waits until no block is being read; none is until [`Fill::go_on`].
+    /// Pauses the fill: waits until no block is being read. No read begins before [`Fill::go_on`].
     pub fn pause(&self) {
         let mut state = self.state();
         while state.is_paused && !state.has_ended {
@@ -234,13 +238,13 @@ impl Fill {
         }
     }
 
-    /// Ends a pause.
+    /// Ends a pause of the fill.
     pub fn go_on(&self) {
         self.state().is_paused = false;
         self.changed.notify_all();
     }
 
-    /// Ends the fill: no block is read from now on. Waits until none is being read.
+    /// Ends the fill, so that no further block is read. Waits until no block is being read.
     pub fn end(&self) {
         let mut state = self.state();
         state.has_ended = true;
@@ -250,7 +254,7 @@ impl Fill {
         }
     }
 
-    /// As [`Fill::end`], unless a block is being read: false.
+    /// Ends the fill as [`Fill::end`]. Returns false, and does nothing, if a block is being read.
     pub fn end_if_idle(&self) -> bool {
         let mut state = self.state();
         if state.coming > 0 {
@@ -261,7 +265,7 @@ impl Fill {
         true
     }
 
-    /// The origin's copy is this version, with the same bytes.
+    /// Sets the fingerprint of the version to which the blocks belong: its bytes are the same.
     pub fn is_of(&self, version: u64) {
         self.state().version = version;
     }
@@ -327,15 +331,15 @@ mod tests {
     #[test]
     fn sequential_readers_are_read_ahead_of() {
         let fill = Fill::new(1, 1000, 100, 5);
-        // The file's beginning: perhaps all of it is read.
+        // A read of the first block: maybe the program reads the whole file.
         assert_eq!(fill.ahead(0, 1), [1]);
         assert_eq!(fill.ahead(1, 2), [2, 3, 4, 5]);
-        // Asked for again, and a read that begins in the last block.
+        // The same read again, and a read that begins in the last block of the one before.
         assert!(fill.ahead(1, 2).is_empty());
         assert_eq!(fill.ahead(1, 3), [6, 7, 8, 9, 10]);
         assert_eq!(fill.ahead(3, 4), [11]);
         assert_eq!(fill.ahead(4, 5), [12]);
-        // Others in the middle: nothing, and then more and more.
+        // Readers in the middle: nothing at first, then more with each read.
         assert!(fill.ahead(50, 51).is_empty() && fill.ahead(70, 71).is_empty());
         assert_eq!(fill.ahead(51, 52), [52, 53]);
         assert_eq!(fill.ahead(71, 72), [72, 73]);

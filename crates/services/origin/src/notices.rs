@@ -1,12 +1,12 @@
 //! Changes of the origin by other processes of this host, reported by the kernel (inotify(7)).
 //!
-//! Each directory whose entries are in the pool is watched. An event names an entry, which is then
-//! compared as [`outside`](crate::external_changes) does in its turns: so a change shows within
-//! [`GATHER`], not after a turn. Names that the service is making, and changes of files that are
-//! open, wait.
+//! The service watches each directory whose entries are in the pool. An event names an entry, which
+//! is then compared as in a turn of [`crate::external_changes`]. So a change is seen after
+//! [`GATHER`] rather than after a turn. Names that the service is making, and changes of open
+//! files, wait.
 //!
-//! Events are hints. The turns find changes that the kernel doesn't report: by other hosts, in
-//! directories beyond its limit of watches, after an overflow of its queue.
+//! Events are hints. The turns find changes that the kernel doesn't report: those by other hosts,
+//! in directories beyond the kernel's limit of watches, or after an overflow of its queue.
 
 use crate::service::Origin;
 use crate::side::below;
@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 
 /// How long events are gathered before their entries are compared.
 const GATHER: Duration = Duration::from_millis(20);
-/// Interval between two checks of waiting names.
+/// Interval between two comparisons of names that have to wait.
 const RETRY: Duration = Duration::from_millis(250);
-/// Comparing takes at most one part in `SHARE` of a thread's time.
+/// Divisor: comparing takes at most one part in `SHARE` of a thread's time.
 const SHARE: u32 = 10;
 
 impl Origin {
-    /// Watches a directory, if the origin is one of the kernel's.
+    /// Watches a directory, if the origin is a directory tree rather than a bucket.
     pub fn watch(&self, relative: &[u8], dir: ObjectId) {
         let Some(tree) = self.side.tree() else {
             return;
@@ -41,7 +41,7 @@ impl Origin {
         }
     }
 
-    /// Compares entries of which the kernel tells, until the pool is removed.
+    /// Compares the entries that the kernel's events name, until the pool is removed.
     pub fn notice_for_ever(&self) {
         let Some(queue) = &self.watches.queue else {
             return;
@@ -59,13 +59,13 @@ impl Origin {
                 self.watches.take(queue, &mut pending);
             }
             let began = Instant::now();
-            // The entries of a removed directory are removed first.
+            // The deepest directories first: a removed directory can go only after its entries.
             let depth = |dir: &ObjectId| self.relative_of(*dir).map_or(0, |at| at.len());
             let mut dirs: Vec<ObjectId> = pending.keys().copied().collect();
             dirs.sort_by_cached_key(|dir| Reverse(depth(dir)));
             for dir in dirs {
                 let mut names = pending.remove(&dir).unwrap_or_default();
-                // Failures are left to the next turn.
+                // After a failure, the next turn compares the directory.
                 if self.compare_names(dir, &mut names).is_ok() && !names.is_empty() {
                     pending.insert(dir, names);
                 }
@@ -74,7 +74,7 @@ impl Origin {
         }
     }
 
-    /// Compares entries of a directory; those that have to wait stay in `names`.
+    /// Compares entries of a directory. Those that have to be compared again stay in `names`.
     fn compare_names(&self, dir: ObjectId, names: &mut HashSet<Vec<u8>>) -> Result<()> {
         if self.inode(dir)?.origin.state != OriginState::Archived {
             names.clear();

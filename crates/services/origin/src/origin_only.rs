@@ -1,7 +1,7 @@
-//! Entries of the pool's directories that are at the origin only (mode `off`): programs use the
-//! origin's own files, past this service. Objects in the pool stand for their names, so that a
-//! listing shows all; before it begins, the process asks this service to make them agree with the
-//! origin.
+//! Directory entries that are at the origin only (mode `off`): programs use the origin's own files,
+//! and the service isn't involved. The pool has objects that stand for their names, so that a
+//! listing is complete. Before a process lists such a directory, the service makes these objects
+//! agree with the origin.
 
 use crate::service::Origin;
 use crate::side::below;
@@ -15,7 +15,7 @@ use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 
 impl Origin {
-    /// Whether an object of this kind (S_IFMT) is at the origin only.
+    /// Whether objects of this kind (S_IFMT) at this path are at the origin only.
     pub fn is_origin_only(&self, relative: &[u8], kind: u32) -> bool {
         let path = self.pool_path(relative);
         let mode = match kind {
@@ -25,7 +25,7 @@ impl Origin {
         mode == OriginMode::Off
     }
 
-    /// Makes the pool show the entries of a directory that are at the origin only.
+    /// Makes the pool's objects for a directory's origin-only entries agree with the origin.
     ///
     /// # Errors
     /// Errors of listing the directory at the origin, and of making objects in the pool.
@@ -46,7 +46,7 @@ impl Origin {
         if !self.compare_origin_only(dir, &relative)? {
             return Ok(());
         }
-        // The directory's time is the origin's, as far as the pool hasn't changed it.
+        // Unless the pool has changed the directory, it gets the origin's time.
         let mtime = if is_clean {
             pool_time(there.mtime)
         } else {
@@ -71,7 +71,7 @@ impl Origin {
         Ok(())
     }
 
-    /// Whether something has changed in the pool.
+    /// Adds and removes objects of the pool. Returns whether any was changed.
     fn compare_origin_only(&self, dir: ObjectId, relative: &[u8]) -> Result<bool> {
         let mut there = self.kinds(relative)?;
         let mut has_changed = false;
@@ -106,7 +106,7 @@ impl Origin {
         Ok(has_changed)
     }
 
-    /// Names and kinds (S_IFMT) of a directory's entries at the origin.
+    /// Returns the names and kinds (S_IFMT) of a directory's entries at the origin.
     fn kinds(&self, relative: &[u8]) -> Result<HashMap<Vec<u8>, u32>> {
         let mut kinds = HashMap::new();
         let tree = self.side.tree().ok_or(Errno::OPNOTSUPP)?;
@@ -117,7 +117,7 @@ impl Origin {
                 continue;
             }
             let kind = match entry.file_type() {
-                // A file system whose listings don't contain types.
+                // Listings of this file system lack types.
                 FileType::Unknown => match self.side.look(&below(relative, name))? {
                     Some(meta) => meta.kind(),
                     // Removed meanwhile.

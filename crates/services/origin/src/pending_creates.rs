@@ -1,23 +1,24 @@
-//! Names that the service makes by renaming and linking: the origin has them first, then the pool.
-//! A scan of the origin that finds such a name in between doesn't take it for one made by others.
+//! Names that the service makes by renaming and linking, first at the origin, then in the pool. If
+//! a check of the origin meets such a name before the pool has it, the check doesn't take it for a
+//! name made by others.
 
 use forebay_posix::ObjectId;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A name in a directory of the pool.
+/// A name in a directory of the pool, which has this id.
 type Name = (u64, Vec<u8>);
 
-/// The names, each with the number of threads that make it.
+/// The names that are being made, each with the number of threads that make it.
 #[derive(Default)]
 pub struct PendingCreates {
     names: Mutex<HashMap<Name, usize>>,
-    /// Number of threads that make one: usually none, and then no search is needed.
+    /// Number of threads that make a name. Usually 0, so that no search is needed.
     count: AtomicUsize,
 }
 
-/// A name that is being made, until this is dropped.
+/// A name that is being made until this is dropped.
 pub struct Made<'m> {
     pending_creates: &'m PendingCreates,
     name: Name,
@@ -28,8 +29,8 @@ impl PendingCreates {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a name is being made. It is in the pool, or not at the origin, when the result
-    /// is dropped.
+    /// Records that a name is being made. The caller drops the result when the pool has the name,
+    /// or the origin hasn't.
     pub fn begin(&self, dir: ObjectId, name: &[u8]) -> Made<'_> {
         let name = (dir.0, name.to_vec());
         self.count.fetch_add(1, SeqCst);

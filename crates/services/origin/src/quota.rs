@@ -1,13 +1,14 @@
-//! The quota of a pool's origin: grants to all nodes, which never exceed it together.
+//! The quota of a pool's origin. Each node gets a grant; the grants together never exceed the
+//! quota.
 //!
-//! Two amounts count against the limits: the content of the origin when the pool starts (`base`),
-//! and the usage of all nodes (`used`, which includes what isn't written back yet). A node whose
-//! operation finds nothing left asks, and waits: all unused grants are taken back, the node gets
-//! what it needs, and the rest is shared out again. EDQUOT is told only if all that is left is too
-//! little.
+//! Two amounts count against the limits: the content of the origin when the pool started (`base`),
+//! and the usage of all nodes (`used`), which includes changes that aren't written back yet. If an
+//! operation would exceed its node's grant, the node sends a request and waits. The service takes
+//! all unused grants back, gives that node the amount it needs, and shares out the rest. EDQUOT is
+//! returned only if the quota's total rest is too small.
 //!
-//! A node that can't be reached keeps its grant. Changes that others make at the origin are added
-//! to `base` when the pool notices them; they are never refused.
+//! A node that can't be reached keeps its grant. Changes by others at the origin are added to
+//! `base` when the pool notices them; they are never refused.
 
 use forebay_client::origin::{Quota as Limits, QuotaStatus};
 use forebay_posix::Fs;
@@ -21,24 +22,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The file in which limits and usage outlive the service.
+/// Name of the file in which limits and usage outlive the service.
 const NAME: &str = "quota.json";
-/// How long a node that couldn't be reached isn't asked again: other nodes would wait for it.
+/// Time for which an unreachable node gets no further request: other nodes would wait for it.
 const UNREACHABLE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Stands for no limit: far from overflow.
+/// Amount that stands for no limit. Small enough for sums that don't overflow.
 const ENDLESS: i64 = i64::MAX / 4;
-/// A grant that allows nothing, also to a node whose usage is negative, because it has removed
-/// files that existed before the pool.
+/// A grant that allows nothing. Usage can be negative, when a node has removed files that existed
+/// before the pool; so 0 wouldn't do.
 const NOTHING: Amount = (-ENDLESS, -ENDLESS);
 
-/// The content of the file.
+/// Content of the quota's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
     bytes: Option<u64>,
     files: Option<u64>,
-    /// Usage at the origin when the pool started, changed by what others did there since.
+    /// Usage at the origin when the pool started, adjusted by others' changes since then.
     base: Amount,
-    /// Used by all nodes when this was written.
+    /// Usage of all nodes when the file was written.
     used: Amount,
 }
 
@@ -47,13 +48,13 @@ struct State {
     kept: Kept,
     /// Last known usage and grant of each node.
     nodes: HashMap<u32, (Amount, Amount)>,
-    /// Nodes that couldn't be reached, and when.
+    /// Nodes that couldn't be reached, and the times of the attempts.
     unreachable: HashMap<u32, Instant>,
-    /// The content of the file, if it is known.
+    /// The content of the file as last written. None: not yet written by this service.
     noted: Option<Kept>,
 }
 
-/// The quota; none if the pool has none.
+/// The quota of the origin. `state` is None in a pool without a quota.
 pub struct Quota {
     file: PathBuf,
     state: Mutex<Option<State>>,
@@ -73,14 +74,15 @@ fn amount(bytes: u64, files: u64) -> Amount {
 }
 
 impl Kept {
-    /// The amount that all nodes together may use.
+    /// Returns the amount that all nodes together may use.
     fn budget(&self) -> Amount {
         let limit = |most: Option<u64>| most.unwrap_or(u64::MAX);
         minus(amount(limit(self.bytes), limit(self.files)), self.base)
     }
 }
 
-/// The shares of `free` for `n` nodes, of which `first` needs `wanted` first. No share is negative.
+/// Divides `free` among `n` nodes. Node `first` gets `wanted` before the rest is divided evenly. No
+/// share is negative.
 fn shares(free: i64, n: usize, first: usize, wanted: i64) -> Vec<i64> {
     let wanted = wanted.clamp(0, free.max(0));
     let rest = (free - wanted).max(0);
@@ -97,11 +99,11 @@ fn shares(free: i64, n: usize, first: usize, wanted: i64) -> Vec<i64> {
 }
 
 impl Quota {
-    /// Reads the state that an earlier service has left in `dir`; `limits` are those of the pool's
-    /// start. `is_new`: this node has begun to count from zero.
+    /// Reads the state that an earlier service has left in `dir`. `limits`: those of the pool's
+    /// start. `is_new`: this node's usage counter has started from zero.
     ///
     /// # Errors
-    /// There is something that can't be read.
+    /// The file exists but can't be read.
     pub fn load(dir: &Path, limits: Option<&Limits>, is_new: bool) -> std::io::Result<Quota> {
         let file = dir.join(NAME);
         let Some(limits) = limits else {
@@ -146,7 +148,7 @@ impl Quota {
         std::fs::rename(&part, &self.file)
     }
 
-    /// Others have changed the origin's usage by this much, as far as the stores don't count it.
+    /// Adds to `base` a change of the origin's usage that the nodes' stores don't count.
     pub fn others(&self, bytes: i64, files: i64) {
         if let Some(state) = self.state().as_mut() {
             state.kept.base = plus(state.kept.base, (bytes, files));
@@ -157,10 +159,10 @@ impl Quota {
         self.state().is_some()
     }
 
-    /// A node needs this many bytes and files. `fs`: access to all nodes.
+    /// Makes sure that a node may use this many more bytes and files. `fs`: access to all nodes.
     ///
     /// # Errors
-    /// EDQUOT: there aren't as many left.
+    /// EDQUOT: the quota's rest is smaller.
     pub fn grant(&self, fs: &Fs, node: u32, (bytes, files): (u64, u64)) -> Result<()> {
         let mut state = self.state();
         let Some(state) = state.as_mut() else {
@@ -170,7 +172,7 @@ impl Quota {
         // The node has just sent a request, so it can be reached.
         state.unreachable.remove(&node);
         let (_, granted) = state.nodes.get(&node).copied().unwrap_or_default();
-        // Another one of that node has asked just before.
+        // An earlier request of that node may have raised its grant already.
         let used = state.exchange(fs, node, None)?;
         let left = minus(granted, used);
         if left.0 >= wanted.0 && left.1 >= wanted.1 {
@@ -180,10 +182,10 @@ impl Quota {
         }
     }
 
-    /// Sets other limits.
+    /// Sets new limits.
     ///
     /// # Errors
-    /// EOPNOTSUPP: the pool has none; the errors of writing the file.
+    /// EOPNOTSUPP: the pool has no quota. Errors of writing the file.
     pub fn set(&self, fs: &Fs, bytes: Option<u64>, files: Option<u64>) -> Result<()> {
         let mut state = self.state();
         let state = state.as_mut().ok_or(Errno::OPNOTSUPP)?;
@@ -195,7 +197,7 @@ impl Quota {
         let saved = self.save(&kept);
         saved.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         state.kept = kept;
-        // The quota may be exceeded: nodes that need more are told so.
+        // The new quota may be smaller than the usage: nodes that need more get EDQUOT.
         state.share_out(fs, 0, (0, 0))
     }
 
@@ -213,7 +215,8 @@ impl Quota {
         })
     }
 
-    /// Learns the usage of all nodes. No operation waits for this: a node may be slow to answer.
+    /// Reads the usage of all nodes. A node may be slow to reply, so the lock isn't held while
+    /// waiting.
     fn look(&self, fs: &Fs) {
         let is_unreachable =
             |node: u32| self.state().as_ref().is_none_or(|s| s.is_unreachable(node));
@@ -223,7 +226,7 @@ impl Quota {
             }
             let used = fs.cluster().exchange_quota(node, None);
             if let Some(state) = self.state().as_mut() {
-                // For a node that can't be reached, the last known usage counts.
+                // If a node can't be reached, its last known usage counts.
                 state.learn(node, used);
             }
         }
@@ -232,12 +235,12 @@ impl Quota {
         }
     }
 
-    /// Records usage for the next service.
+    /// Writes the current usage to the file, for the next service.
     pub fn note(&self, fs: &Fs) {
         self.look(fs);
         let mut state = self.state();
         if let Some(state) = state.as_mut() {
-            // A failure is retried with the next call.
+            // After a failure, the next call tries again.
             if state.noted != Some(state.kept) && self.save(&state.kept).is_ok() {
                 state.noted = Some(state.kept);
             }
@@ -252,14 +255,15 @@ impl State {
             .fold((0, 0), |all, (used, _)| plus(all, *used))
     }
 
-    /// Sets a node's grant, if one is given, and learns its usage.
+    /// Sets a node's grant, if `granted` is given. Returns the node's usage, and records it.
     fn exchange(&mut self, fs: &Fs, node: u32, granted: Option<Amount>) -> Result<Amount> {
         if self.is_unreachable(node) {
             return Err(Errno::HOSTDOWN);
         }
         let known = self.nodes.entry(node).or_default();
         if let Some(granted) = granted {
-            // Should the reply be lost, it may have either.
+            // If the reply is lost, the node may have the old or the new grant: the larger one is
+            // assumed.
             known.1 = (known.1.0.max(granted.0), known.1.1.max(granted.1));
         }
         let used = fs.cluster().exchange_quota(node, granted);
@@ -288,12 +292,12 @@ impl State {
         since.is_some_and(|since| since.elapsed() < UNREACHABLE_RETRY_INTERVAL)
     }
 
-    /// Distributes the rest of the quota; the node that needs it gets `wanted` first.
+    /// Takes all grants back and divides the rest of the quota. Node `needs` gets `wanted` first.
     fn share_out(&mut self, fs: &Fs, needs: u32, wanted: Amount) -> Result<()> {
         let (mut reached, mut left) = (Vec::new(), self.kept.budget());
         for node in fs.cluster().quota_nodes() {
-            // If the node uses less than was known, it may not use the difference again before it
-            // has its share: later charges ask, and wait.
+            // The node may use less than was last known. NOTHING keeps it from using the difference
+            // before it gets its share: meanwhile its operations send requests and wait.
             match self.exchange(fs, node, Some(NOTHING)) {
                 Ok(used) => {
                     reached.push((node, used));
@@ -310,7 +314,7 @@ impl State {
         let bytes = shares(left.0, reached.len().max(1), first, wanted.0);
         let files = shares(left.1, reached.len().max(1), first, wanted.1);
         for (i, (node, used)) in reached.into_iter().enumerate() {
-            // A node that can't be reached now has less than it might.
+            // If the node can't be reached now, its grant remains smaller than it could be.
             let _ = self.exchange(fs, node, Some(plus(used, (bytes[i], files[i]))));
         }
         let is_enough = |left: i64, wanted: i64| wanted <= 0 || wanted <= left;
@@ -359,7 +363,7 @@ mod tests {
         let kept = first.state().as_ref().map(|s| s.kept).unwrap();
         let used = (20, 2);
         first.save(&Kept { used, ..kept }).unwrap();
-        // A service that is replaced finds the nodes' counts; one after a loss of power doesn't.
+        // A replaced service finds the nodes' counts; a service after a loss of power doesn't.
         let next = Quota::load(&dir, Some(&limits), false).unwrap();
         assert_eq!(budget(&next).map(|b| b.0), Some(65));
         let after = Quota::load(&dir, Some(&limits), true).unwrap();

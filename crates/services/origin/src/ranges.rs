@@ -1,16 +1,16 @@
-//! Large files that programs read by ranges: blocks are fetched on demand, and ahead of sequential
-//! readers.
+//! Reading large files by ranges: blocks are fetched on demand, and ahead of sequential readers.
 //!
-//! Such a file stays released until all of it is there, then it is archived. Which blocks are there
-//! is known in memory only ([`Fill`]): a service that was restarted fetches them again, the same
-//! bytes over the same bytes. The bytes that a released file has in the pool are those of the
-//! version in its mark. Before that changes, they leave, or the object does: if the origin has
-//! another version, a new object gets the name, so that nobody ever reads a mixture. Programs that
-//! have the old one open keep what they have read, and get ESTALE for the rest.
+//! Such a file stays released until all its blocks are in the pool; then it is archived. The list
+//! of present blocks ([`Fill`]) is in memory only. A restarted service fetches blocks again, and
+//! writes the same bytes over the same bytes.
 //!
-//! A fill begins and ends while its thread works on the object; blocks are read without that, so
-//! that several come at the same time. A block is checked for the version before and after it is
-//! copied.
+//! The bytes that a released file has in the pool are those of the version in its mark. Before the
+//! mark gets another version, the bytes are removed, or a new object gets the file's name. So no
+//! reader ever gets a mixture of versions. A program that has the old object open can read the
+//! bytes it has fetched, and gets ESTALE for others.
+//!
+//! A thread that begins or ends a fill holds the object's lock. Blocks are fetched without it,
+//! several at a time; the origin's version is checked before and after a block is copied.
 
 use crate::bytes::Clean;
 use crate::copy_progress::errno;
@@ -29,25 +29,25 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Threads that read ahead, for all files together, and blocks that wait for them.
+/// Maximum number of threads that read ahead, and of blocks that wait for them, for all files.
 const AHEAD_THREADS: usize = 6;
 const MAX_QUEUED_BLOCKS: usize = 256;
-/// How often a reader in a full pool tries again, and after which pauses: a second in all.
+/// Maximum number of attempts of a reader in a full pool, and the pause between two. In all 1 s.
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Bytes that a reader in a full pool frees at least.
+/// Minimum number of bytes that a reader in a full pool evicts.
 const ROOM_AT_LEAST: u64 = 8 * BLOCK;
-/// How often a reader begins again because its fill has ended.
+/// Maximum number of times that a reader starts again because its fill has ended.
 const ATTEMPTS: usize = 100;
 
-/// Bytes of a block that one thread copies, if the block is all that a program waits for.
+/// Number of bytes of a block that one thread copies if a program waits for this block only.
 const PIECE: u64 = BLOCK / THREADS as u64;
 
 fn plain(e: Errno) -> Failed {
     (e, String::new())
 }
 
-/// The files that a fetch by ranges works on.
+/// A file that is fetched by ranges.
 struct Source<'f> {
     id: ObjectId,
     fill: &'f Arc<Fill>,
@@ -55,12 +55,12 @@ struct Source<'f> {
 }
 
 impl Origin {
-    /// Fetches a range of a file, which is open for reading and has had this name. Returns the
-    /// reply to [`forebay_client::origin::Request::Range`].
+    /// Fetches a range of a file that is open for reading. `name`: a name that the file has, or has
+    /// had. Returns the reply to [`forebay_client::origin::Request::Range`].
     ///
     /// # Errors
-    /// The errno, and what failed. ESTALE: the origin has another version. ENOSPC: the pool is
-    /// full, also without what can be evicted.
+    /// The errno, and what failed. ESTALE: the origin has another version. ENOSPC: the pool is full
+    /// even after evicting what can be evicted.
     pub fn bring_range(
         self: &Arc<Self>,
         id: ObjectId,
@@ -88,8 +88,8 @@ impl Origin {
         name: Name<'_>,
         (at, length): (u64, u64),
     ) -> std::result::Result<String, Failed> {
-        // The path of the last attempt, if the origin had something else there: a directory above
-        // may have been renamed meanwhile.
+        // The path of the last attempt, if the origin had no file or another version there. A
+        // second attempt is made if the path differs now: a directory above may have been renamed.
         let mut other = None;
         for _ in 0..ATTEMPTS {
             let (fill, relative) = {
@@ -124,7 +124,8 @@ impl Origin {
                 fill: &fill,
                 relative: &relative,
             };
-            // At the beginning of a file, the first block comes alone: perhaps no more is read.
+            // At the beginning of a file, the first block is fetched before others are read ahead:
+            // maybe the program reads no more.
             if first > 0 {
                 self.read_ahead(&source, (first, end));
             }
@@ -143,7 +144,7 @@ impl Origin {
                 self.read_ahead(&source, (first, end));
             }
             if fill.is_complete() {
-                // If this fails, it is tried again with the next range.
+                // A failure is ignored: the next range tries again.
                 let _ = self.complete(&source);
             }
             return Ok(fill.number.to_string());
@@ -176,8 +177,8 @@ impl Origin {
             .begin(id, (inode.size, blocks), inode.origin.print)
     }
 
-    /// The fill of a released file, on which this thread works; a new one if there is none. If the
-    /// file has just been opened, the origin's version is checked.
+    /// Returns the fill of a released file, after beginning one if there is none. If the file has
+    /// just been opened, the origin's version is checked. The caller holds the object's lock.
     fn fill_for(
         &self,
         id: ObjectId,
@@ -199,7 +200,8 @@ impl Origin {
             return known.map_or_else(|| self.begin_fill(id, &inode).map_err(plain), Ok);
         }
         if !was_opened {
-            // The bytes that the program has read were fetched by a service that has died.
+            // The program's earlier blocks were fetched by a service that has died, in another
+            // version.
             return Err(self.has_changed_meanwhile(relative));
         }
         self.renew(id, relative, &inode, &there)
@@ -211,12 +213,13 @@ impl Origin {
         self.begin_fill(id, &inode).map_err(plain)
     }
 
-    /// The origin has another version of a released file, on which this thread works while it holds
-    /// the paths. The object stands for that version from now on; if it has bytes of the old one,
-    /// another object takes its place.
+    /// Makes a released file stand for `there`, a new version at the origin. If the object has
+    /// bytes of the old version, a new object gets its name instead. The caller holds the object's
+    /// lock and the paths.
     ///
     /// # Errors
-    /// ESTALE: another object has the name now. Errors of making it.
+    /// ESTALE: the object doesn't stand for the new version; another object may have its name now.
+    /// Errors of making that object.
     pub fn renew(&self, id: ObjectId, relative: &[u8], inode: &Inode, there: &Meta) -> Result<()> {
         if !there.is_file() {
             return Err(Errno::STALE);
@@ -231,14 +234,14 @@ impl Origin {
         Err(Errno::STALE)
     }
 
-    /// Gives the name of an object of the pool to a new object, which stands for the origin's
-    /// version.
+    /// Gives the name of an object of the pool to a new object, which stands for the version at the
+    /// origin.
     fn replace(&self, relative: &[u8], there: &Meta) -> Result<()> {
         let (above, name) = split(relative);
         let dir = ObjectId(self.fs.stat(&self.pool_path(above), true)?.ino);
         let mtime = self.inode(dir)?.mtime;
         let cluster = self.fs.cluster();
-        // A check of the directory removes what a death leaves: the origin doesn't have that name.
+        // Removes a temporary name that a service left when it died.
         let part = part_name(name);
         if let Some(left) = cluster.lookup(dir, &part)? {
             self.change_pool(|epoch| cluster.unlink(dir, &part, Some(left), epoch))?;
@@ -247,7 +250,7 @@ impl Origin {
         self.make_stub(dir, &part, relative, there)?;
         let (from, to) = ((dir, &part[..]), (dir, name));
         self.change_pool(|epoch| cluster.rename(from, to, RenameMode::Replace, epoch))?;
-        // Getting another name was no change of its content.
+        // Renaming has set the new object's change time, but isn't a change to write back.
         if let Some(new) = cluster.lookup(dir, name)? {
             let _working = self.object_locks.begin(new.id);
             let inode = self.inode(new.id)?;
@@ -262,7 +265,7 @@ impl Origin {
         cluster.set_attr(dir, &set)
     }
 
-    /// Fetches the missing ones of these blocks. False: the fill has ended.
+    /// Fetches those of these blocks that are missing. Returns false if the fill has ended.
     fn bring_blocks(&self, source: &Source<'_>, range: (u64, u64)) -> Result<bool> {
         loop {
             let (blocks, version) = match source.fill.claim(range) {
@@ -290,7 +293,7 @@ impl Origin {
         }
     }
 
-    /// Copies a block in, which was claimed: one piece of these bytes by each thread.
+    /// Copies a claimed block into the pool. Each thread copies `piece` bytes at a time.
     fn fetch_block(&self, source: &Source<'_>, block: u64, version: u64, piece: u64) -> Result<()> {
         let from = self.side.open(source.relative, false)?;
         let before = self.side.comparable(from.meta()?);
@@ -315,7 +318,8 @@ impl Origin {
             .step_by(piece as usize)
             .map(|at| (at, (at + piece).min(end)))
             .collect();
-        // Memory returns what was written; a disk is read back for verification.
+        // Files media are read back for verification; memory isn't, since it returns what was
+        // written.
         let verify = self.pool.config().has_files();
         let is_version = |there: &Meta| print(&self.side.comparable(*there)) == version;
         let done = Mutex::new(Ok(0));
@@ -363,7 +367,7 @@ impl Origin {
             ahead.threads += 1;
         }
         if ahead.threads == 0 {
-            // Programs read these blocks themselves.
+            // No thread could be started: programs fetch these blocks when they read them.
             for job in ahead.queue.drain(..) {
                 job.fill.unqueue(&[job.block]);
             }
@@ -386,7 +390,7 @@ impl Origin {
                 fill: &job.fill,
                 relative: &job.relative,
             };
-            // A process that needs the block gets the error.
+            // An error is ignored here: a process that reads the block tries again, and gets it.
             let is_there = self.fetch_block(&source, job.block, version, BLOCK).is_ok();
             if job.fill.came(job.block, is_there) {
                 let _ = self.complete(&source);
@@ -394,7 +398,8 @@ impl Origin {
         }
     }
 
-    /// All blocks are present: the file is archived.
+    /// Marks a file as archived if all its blocks are present. Takes the paths and the object's
+    /// lock.
     fn complete(&self, source: &Source<'_>) -> Result<()> {
         let _held = self.paths();
         let _working = self.object_locks.begin(source.id);
@@ -405,7 +410,7 @@ impl Origin {
         self.complete_held(source)
     }
 
-    /// As [`Origin::complete`], for a file on which this thread works.
+    /// As [`Origin::complete`], for a caller that holds the object's lock and the paths.
     fn complete_held(&self, source: &Source<'_>) -> Result<()> {
         let id = source.id;
         let is_current = self.ranges.of(id);
@@ -424,7 +429,7 @@ impl Origin {
         if is_clean(&inode) {
             self.set_clean(id, inode.ctime, mark, SetAttr::default())?
         } else {
-            // The pool's attributes have changed, and aren't at the origin yet.
+            // The pool's attributes have changed; writing them back is still to be done.
             self.set_mark(id, mark)?
         }
         self.ledger.fetched.add(1, 0);
@@ -432,12 +437,12 @@ impl Origin {
         Ok(())
     }
 
-    /// Fetches the missing blocks of a released file. The caller has locked the object
-    /// (`object_locks`) and the paths. False: none of the file's blocks is in the pool, and no
-    /// process reads it by ranges.
+    /// Fetches the missing blocks of a released file. Returns false if none of its blocks is in the
+    /// pool and no process reads it by ranges. The caller holds the object's lock and the paths.
     ///
     /// # Errors
-    /// Errors of reading it. ESTALE: the origin has another version, which has the name now.
+    /// Errors of reading the file. ESTALE: the origin has another version, and another object may
+    /// have the file's name.
     pub fn bring_rest(&self, id: ObjectId, relative: &[u8]) -> Result<bool> {
         let inode = self.inode(id)?;
         let known = self.ranges.of(id);
@@ -461,7 +466,7 @@ impl Origin {
         let all = (0, fill.size.div_ceil(BLOCK));
         match self.bring_blocks(&source, all) {
             Ok(true) => self.complete_held(&source).map(|()| true),
-            // Only a thread that works on the file ends its fill.
+            // Impossible otherwise: a fill is ended only by a holder of the object's lock.
             Ok(false) => Err(Errno::BUSY),
             Err(Errno::STALE) => {
                 let there = self.side.meta(relative)?;
@@ -472,8 +477,9 @@ impl Origin {
         }
     }
 
-    /// Before a file, on which this thread works, loses its last name: makes it readable for a
-    /// process that reads it by ranges. A failure concerns that process.
+    /// Fetches the rest of a file that is about to lose its last name, if a process reads it by
+    /// ranges. Failures are ignored: only that process will notice. The caller holds the object's
+    /// lock.
     pub fn keep_readable(&self, id: ObjectId, relative: &[u8], inode: &Inode) {
         let is_partial = inode.is_file() && inode.origin.is_released();
         if is_partial && inode.nlink == 1 && self.ranges.of(id).is_some() {
@@ -484,8 +490,8 @@ impl Origin {
         }
     }
 
-    /// Removes the bytes of a released file, on which this thread works, from the pool: false if a
-    /// process has it open.
+    /// Removes the bytes of a released file from the pool. Returns false if a process has the file
+    /// open. The caller holds the object's lock.
     pub fn release_part(&self, clean: &Clean, inode: &Inode) -> Result<bool> {
         let id = clean.id;
         if self.fs.cluster().is_open(id)? {
@@ -497,7 +503,7 @@ impl Origin {
             }
             self.ranges.end(id);
         }
-        // A process that opens it from here on asks this service first, and waits.
+        // A process that opens the file from here on asks this service first, and waits.
         let entry = Entry {
             id,
             kind: libc::S_IFREG,
@@ -510,7 +516,8 @@ impl Origin {
         Ok(true)
     }
 
-    /// Forgets fills of files that were removed, or of which no block is present.
+    /// Removes fills of files that were removed, and fills without present blocks of files that no
+    /// process has open.
     pub fn forget_fills(&self) {
         for (id, fill) in self.ranges.all() {
             let is_gone = self.inode(id).err() == Some(Errno::NOENT);
@@ -531,7 +538,7 @@ impl Origin {
     }
 }
 
-/// Bytes that a released file has in the pool.
+/// Returns the number of bytes that a released file has in the pool.
 pub fn part_here(inode: &Inode) -> u64 {
     inode.pages * PAGE as u64
 }

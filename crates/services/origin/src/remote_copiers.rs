@@ -1,7 +1,7 @@
-//! A service's knowledge of the other nodes' copiers ([`copier`](crate::copier)).
+//! The service's table of the other nodes' copiers ([`copier`](crate::copier)).
 //!
-//! The nodes that were given orders are kept in a file of the node's directory, so that the next
-//! service stops them.
+//! A file in the node's directory lists the nodes that were given orders, so that the next service
+//! stops their copiers.
 
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use std::collections::{BTreeSet, HashMap};
@@ -10,45 +10,45 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The file's name.
+/// Name of the list in the node's directory.
 const NAME: &str = "origin-copiers.json";
-/// How long a copier that has failed isn't used.
+/// Time for which a failed copier isn't used.
 const REST: Duration = Duration::from_secs(60);
 
-/// The other nodes' copiers.
+/// The copiers of the other nodes.
 pub struct Copiers {
     file: PathBuf,
     state: Mutex<State>,
-    /// The number of this service.
+    /// The number in this service's orders.
     pub service: AtomicU64,
-    /// Bytes that they have copied.
+    /// Number of bytes that the copiers have copied.
     pub bytes: AtomicU64,
 }
 
-/// The nodes with copiers.
+/// The state of the other nodes' copiers.
 #[derive(Default)]
 pub struct State {
-    /// Nodes that were given orders, as the file has them.
+    /// Nodes that were given orders; the content of the file.
     used: BTreeSet<u32>,
-    /// Nodes that may still carry orders of an earlier number out.
+    /// Nodes whose copiers may still carry out orders with an earlier number.
     pub unstopped: BTreeSet<u32>,
-    /// Nodes that have failed, and when.
+    /// Nodes whose copiers have failed, and the times of the failures.
     pub failed: HashMap<u32, Instant>,
-    /// Nodes that see the service's writes to the origin.
+    /// Nodes that see the files which the service makes at the origin.
     pub writers: BTreeSet<u32>,
 }
 
-/// A number that is higher than those before, also of earlier services: nanoseconds since 1970.
+/// Returns a number higher than all before, even those of earlier services: nanoseconds since 1970.
 pub fn number() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_nanos() as u64)
 }
 
 impl Copiers {
-    /// The copiers that the service of the node in `dir` uses.
+    /// Reads which copiers earlier services of the node in `dir` have used.
     ///
     /// # Errors
-    /// If there is a list of them that can't be read.
+    /// The list exists but can't be read.
     pub fn load(dir: &Path) -> std::io::Result<Copiers> {
         let file = dir.join(NAME);
         let used: BTreeSet<u32> = match untrusted::read(&file, Links::Refuse, MAX_SETTINGS) {
@@ -72,7 +72,7 @@ impl Copiers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a node is given orders, before the first one.
+    /// Records that a node is about to be given its first order.
     ///
     /// # Errors
     /// Errors of writing the file.

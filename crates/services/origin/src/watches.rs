@@ -1,4 +1,4 @@
-//! The origin's directories that the kernel watches for this service, and its events.
+//! The directories of the origin that the kernel watches for the service, and the kernel's events.
 
 use forebay_posix::ObjectId;
 use forebay_staging::is_part;
@@ -9,23 +9,24 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Maximum number of names of one directory that wait to be compared. Further ones are dropped: the
-/// next look at the whole directory ([`crate::external_changes`]) finds their changes.
+/// Maximum number of names of one directory that wait to be compared. Further names are dropped:
+/// the next check of the whole directory ([`crate::external_changes`]) finds their changes.
 const NAMES: usize = 4096;
 /// Size of the buffer for events. Bytes.
 const BUFFER: usize = 64 << 10;
 
-/// The directories that are watched.
+/// The watched directories of the origin.
 pub struct Watches {
-    /// None: the kernel provides no more.
+    /// The inotify(7) queue. None: the kernel gives this process no more queues.
     pub queue: Option<OwnedFd>,
-    /// The pool's directories by the kernel's numbers of watches.
+    /// The pool's directories by the kernel's watch descriptors.
     dirs: Mutex<HashMap<i32, ObjectId>>,
-    /// Their number: adding one waits for the origin, with the lock held.
+    /// Number of `dirs`, to be read without the lock, which is held while a watch waits for the
+    /// origin.
     count: AtomicU64,
 }
 
-/// Names by directory that have to be compared.
+/// Names that have to be compared, by directory.
 pub type Pending = HashMap<ObjectId, HashSet<Vec<u8>>>;
 
 impl Watches {
@@ -42,7 +43,7 @@ impl Watches {
     }
 
     /// Watches a directory of the origin, which is `dir` in the pool. `path` leads to it from this
-    /// process. Changes that the kernel doesn't report are found by comparing.
+    /// process. If the kernel refuses, checks of the whole directory find its changes.
     pub fn watch(&self, path: &[u8], dir: ObjectId) {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE
@@ -50,7 +51,7 @@ impl Watches {
             | WatchFlags::MODIFY
             | WatchFlags::MOVE
             | WatchFlags::ONLYDIR;
-        // Held meanwhile: an event of it isn't looked up before it is known.
+        // Locked until the watch is in the table: so its first event finds it there.
         let mut dirs = self.dirs();
         let watch = self
             .queue
@@ -62,17 +63,17 @@ impl Watches {
         }
     }
 
-    /// Number of directories that are watched. Doesn't wait.
+    /// Number of watched directories. Doesn't block.
     pub fn watched(&self) -> u64 {
         self.count.load(Relaxed)
     }
 
-    /// Adds the entries of all events that have come.
+    /// Reads all events that have arrived, and adds the names of their entries to `pending`.
     pub fn take(&self, queue: &OwnedFd, pending: &mut Pending) {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(queue, &mut buffer);
         let mut dirs = self.dirs();
-        // EAGAIN: there are no more.
+        // EAGAIN ends the loop: no further event has arrived.
         while let Ok(event) = reader.next() {
             if event.events().contains(ReadFlags::IGNORED) {
                 dirs.remove(&event.wd());
