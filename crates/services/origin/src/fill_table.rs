@@ -1,4 +1,5 @@
-//! The fills of all files that are read by ranges ([`Fill`]), and the blocks to be read ahead.
+//! The table of the fills of all files that are read by ranges ([`Fill`]), and the queue of blocks
+//! to be read ahead.
 
 use crate::fill::Fill;
 use forebay_posix::ObjectId;
@@ -7,21 +8,21 @@ use rustix::io::Result;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The fills, and the blocks to be read ahead.
+/// The fills by file, and the queue of blocks to be read ahead.
 #[derive(Default)]
 pub struct Ranges {
     fills: Mutex<HashMap<u64, Arc<Fill>>>,
     pub ahead: Mutex<Ahead>,
 }
 
-/// The blocks to be read ahead, and the threads that do it.
+/// The queue of blocks to be read ahead, and the number of threads that read them.
 #[derive(Default)]
 pub struct Ahead {
     pub queue: VecDeque<Job>,
     pub threads: usize,
 }
 
-/// A block to be read ahead, of a file that had this path.
+/// A block to be read ahead. `relative`: a path that its file has, or has had.
 pub struct Job {
     pub id: ObjectId,
     pub fill: Arc<Fill>,
@@ -29,18 +30,18 @@ pub struct Job {
     pub block: u64,
 }
 
-/// The value of a mutex.
+/// Locks a mutex, also after a panic of another thread.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ranges {
-    /// The fill of a file.
+    /// Returns the fill of a file, if it has one.
     pub fn of(&self, id: ObjectId) -> Option<Arc<Fill>> {
         lock(&self.fills).get(&id.0).cloned()
     }
 
-    /// All files that have a fill.
+    /// Returns all files that have a fill.
     pub fn all(&self) -> Vec<(ObjectId, Arc<Fill>)> {
         let fills = lock(&self.fills);
         let fills = fills.iter();
@@ -49,8 +50,8 @@ impl Ranges {
             .collect()
     }
 
-    /// A new fill of a file of this size and number of blocks, of which none is present. The caller
-    /// works on it.
+    /// Begins a fill of a file of this size and number of blocks. None of the blocks is present.
+    /// The caller holds the object's lock.
     ///
     /// # Errors
     /// Errors of getrandom(2).
@@ -68,13 +69,13 @@ impl Ranges {
         Ok(fill)
     }
 
-    /// Whether blocks of the file are in the pool, or come.
+    /// Whether blocks of the file are in the pool or are being read.
     pub fn has_any(&self, id: ObjectId) -> bool {
         self.of(id).is_some_and(|fill| fill.has_any())
     }
 
-    /// Called when the file's mark becomes `mark`: ends the file's fill, unless it stays released.
-    /// Waits for blocks that are being read. The caller holds the object's lock.
+    /// Called when the file's mark becomes `mark`: ends the file's fill, unless the file stays
+    /// released. Waits for blocks that are being read. The caller holds the object's lock.
     pub fn is_marked(&self, id: ObjectId, mark: &OriginMark) {
         if mark.is_released() {
             if let Some(fill) = self.of(id) {
@@ -85,7 +86,7 @@ impl Ranges {
         }
     }
 
-    /// Ends the fill of a file, once no block is being read.
+    /// Removes and ends the fill of a file. Waits until no block is being read.
     pub fn end(&self, id: ObjectId) {
         let fill = lock(&self.fills).remove(&id.0);
         if let Some(fill) = fill {
@@ -93,7 +94,7 @@ impl Ranges {
         }
     }
 
-    /// No block of the file is read while the result exists.
+    /// Pauses the file's fill: no block of the file is read while the result exists.
     pub fn pause(&self, id: ObjectId) -> Pause {
         let fill = self.of(id);
         if let Some(fill) = &fill {

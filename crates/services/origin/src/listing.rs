@@ -1,5 +1,4 @@
-//! Bringing the entries of a directory in: each becomes an object that stands for one of the
-//! origin.
+//! Fetching the entries of a directory: the pool gets an object for each entry at the origin.
 
 use crate::service::{Origin, THREADS};
 use crate::side::{attributes, attributes_of, below, print, print_of_names};
@@ -12,14 +11,14 @@ use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of attempts to make an entry while names change.
+/// Maximum number of attempts to make an entry while other names change.
 const ATTEMPTS: usize = 100;
 
 impl Origin {
-    /// The path at the origin of a directory of the pool.
+    /// Returns the path at the origin of a directory of the pool.
     ///
     /// # Errors
-    /// ENOENT: it was removed. EXDEV: the origin isn't behind it.
+    /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root.
     pub fn relative_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
         let path = self.fs.cluster().path_of(dir)?;
         let relative = self.config.relative(&path).ok_or(Errno::XDEV)?;
@@ -38,9 +37,10 @@ impl Origin {
             return Ok(());
         }
         self.watch(&relative, dir);
-        // A change during the listing is found by the next check.
+        // If the directory changes during the listing, its version differs from this one, so that
+        // the next check compares it.
         let before = if self.side.is_object_store() {
-            // Directories have no versions.
+            // A bucket's directories have no versions.
             inode.origin.print.max(1)
         } else {
             print_of_names(&self.side.meta(&relative)?)
@@ -58,7 +58,7 @@ impl Origin {
         } else {
             inode.origin.synced
         };
-        // Making them has changed it.
+        // Making the entries has changed the directory's time.
         let set = SetAttr {
             mtime: Some(inode.mtime),
             ..SetAttr::default()
@@ -74,8 +74,8 @@ impl Origin {
         )
     }
 
-    /// Makes objects for those entries of a directory of the origin that the pool hasn't. The
-    /// origin's names.
+    /// Makes objects for those entries of a directory of the origin that the pool lacks. Returns
+    /// all names that the directory has at the origin.
     pub fn add_missing(&self, dir: ObjectId, relative: &[u8]) -> Result<Vec<Vec<u8>>> {
         let is_new = |name: &[u8]| {
             self.moved.fetch_add(1, Relaxed);
@@ -86,7 +86,7 @@ impl Origin {
         }
         let mut names = self.side.list(relative)?;
         if names.iter().any(|name| is_part(name)) {
-            // Parts that a service left when it died.
+            // Temporary files that a service left when it died.
             sweep_parts(&*self.side, relative, None);
         }
         names.retain(|name| !is_part(name));
@@ -104,7 +104,8 @@ impl Origin {
         }
     }
 
-    /// Makes objects for those entries of a directory of a bucket that the pool hasn't. All names.
+    /// Makes objects for those entries of a bucket's directory that the pool lacks. Returns all
+    /// names that the directory has there.
     pub fn add_objects(
         &self,
         dir: ObjectId,
@@ -136,8 +137,9 @@ impl Origin {
 
     pub fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {
         let cluster = self.fs.cluster();
-        // The pool first: what is removed goes from the origin first. A new entry comes to the
-        // origin first, and is looked at before and afterwards.
+        // The pool is searched first, then the origin. A removal begins at the origin, so an entry
+        // that the pool has lost isn't found there either. For an entry that the service is making,
+        // the table is checked before and after the look-up.
         if self.pending_creates.is_made(dir, name) || cluster.lookup(dir, name)?.is_some() {
             return Ok(());
         }
@@ -151,13 +153,13 @@ impl Origin {
         self.make_stub(dir, name, &at, &meta).map(|_| ())
     }
 
-    /// Makes the object that stands for one of the origin. False: there is one of this name, or it
-    /// is of a kind that isn't shown.
+    /// Makes the object that stands for one of the origin. Returns false if the pool has an object
+    /// of that name, or if objects of that kind aren't shown.
     pub fn make_stub(&self, dir: ObjectId, name: &[u8], at: &[u8], meta: &Meta) -> Result<bool> {
         let target = match meta.kind() {
             libc::S_IFLNK => self.side.readlink(at)?,
             libc::S_IFREG | libc::S_IFDIR => Vec::new(),
-            // Names of what programs use there.
+            // These names are shown so that programs find the origin's FIFO or socket.
             libc::S_IFIFO | libc::S_IFSOCK if self.is_origin_only(at, meta.kind()) => Vec::new(),
             _ => return Ok(false),
         };
@@ -201,7 +203,8 @@ impl Origin {
                 Err(Errno::STALE) => {}
                 made => {
                     let is_made = made?.is_ok();
-                    // The first listing of a directory finds objects that were counted before.
+                    // Objects of the first listing of a directory are part of the quota's `base`
+                    // already.
                     if is_made && self.quota.is_there() && !self.inode(dir)?.origin.is_released() {
                         let bytes = if meta.is_file() { meta.size as i64 } else { 0 };
                         self.quota.others(bytes, 1);

@@ -1,11 +1,10 @@
-//! Names of objects that the origin has: removed and changed by this service, at the origin first,
-//! then in the pool.
+//! Removing and renaming objects that the origin has: at the origin first, then in the pool.
 //!
-//! Both happen while the thread works on the objects and holds the paths, so that nothing is
-//! written back by a name that is about to change. A death between both leaves the pool with a name
-//! that the origin has no more, or without one that it has. The process asks the next service,
-//! which finishes it; if the process is dead, too, the next look at the directory
-//! ([`crate::external_changes`]) makes both equal.
+//! The thread holds the objects' locks and the paths during both steps, so that nothing is written
+//! back under a name that is about to change. If the service dies between the steps, the pool has a
+//! name that the origin no longer has, or lacks one that the origin has. The process repeats its
+//! request to the next service, which finishes the change. If the process has died, too, the next
+//! check of the directory ([`crate::external_changes`]) makes both sides equal.
 
 use crate::service::{Origin, is_clean};
 use crate::side::{below, print};
@@ -16,10 +15,10 @@ use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
 use std::time::Duration;
 
-/// Maximum number of names in a message.
+/// Maximum number of names in an error message.
 const NAMED: usize = 5;
 /// Maximum number of attempts at a change in the pool while other names change, and the pause
-/// between them.
+/// between two.
 const ATTEMPTS: usize = 1000;
 const STALE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -34,7 +33,8 @@ fn plain(e: Errno) -> Failed {
 }
 
 impl Origin {
-    /// Makes a change of names in the pool: `change` gets the epoch of names.
+    /// Calls `change` with the epoch of names, again with the new epoch as often as it fails with
+    /// ESTALE.
     pub fn change_pool(&self, change: impl Fn(u64) -> Result<()>) -> Result<()> {
         for _ in 0..ATTEMPTS {
             match change(self.fs.store().names().names_epoch()) {
@@ -56,7 +56,7 @@ impl Origin {
         let entry = match self.fs.cluster().lookup(dir, name).map_err(plain)? {
             Some(entry) if entry.id == id => entry,
             Some(_) => return Err(plain(Errno::STALE)),
-            // Done by an earlier service.
+            // An earlier service has removed the name.
             None => return Ok(()),
         };
         let inode = self.inode(id).map_err(plain)?;
@@ -70,7 +70,8 @@ impl Origin {
         let is_one_of_several = inode.is_file() && inode.nlink > 1;
         let is_dirty = !inode.origin.is_released() && !is_clean(&inode);
         if self.side.is_object_store() && had.is_some() && is_one_of_several && is_dirty {
-            // Each name is an object: the others get the version that this one may have already.
+            // In a bucket, each name is an object, and this one may be the only one with the latest
+            // version. So the others get that version first.
             self.write_before(id, None)?;
         }
         if let Some(there) = &had {
@@ -87,7 +88,8 @@ impl Origin {
             }
         });
         if removed == Err(Errno::NOTEMPTY) && had.is_some() {
-            // Another process has put an entry into it meanwhile.
+            // Another process has put an entry into the pool's directory meanwhile: the origin's
+            // directory is made again.
             self.make_dirs(&at).map_err(plain)?;
         }
         removed.map_err(plain)
@@ -103,13 +105,13 @@ impl Origin {
         let removed = match (inode.is_dir(), there.is_dir()) {
             (true, true) => self.side.rmdir(at),
             (false, false) if self.is_known(at, there, &inode.origin) => self.side.unlink(at),
-            // The origin has another file now, which stays.
+            // The origin has another file under this name by now, which stays.
             _ => Ok(()),
         };
         match removed {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::NOTEMPTY) => {
-                // From here on the pool shows the entries that others have put into it.
+                // From here on, the pool shows the entries that others have put into the directory.
                 let names = self.add_missing(id, at).unwrap_or_default();
                 let names: Vec<_> = names
                     .iter()
@@ -133,7 +135,8 @@ impl Origin {
         }
     }
 
-    /// Renames the object `ids.0`, which is `from`, to `to`, which `ids.1` has now.
+    /// Renames the object `ids.0` from `from` to `to`. `ids.1`: the object that has the name `to`
+    /// now.
     ///
     /// # Errors
     /// As rename(2). ESTALE: other objects have these names.
@@ -147,13 +150,13 @@ impl Origin {
         // The kind of an object never changes.
         let kind = self.inode(ids.0).map_err(plain)?.kind();
         let is_dir = kind == libc::S_IFDIR;
-        // All that works with paths below a directory has to end before it is renamed.
+        // A directory is renamed only when no other thread works with paths below it.
         let (_held, old, new) = self.two_paths_held(is_dir, from.0, to.0).map_err(plain)?;
         let new_dir = new.is_ok().then_some(to.0);
         let (old, new) = (below(&old, from.1), new.map(|dir| below(&dir, to.1)));
         let mut all = vec![ids.0];
         all.extend(ids.1);
-        // Both may be names of one object.
+        // The same object may have both names; it is locked once.
         all.sort_by_key(|id| id.0);
         all.dedup();
         let _working: Vec<_> = all.iter().map(|id| self.object_locks.begin(*id)).collect();
@@ -162,7 +165,7 @@ impl Origin {
         let target = cluster.lookup(to.0, to.1).map_err(plain)?;
         let has = |entry: &Option<Entry>, id| entry.is_some_and(|entry| entry.id == id);
         if source.is_none() && has(&target, ids.0) {
-            // Done by an earlier service.
+            // An earlier service has renamed the object.
             return Ok(());
         }
         if !has(&source, ids.0) || target.map(|target| target.id) != ids.1 {
@@ -196,7 +199,7 @@ impl Origin {
         }
         let mark = replaced.map(|r| r.origin).unwrap_or_default();
         let _pending = self.pending_creates.begin(to.0, to.1);
-        // FIFOs, sockets and devices stay in the pool.
+        // FIFOs, sockets and devices are in the pool only.
         let stays = !matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
         let moved = if stays {
             false
@@ -214,7 +217,7 @@ impl Origin {
             }
         }
         if let (Err(_), true, Ok(new)) = (renamed, moved, &new) {
-            // Others have changed what isn't at the origin yet.
+            // Others have changed the pool's names meanwhile: the rename at the origin is undone.
             let _ = self.side.rename(new, &old, false);
             if mark.state != OriginState::None && is_dir {
                 let _ = self.make_dirs(new);
@@ -223,7 +226,8 @@ impl Origin {
         renamed.map_err(plain)
     }
 
-    /// The origin's part of [`Origin::rename`]. Returns whether something was renamed there.
+    /// Renames at the origin, for [`Origin::rename`]. Returns whether the rename has to be undone
+    /// if the pool's fails.
     fn rename_there(
         &self,
         id: ObjectId,
@@ -261,7 +265,7 @@ impl Origin {
                 let renamed = if known == old {
                     self.side.rename(old, new, true).map(|_| ())
                 } else {
-                    // The old name doesn't exist, or belongs to another object.
+                    // The origin has no object under the old name, or another one.
                     self.link_over(&known, new)
                 };
                 return renamed
@@ -278,8 +282,8 @@ impl Origin {
             None => None,
         };
         if there.is_none() || is_dirty && replaces {
-            // The name's own version at the origin is overwritten when the file is written back: an
-            // older version of the source is no substitute for it.
+            // The object is written to the new name later, and overwrites the replaced object
+            // there. An older version of it must not appear there first.
             let mark = OriginMark {
                 state: OriginState::Archived,
                 print: replaced.print,
@@ -300,7 +304,8 @@ impl Origin {
         }
         let (new, dir) = (new.map_err(plain)?, new_dir.ok_or(plain(Errno::XDEV))?);
         if inode.is_dir() && self.side.is_object_store() {
-            // Each object below would have to be copied: mv(1) does that after EXDEV.
+            // Each object below the directory would have to be copied. mv(1) does that when it gets
+            // EXDEV.
             return Err(plain(Errno::XDEV));
         }
         self.settle(dir).map_err(plain)?;
@@ -311,7 +316,7 @@ impl Origin {
             .map(|there| print(&there))
             .unwrap_or_default();
         if !inode.is_dir() && is_known && version != inode.origin.print {
-            // Written just before, by a service that has died.
+            // A service that has died since has written this version, without marking it.
             let mark = OriginMark {
                 print: version,
                 ..inode.origin
@@ -321,8 +326,8 @@ impl Origin {
         Ok(!replaces || inode.is_dir())
     }
 
-    /// Whether the origin has an object under its new name already: an earlier service has renamed
-    /// it, and died.
+    /// Whether the origin has the object under its new name: an earlier service has renamed it, and
+    /// died.
     fn was_renamed(&self, inode: &Inode, new: Result<&[u8]>) -> Result<bool> {
         let Ok(new) = new else {
             return Ok(false);

@@ -1,4 +1,5 @@
-//! Locks on objects, for a thread that writes an object back, fetches it or changes its mark.
+//! Locks on objects. A thread holds one while it writes an object back, fetches it or changes its
+//! mark.
 //!
 //! A thread that locks several objects takes them in the order of their ids.
 
@@ -7,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The objects that are worked on.
+/// The ids of all locked objects.
 #[derive(Default)]
 pub struct ObjectLocks {
     ids: Mutex<HashSet<u64>>,
@@ -21,7 +22,7 @@ pub struct Working<'b> {
 }
 
 impl ObjectLocks {
-    /// Waits until no thread works on an object, and begins.
+    /// Locks an object, after waiting until no other thread has it locked.
     pub fn begin(&self, id: ObjectId) -> Working<'_> {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         while !ids.insert(id.0) {
@@ -33,8 +34,8 @@ impl ObjectLocks {
         }
     }
 
-    /// Waits, at most this long, until nobody works any more on the objects that are worked on now.
-    /// False if there are none.
+    /// Waits until none of the objects that are locked now is locked, or `timeout` has passed.
+    /// Returns false if no object is locked at the call.
     pub fn wait_for_current(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);

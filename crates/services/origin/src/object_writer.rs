@@ -1,8 +1,8 @@
-//! Writing files to a bucket: each is an object that appears with its content and attributes in one
-//! step, in place of the version that the service has judged.
+//! Writing files to a bucket. Each file is an object, which the server replaces in one step, with
+//! content and attributes.
 //!
-//! If an outsider has written another version meanwhile, the server refuses the write, and the next
-//! pass finds the conflict.
+//! The service names the version that a write replaces. If another process has written a different
+//! version meanwhile, the server refuses the write, and the next pass finds the conflict.
 
 use crate::pass::Pass;
 use crate::service::Origin;
@@ -17,8 +17,8 @@ use forebay_store::{Entry, Inode};
 use rustix::io::{Errno, Result};
 use std::sync::{Mutex, PoisonError};
 
-/// Files that are written at the same time, and parts of a large one. Each takes memory of up to
-/// [`PART`].
+/// Maximum number of files that are written at the same time, and of parts of a large file. Each
+/// takes up to [`PART`] bytes of memory.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
 /// A file to be written: its path at the origin, and the version that it replaces.
@@ -26,13 +26,13 @@ pub struct Put<'p> {
     pub id: ObjectId,
     pub path: &'p [u8],
     pub size: u64,
-    /// None: nothing is there.
+    /// The version at the origin that is replaced. None: the origin has no object there.
     pub replaced: Option<Meta>,
 }
 
 /// The result of a write.
 pub enum Written {
-    /// The fingerprint of the version that the origin has now.
+    /// The file was written; the fingerprint of the origin's new version.
     Done(u64),
     /// The file, or the origin's version, has changed meanwhile.
     Young,
@@ -40,8 +40,8 @@ pub enum Written {
 }
 
 impl Origin {
-    /// Writes files to a bucket. A result for each; None: it wasn't tried, since the server can't
-    /// be reached.
+    /// Writes files to a bucket. Returns a result for each file. None: the write wasn't tried,
+    /// since the server can't be reached.
     pub fn put_all(&self, puts: &[Put<'_>]) -> Vec<Option<Written>> {
         let results = Mutex::new(Vec::new());
         let (small, large): (Vec<usize>, Vec<usize>) =
@@ -79,7 +79,7 @@ impl Origin {
         all
     }
 
-    /// Writes a file to a bucket. Returns the fingerprint of the new version there.
+    /// Writes a file to a bucket. Returns the fingerprint of the object's new version.
     fn put(&self, put: &Put<'_>, threads: usize) -> std::result::Result<u64, Trouble> {
         let entry = Entry {
             id: put.id,
@@ -99,7 +99,7 @@ impl Origin {
         })
     }
 
-    /// Sets the attributes of a bucket's object to those of the pool's.
+    /// Sets the attributes of a bucket's object to those of the pool's object.
     pub fn put_attributes(&self, at: &[u8]) -> Result<()> {
         let pool = PoolStore::new(&self.fs, &self.config.at);
         let meta = pool.stat(&self.pool_path(at), false)?;
@@ -113,7 +113,7 @@ impl Origin {
         self.side.put_attributes(at, &meta, user.as_ref())
     }
 
-    /// The `user.*` attributes of an object of the pool.
+    /// Returns the `user.*` attributes of an object of the pool.
     fn pool_attributes(&self, id: ObjectId) -> Result<UserAttributes> {
         let mut all = UserAttributes::new();
         if !self.inode(id)?.has_attributes {
@@ -130,15 +130,15 @@ impl Origin {
         Ok(all)
     }
 
-    /// Copies the `user.*` attributes of a bucket's directory to the pool's.
+    /// Copies the `user.*` attributes of a bucket's directory to the pool's directory.
     pub fn get_attributes(&self, at: &[u8]) -> Result<()> {
         let is_dir = self.fs.stat(&self.pool_path(at), false)?.mode & libc::S_IFMT == libc::S_IFDIR;
         let there = self.side.user_attributes(at, is_dir)?;
         self.take_user_attributes(at, &there)
     }
 
-    /// Gives an object of the pool these `user.*` attributes, which a bucket's object has.
-    /// Attributes that a bucket can't keep stay.
+    /// Sets the `user.*` attributes of an object of the pool to those of a bucket's object.
+    /// Attributes that a bucket can't store stay.
     pub fn take_user_attributes(&self, at: &[u8], there: &UserAttributes) -> Result<()> {
         let (pool, path) = (
             PoolStore::new(&self.fs, &self.config.at),
@@ -174,11 +174,11 @@ impl Origin {
         done
     }
 
-    /// Writes one file to a bucket, in place of the version `replaced`. None: one of both has
-    /// changed meanwhile.
+    /// Writes one file to a bucket, in place of the version `replaced`. Returns None if the file or
+    /// the bucket's version has changed meanwhile.
     ///
     /// # Errors
-    /// Why it couldn't be written.
+    /// The reason why the file couldn't be written.
     pub fn put_one(
         &self,
         (id, inode): (ObjectId, &Inode),
@@ -201,7 +201,8 @@ impl Origin {
         }
     }
 
-    /// Writes the dirty files of one directory to a bucket, `known` by their paths.
+    /// Writes the dirty files of one directory to a bucket. `times`: their change times from
+    /// before.
     pub fn put_files(&self, files: &[Put<'_>], times: &[i64], pass: &mut Pass) {
         let results = self.put_all(files);
         for ((put, synced), result) in files.iter().zip(times).zip(results) {

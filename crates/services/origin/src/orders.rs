@@ -1,9 +1,9 @@
 //! Orders to the copiers of other nodes: a file is copied by the node that has its bytes, if that
 //! node sees the origin.
 //!
-//! If it doesn't, or fails, the service copies itself. Before, it ensures that the copier has
-//! stopped ([`Order::Stop`] with a new number): no other process may write to a file on which the
-//! service works.
+//! If the node doesn't see the origin, or its copier fails, the service copies the file itself.
+//! Before that, it makes sure that the copier has stopped ([`Order::Stop`] with a new number): no
+//! other process may write to a file on which the service works.
 
 use crate::remote_copiers::number;
 use crate::service::Origin;
@@ -18,19 +18,20 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// For fewer bytes, no copier is used.
+/// Minimum number of bytes for which a copier is used.
 const WORTH: u64 = 1 << 20;
-/// Longest names of files in one order, together. Bytes.
+/// Maximum total length of the names of files in one order. Bytes.
 const NAMES: usize = 16 << 10;
-/// How often a node without a copier is asked to stop it: its daemon may be about to start.
+/// Maximum number of attempts to stop the copier of a node that has none: its daemon may be about
+/// to start.
 const ATTEMPTS: usize = 3;
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(300);
 
 impl Origin {
-    /// The node that copies this file, if it isn't the service's own node.
+    /// Returns the node that copies this file, if that isn't the service's own node.
     fn copier_of(&self, id: ObjectId, bytes: u64) -> Option<u32> {
-        // A bandwidth limit is kept by one node. Only the service's node has the credentials of a
-        // bucket.
+        // Only one node can keep a bandwidth limit. Only the service's node has a bucket's
+        // credentials.
         if self.pace.is_some() || self.side.is_object_store() || bytes < WORTH {
             return None;
         }
@@ -48,12 +49,11 @@ impl Origin {
     }
 
     /// Makes the node that has a file's bytes copy a range of this version in, over the same bytes.
-    /// None: this node has to do that. The caller holds the object's lock, or has claimed these
-    /// blocks.
+    /// Returns the number of copied bytes. None: the service has to copy the range itself. The
+    /// caller holds the object's lock, or has claimed the blocks.
     ///
     /// # Errors
-    /// ENOSPC: that node's media are full. ESTALE: there is another version. EHOSTDOWN, ETIMEDOUT:
-    /// that node may still copy.
+    /// ENOSPC: that node's media are full. EHOSTDOWN, ETIMEDOUT: that node may still be copying.
     pub fn copy_there(
         &self,
         id: ObjectId,
@@ -88,10 +88,11 @@ impl Origin {
         }
     }
 
-    /// Makes the node that has files of a directory write them back. None: this node has to.
+    /// Makes a node that has files of a directory write them back. Returns None if the service has
+    /// to write them itself.
     ///
     /// # Errors
-    /// EHOSTDOWN, ETIMEDOUT: that node may still write.
+    /// EHOSTDOWN, ETIMEDOUT: that node may still be writing.
     pub fn write_there(
         &self,
         node: u32,
@@ -120,8 +121,8 @@ impl Origin {
         }
     }
 
-    /// Chooses which of these files (object, name, size) other nodes write back. Returns each such
-    /// node with the indices of its files.
+    /// Chooses which of these files (object, name, size) other nodes write back. Returns each of
+    /// those nodes with the indices of its files.
     pub fn shared_out<'f>(
         &self,
         files: impl Iterator<Item = (ObjectId, &'f [u8], u64)>,
@@ -144,7 +145,8 @@ impl Origin {
         worth.map(|(node, (list, _, _))| (node, list)).collect()
     }
 
-    /// Whether a node sees a file that this one makes at the origin: it has the same directory.
+    /// Whether a node sees a file that the service makes at the origin, so that both have the same
+    /// directory.
     fn sees_writes(&self, node: u32) -> Result<bool> {
         if self.copiers.state().writers.contains(&node) {
             return Ok(true);
@@ -177,10 +179,10 @@ impl Origin {
         }
     }
 
-    /// Stops a copier that has failed, and doesn't use it for a while.
+    /// Stops a copier that has failed. It isn't used again for a while.
     ///
     /// # Errors
-    /// EHOSTDOWN, ETIMEDOUT: it may still work.
+    /// EHOSTDOWN, ETIMEDOUT: the copier may still be at work.
     fn stop_copier(&self, node: u32) -> Result<()> {
         {
             let mut state = self.copiers.state();
@@ -191,10 +193,11 @@ impl Origin {
         self.stop(node)
     }
 
-    /// Makes sure that no copier carries orders of an earlier number out on the file's node.
+    /// Makes sure that no copier on the file's node still carries out orders with an earlier
+    /// number.
     ///
     /// # Errors
-    /// EHOSTDOWN, ETIMEDOUT: it may still do.
+    /// EHOSTDOWN, ETIMEDOUT: the copier may still be at work.
     pub fn make_sure_of(&self, id: ObjectId) -> Result<()> {
         if self.copiers.state().unstopped.is_empty() {
             return Ok(());
@@ -209,17 +212,18 @@ impl Origin {
         }
     }
 
-    /// Stops what copiers still do for earlier services, as far as their nodes can be reached.
+    /// Stops the orders that copiers still carry out for earlier services, on all nodes that can be
+    /// reached.
     pub fn stop_copiers(&self) {
         let unstopped = self.copiers.state().unstopped.clone();
         for node in unstopped {
-            // If it can't be reached, its files can't be worked on: see `make_sure_of`.
+            // While a node can't be reached, its files can't be worked on: see `make_sure_of`.
             let _ = self.stop(node);
         }
     }
 
     fn stop(&self, node: u32) -> Result<()> {
-        // A number higher than those of all earlier orders. Other threads count on from it.
+        // A number higher than those of all earlier orders. Other threads may raise it further.
         self.copiers.service.fetch_max(number(), Relaxed);
         for attempt in 0.. {
             match self.order(node, Order::Stop {}) {
@@ -227,7 +231,7 @@ impl Origin {
                 Err(refusal) => match refusal.error {
                     // No copier runs: there is nothing to stop.
                     Errno::NOTCONN if attempt >= ATTEMPTS => break,
-                    // Another thread of this service has stopped it with a higher number.
+                    // Another thread of the service has stopped the copier with a higher number.
                     Errno::CANCELED if attempt < ATTEMPTS => {}
                     Errno::NOTCONN => std::thread::sleep(RECONNECT_INTERVAL),
                     e => return Err(e),

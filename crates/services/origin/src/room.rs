@@ -1,8 +1,9 @@
-//! Room in the media: kept by evicting clean files, and made for writers that find none.
+//! Room in the media: the service keeps some free by evicting clean files, and makes more for
+//! waiting writers.
 //!
-//! A writer in a full pool asks for room and waits. The service evicts clean files; if there are
-//! none, it writes all changes back at once and evicts those files. Only if that frees nothing, the
-//! writer gets ENOSPC.
+//! A writer in a full pool requests room and waits. The service evicts clean files. If there are
+//! none, it writes all changes back at once, and evicts those files. The writer gets ENOSPC only if
+//! that frees nothing.
 
 use crate::bytes::Clean;
 use crate::ranges::part_here;
@@ -19,17 +20,19 @@ use std::time::{Duration, Instant};
 
 /// Interval between two checks of the room in the media, and of the quota's usage.
 const LOOK: Duration = Duration::from_secs(1);
-/// Above this part of the media's capacity, clean files are evicted, down to the second part.
+/// Percentages of the media's capacity: above the first, clean files are evicted until usage is
+/// down to the second.
 const FULL: (u64, u64) = (85, 75);
-/// Minimum number of bytes that a writer in a full pool frees, so that it doesn't ask again at
-/// once.
+/// Minimum number of bytes that are freed for a writer in a full pool, so that its next request
+/// comes later.
 const AT_LEAST: u64 = 8 << 20;
-/// How long passes are repeated for a writer while files are too young to be written back, and the
-/// pause between them.
+/// Maximum time for which passes are repeated for a writer, or for a sync of a file, while files
+/// are too young to be written back; and the pause between passes.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The place of a clean file among those to be evicted, by its declared temporality.
+/// Returns the rank of a clean file in the order of eviction, by its declared temporality. Files of
+/// lower rank are evicted first.
 fn eviction_rank(inode: &Inode) -> u8 {
     match declared(inode.controls).0.temporality {
         Some(Temporality::Once) => 0,
@@ -40,7 +43,7 @@ fn eviction_rank(inode: &Inode) -> u8 {
 }
 
 impl Origin {
-    /// Evicts the bytes of clean files below a path. Files and bytes.
+    /// Evicts the bytes of clean files below a path. Returns the numbers of files and of bytes.
     pub fn evict(&self, relative: &[u8]) -> Result<(u64, u64)> {
         let (mut files, mut bytes) = (0, 0);
         for clean in self.clean_files(relative)? {
@@ -76,12 +79,12 @@ impl Origin {
         Ok(clean)
     }
 
-    /// Evicts clean files that aren't pinned until `wanted` bytes are free: in the order of their
-    /// declared temporality, then the least recently used first. `node`: only files of this node.
-    /// Returns the bytes that were freed.
+    /// Evicts clean files that aren't pinned until `wanted` bytes are free. The order is that of
+    /// the rank ([`eviction_rank`]), then the least recently used first. `node`: evicts only files
+    /// with bytes on this node. Returns the number of freed bytes.
     pub fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
         let mut clean = self.clean_files(b"")?;
-        // Striped files are on all nodes.
+        // Striped files have no single home: they are on all nodes.
         let home = |c: &Clean| self.fs.cluster().home_of(c.id);
         clean.retain(|c| node.is_none() || home(c).is_none_or(|home| Some(home) == node));
         clean.retain(|c| !self.settings.is_pinned(&c.relative));
@@ -98,13 +101,13 @@ impl Origin {
         Ok(freed)
     }
 
-    /// Makes room for `bytes` more of a file.
+    /// Makes room for `bytes` more bytes of a file. Blocks.
     ///
     /// # Errors
     /// ENOSPC: nothing can be evicted.
     pub fn make_room(&self, id: ObjectId, bytes: u64) -> Result<()> {
         let began = Instant::now();
-        // One thread makes room for all that wait.
+        // One thread at a time makes room, which helps all that wait.
         let _alone = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         let node = self.fs.cluster().home_of(id);
         let wanted = bytes.max(AT_LEAST);
@@ -130,10 +133,11 @@ impl Origin {
         }
     }
 
-    /// Copies a file's changes that were made before this call to the origin.
+    /// Makes sure that the origin has a file's changes from before this call, if the file's
+    /// controls or its path's mode require it. Blocks.
     ///
     /// # Errors
-    /// The errno, and what failed. EBUSY: others keep changing it.
+    /// The errno, and what failed. EBUSY: others keep changing the file.
     pub fn sync_file(
         &self,
         id: ObjectId,
@@ -178,7 +182,7 @@ impl Origin {
         Err((Errno::BUSY, "others keep changing the file".into()))
     }
 
-    /// Keeps room in the media, until the pool is removed.
+    /// Evicts files whenever the media are too full, until the pool is removed.
     pub fn keep_room(&self) {
         while self.is_there() {
             std::thread::sleep(LOOK);
@@ -186,14 +190,14 @@ impl Origin {
             for (node, capacity, free) in self.rooms() {
                 let used = capacity.saturating_sub(free);
                 if used > capacity / 100 * FULL.0 {
-                    // A failure is retried in the next turn.
+                    // After a failure, the next turn tries again.
                     let _ = self.evict_least_used(used - capacity / 100 * FULL.1, node);
                 }
             }
         }
     }
 
-    /// Records the usage that counts against the quota, until the pool is removed.
+    /// Records the usage that counts against the quota in its file, until the pool is removed.
     pub fn watch_quota(&self) {
         while self.is_there() && self.quota.is_there() {
             std::thread::sleep(LOOK);
@@ -201,7 +205,7 @@ impl Origin {
         }
     }
 
-    /// Whether this many bytes may be fetched ahead of their reader.
+    /// Whether the media have room for this many bytes of read-ahead.
     pub fn has_room(&self, id: ObjectId, bytes: u64) -> bool {
         let home = self.fs.cluster().home_of(id);
         let rooms = self.rooms();
@@ -212,8 +216,8 @@ impl Origin {
         })
     }
 
-    /// Each node's number, the size of its media, and the room in them. Bytes; no number in a pool
-    /// of one node.
+    /// Returns each node's number, the size of its media, and the room in them. Bytes. The number
+    /// is None in a pool of one node.
     pub fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
         let cluster = self.fs.cluster();
         match (cluster.capacity_of_all(), cluster.rooms()) {

@@ -1,7 +1,8 @@
-//! Requests of processes: a socket in the node's directory, a thread for each request.
+//! The request server: a socket in the node's directory, and a thread for each request.
 //!
-//! While a request is worked on, its process gets a sign of life each second in which something has
-//! moved. Only processes of the pool's user can connect, by the directory's mode.
+//! While a request is carried out, its process gets a sign of life in each second in which the
+//! service has made any progress. Only processes of the pool's user can connect, because of the
+//! directory's mode.
 
 use crate::ranges::part_here;
 use crate::service::{Origin, is_clean};
@@ -23,32 +24,34 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Limit on requests that are worked on at the same time; further ones wait in the socket's queue.
+/// Maximum number of requests that are carried out at the same time. Further ones wait in the
+/// socket's queue.
 const REQUESTS: usize = 256;
-/// How long a process may take to send its request.
+/// Maximum time that a process may take to send its request.
 const REQUEST_READ_TIMEOUT: Duration = Duration::from_secs(5);
 const SIGN: Duration = Duration::from_secs(1);
-/// How long a request for more quota waits for copies of files that may have been removed.
+/// Maximum time that a request for more quota waits for copies in progress: their files may have
+/// been removed.
 const COPY_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of failures that a reply names.
 const NAMED: usize = 20;
 
-/// The result of a request: a text, or an errno and a text.
+/// The result of a request: the reply's text, or an errno and a message.
 pub type Done = std::result::Result<String, (Errno, String)>;
 
-/// Answers requests.
+/// A server of requests: the service, or a copier.
 pub trait Answers: Send + Sync + 'static {
-    /// The result of a request. Blocks.
+    /// Carries out a request, and returns its result. Blocks.
     fn answer(self: &Arc<Self>, request: &Request) -> Done;
-    /// An error as programs know it.
+    /// Translates an error for programs.
     fn for_programs(&self, error: Errno) -> Errno {
         error
     }
-    /// Increases with all that is done for any request.
+    /// A counter that increases with progress of any request.
     fn moved(&self) -> &AtomicU64;
 }
 
-/// Takes requests from now on, on a socket in the node's directory.
+/// Starts to accept requests, on a socket in the node's directory.
 pub fn start(dir: &Path, origin: &Arc<impl Answers>) -> Result<()> {
     let path = dir.join(SOCKET);
     match rustix::fs::unlink(&path) {
@@ -74,7 +77,8 @@ fn accept_for_ever(origin: &Arc<impl Answers>, socket: &OwnedFd) {
         }
         let connection = match accept_with(socket, SocketFlags::CLOEXEC) {
             Ok(connection) => connection,
-            // The process went away, or there are no descriptors left for a moment.
+            // The process has closed the connection, or this process has no free descriptor at the
+            // moment.
             Err(_) => {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
@@ -136,7 +140,8 @@ fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
                 let now = origin.moved().load(Relaxed);
                 if now != moved {
                     moved = now;
-                    // If the process has ended, its request is carried out all the same.
+                    // If the process has ended, sending fails, and its request is carried out all
+                    // the same.
                     let _ = send(connection, &[PROGRESS], SendFlags::NOSIGNAL);
                 }
             }
@@ -201,7 +206,7 @@ impl Answers for Origin {
             Request::OriginOnly { dir } => self.show_origin_only(*dir).map_err(plain)?,
             Request::Sync { path } => {
                 return if self.is_origin_only(self.relative(path)?, libc::S_IFDIR) {
-                    // None of its bytes is in the pool.
+                    // None of the directory's bytes is in the pool.
                     Ok(String::new())
                 } else {
                     self.sync_all(path)
@@ -232,7 +237,8 @@ impl Answers for Origin {
             Request::Grant { node, bytes, files } => {
                 let grant = || self.quota.grant(&self.fs, *node, (*bytes, *files));
                 let mut granted = grant();
-                // A file that was removed while it is being copied counts until the copy ends.
+                // If a file was removed while it is being copied, its bytes count until the copy
+                // ends.
                 if granted == Err(Errno::DQUOT)
                     && self.object_locks.wait_for_current(COPY_END_TIMEOUT)
                 {
@@ -266,7 +272,7 @@ impl Answers for Origin {
                     .map_err(|_| plain(Errno::IO));
             }
             Request::Status {} => return self.status().map_err(plain),
-            // Copiers of other nodes take those.
+            // Orders are for copiers, and this is the service.
             Request::Order { .. } => return Err(plain(Errno::PROTO)),
         }
         Ok(String::new())
@@ -298,15 +304,15 @@ impl Origin {
         }
     }
 
-    /// Forgets problems of objects that have been written back since, or were removed: a pass
-    /// records its problems at its end, when another one may have solved them.
+    /// Removes the problems of objects that have been written back since, or were removed. A pass
+    /// records its problems at its end, and another pass may have solved some by then.
     fn forget_solved(&self) {
         for relative in self.ledger.unwritten() {
             let found = self.fs.stat(&self.pool_path(&relative), false);
             let id = found.map(|found| ObjectId(found.ino));
             let is_solved = match id.and_then(|id| self.inode(id)) {
                 Err(e) => e == Errno::NOENT,
-                // One of its names may be the one that couldn't be made.
+                // If the file has several names, the failed one may still be missing at the origin.
                 Ok(inode) if inode.is_file() => inode.nlink == 1 && is_clean(&inode),
                 Ok(inode) if inode.is_dir() => {
                     inode.origin.state != OriginState::None

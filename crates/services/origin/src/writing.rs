@@ -1,10 +1,11 @@
-//! Versions of files that are being written to the origin, kept in a file of the node's directory:
-//! after a death of the service, the next one tells them from versions of others.
+//! Versions of files that are being written to the origin, recorded in a file of the node's
+//! directory: after the service has died, the next one distinguishes them from versions of others.
 //!
-//! A version is noted before it is copied, and forgotten when the pool's mark says that the origin
-//! has it. The file is a line of JSON for each version. In a pool that outlives a loss of power, so
-//! does the file: it lies beside the journal, is synced, and has the versions of the last
-//! [`MARK_SYNC_TIME`], since marks get to stable storage later than versions get to the origin.
+//! A version is recorded before it is copied, and removed when the pool's mark says that the origin
+//! has it. The file has a line of JSON for each version. In a pool that outlives a loss of power,
+//! the file does, too: it is beside the journal and synced. Because a mark reaches stable storage
+//! later than its version reaches the origin, this file has all versions of the last
+//! [`MARK_SYNC_TIME`].
 
 use forebay_backing::{Meta, pool_time};
 use serde::{Deserialize, Serialize};
@@ -15,17 +16,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The file's name.
+/// Name of the file with the versions.
 const NAME: &str = "origin-writing";
-/// Name of the file with versions before those, in a pool that outlives a loss of power.
+/// Name of the file with the earlier versions, in a pool that outlives a loss of power.
 const OLD: &str = "origin-writing.old";
-/// After this time, the mark of a version that was written is on stable storage: the keeper syncs
-/// records every second.
+/// Time after which a version's mark is certainly on stable storage: the keeper syncs records every
+/// second.
 const MARK_SYNC_TIME: Duration = Duration::from_secs(30);
-/// Size from which the file is rewritten with what is in progress. Bytes.
+/// Size from which the file is rewritten with the versions in progress only. Bytes.
 const COMPACTION_BYTES: u64 = 1 << 20;
 
-/// A version of a file: its path at the origin, size in bytes, time of modification.
+/// A line of the file, for a version: the path at the origin, the size in bytes, the time of
+/// modification in nanoseconds since 1970.
 #[derive(Clone, Serialize, Deserialize)]
 struct Line {
     path: Vec<u8>,
@@ -33,7 +35,7 @@ struct Line {
     mtime: i64,
 }
 
-/// The versions by path: sizes and times of modification.
+/// Sizes and times of modification of versions, by path.
 type Versions = HashMap<Vec<u8>, Vec<(u64, i64)>>;
 
 /// The versions that are being written, and those that an earlier service was writing.
@@ -46,12 +48,13 @@ pub struct Writing {
 
 struct Kept {
     versions: Versions,
-    /// Since when the file has been written.
+    /// Time since which lines have been appended to the current file.
     since: Instant,
 }
 
 impl Writing {
-    /// The versions in the node's directory `dir`, or in the directory of its journal.
+    /// Reads the versions recorded in the journal's directory, or else in the node's directory
+    /// `dir`.
     pub fn load(dir: &Path, journal: Option<&Path>) -> Writing {
         let (at, is_durable) = (journal.unwrap_or(dir), journal.is_some());
         let mut versions = Versions::new();
@@ -118,17 +121,17 @@ impl Writing {
         Ok(())
     }
 
-    /// The origin's version of a path is known from here on.
+    /// Removes the versions of a path: the pool's mark has the origin's version from here on.
     pub fn end(&self, path: &[u8]) {
         let mut kept = self.kept();
         kept.versions.remove(path);
         if kept.versions.is_empty() && !self.is_durable {
-            // Lines of versions that are known do no harm.
+            // If the file isn't removed, its lines do no harm.
             let _ = std::fs::remove_file(&self.file);
         }
     }
 
-    /// Whether this is a version that this service, or an earlier one, has written.
+    /// Whether this service or an earlier one has written this version.
     pub fn is_ours(&self, path: &[u8], there: &Meta) -> bool {
         let kept = self.kept();
         let ours = kept.versions.get(path);
@@ -141,8 +144,8 @@ impl Writing {
     }
 }
 
-/// Whether this is our time as the origin stores it: network file systems may truncate it to
-/// seconds, tenths of a second or microseconds.
+/// Whether `there` is the time `ours` as the origin stores it: network file systems may truncate it
+/// to seconds, tenths of a second or microseconds.
 fn is_same_time(there: i64, ours: i64) -> bool {
     [1, 100, 1_000, 1_000_000_000]
         .into_iter()
