@@ -1,14 +1,14 @@
 //! Buckets (S3 and compatible) as slow stores.
 //!
-//! It guarantees what staging and origins require: an object appears under its key only when it is
-//! complete and the server has its content; a file that is read is of one version, and never
-//! shorter than it is at the server.
+//! It guarantees what staging and origins require. An object appears under its key only when it is
+//! complete and the server has confirmed its content. Reading a file returns bytes of one version
+//! only; a reply that breaks off isn't taken for the file's end.
 //!
-//! Modules, from the top to the bottom: `store`: the bucket as a slow store; `put`: uploads;
-//! `objects`: paths, listings, and what a staging remembers; `file`: an object that is read;
-//! `calls`: the operations of S3; `client`: requests with time limits and repetitions; `sign`,
-//! `secret`, `address`, `xml`, `time`: the parts of a request. docs/howto/buckets.md is the user's
-//! page, docs/decisions/0078-buckets.md tells why no library for S3 is used.
+//! Modules, each using those after it: `store`: the bucket as a slow store; `put`: uploads;
+//! `objects`: paths, listings, and the memory of a staging; `file`: reading an object; `calls`: the
+//! operations of S3; `client`: requests with time limits and repetitions; `sign`, `secret`,
+//! `address`, `xml`, `time`: the parts of a request. docs/howto/buckets.md is for users;
+//! docs/decisions/0078-buckets.md tells why no library for S3 is used.
 
 mod address;
 mod attributes;

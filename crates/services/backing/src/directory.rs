@@ -1,7 +1,8 @@
-//! Any file system that the kernel shows.
+//! A directory of any file system of the kernel as a slow store.
 //!
-//! A store is a directory tree ([`Tree`]) that others may change meanwhile: objects below its root
-//! are reached without following a symbolic link. The root itself is opened as the user wrote it.
+//! Others may change the directory tree ([`Tree`]) at any time: objects below its root are reached
+//! without following a symbolic link. The root itself is opened by the user's path, following
+//! links.
 
 use crate::meta::Meta;
 use crate::store::{Attributes, SlowStore, StoreFile, explain, trimmed};
@@ -10,10 +11,10 @@ use rustix::fs::{self, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFla
 use rustix::io::{Errno, Result};
 use std::os::fd::{IntoRawFd, OwnedFd};
 
-/// Type of the file systems of FUSE in statfs(2).
+/// Type of FUSE file systems in statfs(2).
 const FUSE: fs::FsWord = 0x6573_5546;
 
-/// A part of the kernel's name space: the object at a path and everything below it.
+/// A directory of the kernel and everything below it, or the object at a path.
 #[derive(Debug)]
 pub struct DirectoryStore {
     tree: Tree,
@@ -23,24 +24,24 @@ pub struct DirectoryStore {
 /// The form of a store's paths.
 #[derive(Debug)]
 enum Paths {
-    /// They begin with the root, as the user wrote it; an empty root is the working directory.
+    /// Paths begin with the root, as the user wrote it. An empty root is the working directory.
     Written(Vec<u8>),
-    /// They are relative to the root. None was written by a user: links are never followed.
+    /// Paths are relative to the root. No user wrote them, so links are never followed.
     Relative {
-        /// The root's path, as users know it.
+        /// The root's path for messages to users.
         shown: String,
-        /// Whether an inode number stands for one object. Many file systems of FUSE (sshfs) give
-        /// an object another one whenever the kernel has forgotten it.
+        /// Whether an inode number identifies an object. Many FUSE file systems (sshfs) give an
+        /// object a new number whenever the kernel has forgotten it.
         has_identities: bool,
     },
 }
 
 impl DirectoryStore {
-    /// The store of `path`, as the user wrote it: its root is the deepest existing directory on it,
-    /// symbolic links followed.
+    /// Opens the store for `path`, as the user wrote it. Its root is the deepest existing directory
+    /// on the path, with symbolic links followed.
     ///
     /// # Errors
-    /// As open(2), of `/` or the working directory.
+    /// Those of open(2) for `/` or the working directory.
     pub fn of(path: &[u8]) -> Result<DirectoryStore> {
         if path.is_empty() {
             return Err(Errno::NOENT);
@@ -56,11 +57,11 @@ impl DirectoryStore {
         }
     }
 
-    /// The store in which `path`, which the user wrote, is an entry of a directory: for what
-    /// renames or removes it.
+    /// Opens the store whose root is the directory that contains the entry `path`, as the user
+    /// wrote it. For renaming or removing that entry.
     ///
     /// # Errors
-    /// As open(2), of that directory.
+    /// Those of open(2) for that directory.
     pub fn beside(path: &[u8]) -> Result<DirectoryStore> {
         let root = above(path);
         let tree = Tree::open(if root.is_empty() { b"." } else { root })?;
@@ -74,12 +75,12 @@ impl DirectoryStore {
         }
     }
 
-    /// The store of a directory, which is held open: a mount over its path, or a link in its place,
-    /// leads nowhere. Paths are relative to it. Nothing else is kept open, so that what others
-    /// change below it shows at once.
+    /// Opens the store of a directory. Its paths are relative to the directory. The directory is
+    /// kept open, so that a mount over its path, or a link in its place, has no effect. Nothing
+    /// else is kept open, so that changes by others are seen at once.
     ///
     /// # Errors
-    /// As open(2) and fstatfs(2).
+    /// Those of open(2) and fstatfs(2).
     pub fn inside(path: &str) -> Result<DirectoryStore> {
         let tree = Tree::open(path.as_bytes())?;
         let kind = fs::fstatfs(tree.root())?.f_type;
@@ -92,7 +93,7 @@ impl DirectoryStore {
         })
     }
 
-    /// The path below the root.
+    /// Returns the part of a path below the root.
     fn relative<'p>(&self, path: &'p [u8]) -> Result<&'p [u8]> {
         let Paths::Written(root) = &self.paths else {
             return Ok(path);
@@ -109,7 +110,7 @@ impl DirectoryStore {
     }
 }
 
-/// The directory of a path as it is written: `/` for `/a`, empty for `a`.
+/// Returns the directory of a path as it is written: `/` for `/a`, empty for `a`.
 fn above(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
     match path[..end].iter().rposition(|&b| b == b'/') {
@@ -156,7 +157,7 @@ fn timestamps(atime: i128, mtime: i128) -> Timestamps {
     }
 }
 
-/// Whether the error means that the file system has no extended attributes.
+/// Whether an error means that the file system has no extended attributes.
 fn without(error: Errno) -> bool {
     error == Errno::OPNOTSUPP || error == Errno::NOSYS
 }
@@ -176,7 +177,7 @@ fn grown(mut get: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     }
 }
 
-/// Names of `user.*` attributes that `get` lists.
+/// Returns the names of the `user.*` attributes in a list that `get` reads.
 fn user_attributes(get: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<Vec<u8>>> {
     match grown(get) {
         Ok(list) => Ok(list
@@ -209,14 +210,14 @@ impl SlowStore for DirectoryStore {
     }
 
     fn open(&self, path: &[u8], follow: bool) -> Result<Box<dyn StoreFile + '_>> {
-        // Non-blocking, in case a FIFO has replaced the file.
+        // Non-blocking, because a FIFO may have replaced the file.
         let mut flags = OFlags::RDONLY | OFlags::NONBLOCK;
         if !(follow && self.follows()) {
             flags |= OFlags::NOFOLLOW;
         }
         let path = self.relative(path)?;
         let open = |flags| self.tree.open_file(path, flags, Mode::empty());
-        // The source's access times should show its use, not that it was staged.
+        // A staging isn't a use of the source, so it shouldn't change access times.
         let opened = match open(flags | OFlags::NOATIME) {
             Err(Errno::PERM) => open(flags),
             other => other,
@@ -293,7 +294,7 @@ impl SlowStore for DirectoryStore {
             return rename(RenameFlags::empty()).map(|()| None);
         }
         let renamed = match rename(RenameFlags::NOREPLACE) {
-            // A file system that doesn't know the flag.
+            // The file system doesn't know RENAME_NOREPLACE.
             Err(Errno::INVAL | Errno::NOSYS) => match self.tree.stat(to, false) {
                 Err(Errno::NOENT) => rename(RenameFlags::empty()),
                 Ok(_) => Err(Errno::EXIST),
@@ -313,11 +314,11 @@ impl SlowStore for DirectoryStore {
     }
 }
 
-/// ELOOP below the root of a store.
+/// Explains ELOOP below the root of a store.
 const LINK_ON_THE_WAY: &str = "a symbolic link is on its path, perhaps in the place of a directory \
      that was there before; nothing is read or written through it";
 
-/// The object at a path of a store.
+/// The attributes of the object at a path of a store.
 struct At<'a> {
     store: &'a DirectoryStore,
     path: &'a [u8],
@@ -366,7 +367,7 @@ impl Attributes for At<'_> {
     }
 }
 
-/// An open file of the kernel.
+/// An open file of a directory store.
 #[derive(Debug)]
 struct DirectoryFile(OwnedFd);
 
@@ -389,7 +390,7 @@ impl StoreFile for DirectoryFile {
 
     fn seek_data(&self, at: u64) -> Result<u64> {
         match fs::seek(&self.0, fs::SeekFrom::Data(at)) {
-            // A file system without holes: all is data.
+            // The file system has no holes: all is data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
             other => other,
         }
@@ -415,7 +416,7 @@ impl StoreFile for DirectoryFile {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        // SAFETY: the descriptor is owned, and not used again.
+        // SAFETY: the descriptor is owned, and isn't used again.
         match unsafe { libc::close(IntoRawFd::into_raw_fd(self.0)) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()

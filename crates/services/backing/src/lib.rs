@@ -1,11 +1,11 @@
 //! Slow stores: any directory of the kernel, a bucket, and the pool as one end of a copy.
 //!
-//! [`SlowStore`] is what staging copies between, what an origin keeps its files in, and where the
-//! data of campaigns lie. [`DirectoryStore`], [`BucketStore`] and [`PoolStore`] are its
-//! implementations; `docs/decisions/0093-one-slow-store.md` says what it covers.
+//! [`SlowStore`] is the interface. Staging copies between two slow stores, an origin has its files
+//! in one, and so do campaigns. [`DirectoryStore`], [`BucketStore`] and [`PoolStore`] implement it;
+//! `docs/decisions/0093-one-slow-store.md` gives the design.
 //!
-//! Guarantees: below the root of a directory, no symbolic link is followed
-//! ([`forebay_runtime::beneath`]); a bucket's object appears complete or not at all, and replaces
+//! Guarantees: below the root of a directory store, no symbolic link is followed
+//! ([`forebay_runtime::beneath`]). A bucket's object appears complete or not at all, and replaces
 //! only the version that the caller names or has seen.
 
 mod bucket;
@@ -29,11 +29,12 @@ pub use store::{
 
 use std::time::Duration;
 
-/// The slow store at a location: the directory at a path, or the objects below `s3://BUCKET/PREFIX`.
-/// Paths are relative to it. A request to a server that doesn't answer ends after about `timeout`.
+/// Opens the slow store at a location: the directory at a path, or the objects below
+/// `s3://BUCKET/PREFIX`. Paths of the store are relative to the location. A request to a server
+/// that doesn't answer ends after about `timeout`.
 ///
 /// # Errors
-/// Why it can't be opened, and what to do.
+/// The reason why the store can't be opened, and what the user can do.
 pub fn open(location: &str, timeout: Duration) -> Result<Box<dyn SlowStore>, String> {
     if let Some(address) = Address::parse(location.as_bytes()) {
         return Ok(Box::new(BucketStore::inside(&address?, timeout)?));

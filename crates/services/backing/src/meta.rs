@@ -1,4 +1,4 @@
-//! The metadata of an object.
+//! The metadata of an object in a slow store.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,20 +13,21 @@ pub struct Meta {
     pub uid: u32,
     pub gid: u32,
     pub size: u64,
-    /// Nanoseconds since 1970. Times of file systems go beyond those of a pool ([`pool_time`]).
+    /// Times in nanoseconds since 1970. A file system's times can be outside the range of a pool's
+    /// times ([`pool_time`]).
     pub atime: i128,
     pub mtime: i128,
     pub ctime: i128,
 }
 
-/// The closest time that a pool keeps, whose times reach from 1677-09-21 to 2262-04-11.
-/// Nanoseconds since 1970.
+/// Returns the pool's time that is closest to `time`. A pool's times reach from 1677-09-21 to
+/// 2262-04-11. Nanoseconds since 1970.
 pub fn pool_time(time: i128) -> i64 {
     i64::try_from(time).unwrap_or(if time < 0 { i64::MIN } else { i64::MAX })
 }
 
 impl Meta {
-    /// The type, as `S_IFMT` bits.
+    /// Returns the type, as `S_IFMT` bits.
     pub fn kind(&self) -> u32 {
         self.mode & libc::S_IFMT
     }
@@ -43,14 +44,14 @@ impl Meta {
         self.kind() == libc::S_IFLNK
     }
 
-    /// Whether its time of modification is as good as `other`, which may be one of a pool: the first
-    /// and the last time of a pool stand for all times before and after.
+    /// Whether the time of modification equals `other`. If `other` is the first or last time that a
+    /// pool can store, all times beyond it are equal to it.
     pub fn is_modified_at(&self, other: i128) -> bool {
         let is_limit = [i64::MIN, i64::MAX].map(i128::from).contains(&other);
         self.mtime == other || is_limit && i128::from(pool_time(self.mtime)) == other
     }
 
-    /// Permission bits.
+    /// Returns the permission bits.
     pub fn permissions(&self) -> u32 {
         self.mode & 0o7777
     }

@@ -1,4 +1,4 @@
-//! Work on several threads: a function is called for many items.
+//! Calls of a function for many items, from several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,7 +8,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The results of `each` for all items, in their order; called as by [`for_each`].
+/// Returns the results of `each` for all items, in the items' order. Calls `each` as [`for_each`]
+/// does.
 pub fn map<T: Sync, R: Send + Sync>(
     threads: usize,
     items: &[T],
@@ -25,8 +26,8 @@ pub fn map<T: Sync, R: Send + Sync>(
         .collect()
 }
 
-/// Calls `each` once per item, from at most `threads` threads; returns when all are done. Items are
-/// taken in order, one at a time, so that a long one delays no others.
+/// Calls `each` once per item, from at most `threads` threads. Returns after all calls. A thread
+/// takes the next item when it has finished one, so that a long item delays no others.
 pub fn for_each<'t, T: Sync>(threads: usize, items: &'t [T], each: impl Fn(&'t T) + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -40,7 +41,8 @@ pub fn for_each<'t, T: Sync>(threads: usize, items: &'t [T], each: impl Fn(&'t T
     }
     std::thread::scope(|scope| {
         for i in 1..threads {
-            // Fewer threads do the same work: a limit on processes is no error.
+            // If no further thread can be started, because of a limit on processes, fewer threads
+            // do the work.
             if std::thread::Builder::new()
                 .name(format!("stage-{i}"))
                 .spawn_scoped(scope, work)

@@ -1,4 +1,4 @@
-//! The pool as one end of a copy.
+//! The pool as a slow store, for one end of a copy.
 
 use crate::meta::{Meta, pool_time};
 use crate::parallel::lock;
@@ -10,18 +10,21 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// A pool's name space, through an [`Fs`] of its own or of the caller.
+/// A pool's name space, through an [`Fs`] that it owns or borrows.
 pub struct PoolStore<F> {
     fs: F,
     mount: String,
-    /// While nodes are dead: directories by path, if they are found without the salvage.
+    /// While nodes are dead: the directories that are found without the salvage, by path. None: not
+    /// found.
     plain: Mutex<HashMap<Vec<u8>, Option<ObjectId>>>,
-    /// The process's umask, applied to objects made outside as the kernel does.
+    /// The process's umask. It restricts the modes of new directories, as the kernel does
+    /// elsewhere.
     umask: u32,
 }
 
 impl<F: Borrow<Fs>> PoolStore<F> {
-    /// `mount` is the prefix under which programs see the pool: for messages.
+    /// Returns the store of a pool. `mount`: the prefix under which programs see the pool, for
+    /// messages.
     pub fn new(fs: F, mount: &str) -> PoolStore<F> {
         PoolStore {
             fs,
@@ -35,17 +38,17 @@ impl<F: Borrow<Fs>> PoolStore<F> {
         self.fs.borrow()
     }
 
-    /// Prepares for dead nodes: objects of living nodes below the directory `top` are found from
-    /// now on as far as they are known ([`Fs::salvage`]). None if all nodes answer.
+    /// Prepares for dead nodes: from now on, objects of living nodes below the directory `top` are
+    /// found as far as they are known ([`Fs::salvage`]). Returns None if all nodes answer.
     ///
     /// # Errors
-    /// As for [`Fs::salvage`].
+    /// Those of [`Fs::salvage`].
     pub fn salvage(&self, top: &[u8]) -> Result<Option<Arc<Salvage>>> {
         lock(&self.plain).clear();
         self.fs().salvage(top)
     }
 
-    /// The directory of this path, if it is found without the salvage.
+    /// Returns the directory at a path, if it is found without the salvage.
     fn plain_directory(&self, path: &[u8], salvage: &Salvage) -> Option<ObjectId> {
         if let Some(known) = lock(&self.plain).get(path) {
             return *known;
@@ -163,7 +166,7 @@ impl<F: Borrow<Fs> + Send + Sync> SlowStore for PoolStore<F> {
         match self.fs().rename_at((root, from), (root, to), mode) {
             Ok(()) => Ok(None),
             Err(Fail::Errno(e)) => Err(e),
-            // One of the paths leads out of the pool.
+            // One of the paths leads outside the pool.
             Err(_) => Err(Errno::XDEV),
         }
     }
@@ -241,7 +244,7 @@ impl Attributes for At<'_> {
 pub struct PoolFile<'a>(File<'a>);
 
 impl<'a> PoolFile<'a> {
-    /// A file that is open already.
+    /// Wraps a file that is open.
     pub fn new(file: File<'a>) -> PoolFile<'a> {
         PoolFile(file)
     }

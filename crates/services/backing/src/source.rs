@@ -1,9 +1,10 @@
-//! The source of an object that is stored whole, and the reasons why content couldn't be copied.
+//! The source of a file that a bucket stores as one object, and the reasons why content couldn't be
+//! copied.
 
 use crate::meta::Meta;
 use rustix::io::Errno;
 
-/// Why content couldn't be copied.
+/// The reason why content couldn't be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     Read(Errno),
@@ -16,24 +17,24 @@ pub enum Trouble {
     Stopped,
 }
 
-/// A file that is to be stored whole.
+/// A file that is to be stored as one object.
 pub trait Source: Sync {
-    /// The file's attributes when it was opened.
+    /// Returns the file's attributes from when it was opened.
     fn meta(&self) -> &Meta;
 
-    /// Threads that may read it.
+    /// Returns the number of threads that may read the file at the same time.
     fn threads(&self) -> usize;
 
-    /// Fills `buffer` with the bytes at `at`. May be called for the same bytes again.
+    /// Fills `buffer` with the bytes at offset `at`. May be called again for the same bytes.
     ///
     /// # Errors
     /// [`Trouble::Changed`] if the file is shorter; [`Trouble::Read`]; [`Trouble::Stopped`].
     fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Trouble>;
 
-    /// Counts bytes that have been stored.
+    /// Adds to the count of bytes that have been stored.
     fn count(&self, bytes: u64);
 
-    /// Whether the file is still unchanged.
+    /// Checks that the file is still unchanged.
     ///
     /// # Errors
     /// [`Trouble::Changed`]; [`Trouble::Read`]; [`Trouble::Stopped`].

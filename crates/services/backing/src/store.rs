@@ -1,54 +1,57 @@
-//! A slow store, as the copier, origins and campaigns see it.
+//! The interface of slow stores, for the copier, origins and campaigns.
 //!
-//! [`SlowStore`] has the operations that all stores have. Those that only some have are methods
-//! with a default that refuses (EOPNOTSUPP): renames, links, attributes, files that are written
-//! piece by piece, and objects that are stored whole, on a condition. Paths are bytes; errors are
-//! errnos, those of the system call of the same name.
+//! All stores have the operations of [`SlowStore`] without a default. Some stores also have others:
+//! renames, links, attributes, files that are written piece by piece, and conditional writes of
+//! whole objects. The default of these fails, usually with EOPNOTSUPP. Paths are bytes. Errors are
+//! the errnos of the system call of the same name.
 
 use crate::meta::Meta;
 use crate::source::{Source, Trouble};
 use forebay_runtime::beneath::Tree;
 use rustix::io::{Errno, Result};
 
-/// `user.*` attributes: names with that prefix, and values.
+/// `user.*` attributes: full names, and values.
 pub type UserAttributes = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The entries of a directory, with their metadata.
 #[derive(Debug, Default)]
 pub struct Entries {
-    /// Names, and metadata as far as they are known.
+    /// Names, with metadata as far as a listing has them.
     pub all: Vec<(Vec<u8>, Meta)>,
-    /// Keys that can't be files of this directory.
+    /// Keys below the directory that can't be names of files.
     pub odd: Vec<String>,
 }
 
-/// The version that [`SlowStore::put`] may replace.
+/// The versions that [`SlowStore::put`] may replace.
 #[derive(Clone, Copy, Debug)]
 pub enum Replaced {
-    /// The one that this store has seen last under the name.
+    /// The version that this store has last seen under the name.
     Seen,
-    /// None: nothing may be there.
+    /// No version: the name must not exist.
     Nothing,
-    /// The one with these metadata.
+    /// The version with this metadata.
     Version(Meta),
 }
 
-/// A name space of files behind system calls or requests to a server: each operation may take long.
+/// A name space of files behind system calls or requests to a server. Each operation may block for
+/// long.
 #[expect(
     clippy::missing_errors_doc,
     reason = "each says what the system call of its name says"
 )]
 pub trait SlowStore: Send + Sync {
-    /// Follows a symbolic link at the end of the path if `follow`, and the store may.
+    /// Returns an object's metadata. A symbolic link at the end of the path is followed if
+    /// `follow`, in stores that have links.
     fn stat(&self, path: &[u8], follow: bool) -> Result<Meta>;
-    /// `names` gets the names in a directory, without `.` and `..`: those that could be read, even
-    /// if others couldn't.
+    /// Fills `names` with the names in a directory, without `.` and `..`. After an error, `names`
+    /// has those that could be read.
     fn list_into(&self, path: &[u8], names: &mut Vec<Vec<u8>>) -> Result<()>;
-    /// Opens for reading; doesn't follow a symbolic link at the end of the path unless `follow`.
+    /// Opens a file for reading. Doesn't follow a symbolic link at the end of the path unless
+    /// `follow`.
     fn open(&self, path: &[u8], follow: bool) -> Result<Box<dyn StoreFile + '_>>;
-    /// The attributes of the object at a path, whose last name isn't followed.
+    /// Returns access to the attributes of the object at a path. A symbolic link isn't followed.
     fn at<'a>(&'a self, path: &'a [u8]) -> Box<dyn Attributes + 'a>;
-    /// The path as the user knows it.
+    /// Returns the path for messages to the user.
     fn show(&self, path: &[u8]) -> String;
 
     fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -56,23 +59,23 @@ pub trait SlowStore: Send + Sync {
         self.list_into(path, &mut names)?;
         Ok(names)
     }
-    /// The error as a sentence, with advice where there is any.
+    /// Describes an error as a sentence, with advice where there is some.
     fn explain(&self, error: Errno) -> String {
         explain(error)
     }
-    /// Whether there is nothing in a directory.
+    /// Whether a directory has no entries.
     fn is_empty(&self, path: &[u8]) -> Result<bool> {
         Ok(self.list(path)?.is_empty())
     }
-    /// Metadata without the fields that may differ at the next look at the same object.
+    /// Returns metadata without those fields that may differ although the object is unchanged.
     fn comparable(&self, meta: Meta) -> Meta {
         meta
     }
-    /// The [comparable](SlowStore::comparable) metadata of the object at a path.
+    /// Returns the [comparable](SlowStore::comparable) metadata of the object at a path.
     fn meta(&self, path: &[u8]) -> Result<Meta> {
         Ok(self.comparable(self.stat(path, false)?))
     }
-    /// As [`SlowStore::meta`]; None if there is no object.
+    /// Returns the metadata as [`SlowStore::meta`] does; None if there is no object.
     fn look(&self, path: &[u8]) -> Result<Option<Meta>> {
         match self.meta(path) {
             Ok(meta) => Ok(Some(meta)),
@@ -105,34 +108,34 @@ pub trait SlowStore: Send + Sync {
 
     // ---- Stores of files that are written piece by piece, under a temporary name ----
 
-    /// Creates the temporary file of `to`, exclusively, for reading and writing, with mode 0600.
+    /// Creates `path`, the temporary file for `to`, exclusively, for reading and writing, with mode
+    /// 0600.
     fn create(&self, _path: &[u8], _to: &[u8]) -> Result<Box<dyn StoreFile + '_>> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Renames, but replaces nothing unless `replaces`. Returns the object's metadata, if it has
-    /// become another version.
+    /// Renames an object. Fails rather than replaces one unless `replaces`. Returns the object's
+    /// metadata if the rename has made a new version of it.
     fn rename(&self, _from: &[u8], _to: &[u8], _replaces: bool) -> Result<Option<Meta>> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Makes another name, or in a store without links an equal object.
+    /// Makes another name of an object. A store without links copies the object.
     fn link(&self, _old: &[u8], _new: &[u8]) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
     // ---- Stores of whole objects: a file appears with its content and attributes in one step ----
 
-    /// Whether the store can't write files piece by piece: it has no `create`, and attributes are
-    /// set by [`SlowStore::put_attributes`] only.
+    /// Whether the store has whole objects only: it has no `create`, and attributes are set only by
+    /// [`SlowStore::put_attributes`].
     fn is_object_store(&self) -> bool {
         false
     }
-    /// Stores a file with the source's attributes and those of `user` that an object can have, in
-    /// place of `replaced`. It appears under its name when its content has been confirmed to be
-    /// that of the source, and [`Source::rests`] has said so. Returns its metadata.
-    ///
+    /// Stores a file in place of `replaced`, with the source's attributes and those of `user` that
+    /// an object can have. The object appears when its content is confirmed to be the source's and
+    /// [`Source::rests`] has succeeded. Returns the object's metadata.
     /// # Errors
-    /// [`Trouble`]; the object doesn't appear then. [`Trouble::Write`] with
-    /// [`CHANGED`](crate::CHANGED): another version is there.
+    /// [`Trouble`]: the object doesn't appear. [`Trouble::Write`] with [`CHANGED`](crate::CHANGED):
+    /// the object has another version than `replaced`.
     fn put(
         &self,
         _path: &[u8],
@@ -142,12 +145,13 @@ pub trait SlowStore: Send + Sync {
     ) -> std::result::Result<Meta, Trouble> {
         Err(Trouble::Write(Errno::OPNOTSUPP))
     }
-    /// Stores a symbolic link with its attributes, in place of what this store has seen there.
+    /// Stores a symbolic link with its attributes, in place of the version that this store has
+    /// seen.
     fn put_symlink(&self, _path: &[u8], _target: &[u8], _meta: &Meta) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Sets mode, owner, group and time of modification of an object or a directory, and those of
-    /// the attributes `user` that it can have; None: its attributes stay.
+    /// Sets mode, owner, group and time of modification of an object or a directory. Also sets
+    /// those of the attributes `user` that it can have; None keeps its present ones.
     fn put_attributes(
         &self,
         _path: &[u8],
@@ -156,16 +160,16 @@ pub trait SlowStore: Send + Sync {
     ) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// All `user.*` attributes of an object or a directory.
+    /// Returns all `user.*` attributes of an object or a directory.
     fn user_attributes(&self, _path: &[u8], _is_dir: bool) -> Result<UserAttributes> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Makes an object that is as another one, in place of what is there.
+    /// Copies an object inside the store, in place of any object at `to`.
     fn copy(&self, _from: &[u8], _to: &[u8]) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// The entries of a directory with versions and sizes, and with all attributes of those that
-    /// `is_new` names. None: lists have names only.
+    /// Returns the entries of a directory with versions and sizes. Entries for which `is_new` is
+    /// true get all their attributes. None: this store lists names only.
     fn entries(
         &self,
         _path: &[u8],
@@ -176,19 +180,19 @@ pub trait SlowStore: Send + Sync {
 
     // ---- The kernel's directories, and the pool ----
 
-    /// The directory tree of the kernel, if the store is one.
+    /// Returns the directory tree, if the store is a directory of the kernel.
     fn tree(&self) -> Option<&Tree> {
         None
     }
-    /// Whether this is the pool.
+    /// Whether the store is the pool.
     fn is_pool(&self) -> bool {
         false
     }
-    /// The node that has a file's bytes, if they are on one node.
+    /// Returns the node that has a file's bytes, if they are all on one node.
     fn node_of(&self, _file: &Meta) -> Option<u32> {
         None
     }
-    /// Whether only this process finds the object: movers on other nodes don't.
+    /// Whether only this process can find the object, so that no other node can copy it.
     fn is_found_here_only(&self, _path: &[u8]) -> bool {
         false
     }
@@ -208,24 +212,24 @@ pub trait StoreFile: Sync {
     fn set_len(&self, _size: u64) -> Result<()> {
         Err(Errno::BADF)
     }
-    /// Start of the first data at or after `at`. ENXIO if there is none.
+    /// Returns the offset of the first data at or after `at`. ENXIO if there is none.
     fn seek_data(&self, at: u64) -> Result<u64>;
-    /// Start of the first hole at or after `at`; the end of the file is one.
+    /// Returns the offset of the first hole at or after `at`. The end of the file counts as a hole.
     fn seek_hole(&self, at: u64) -> Result<u64>;
     /// Syncs the content to stable storage.
     fn sync(&self) -> Result<()> {
         Ok(())
     }
-    /// The file's attributes, if they can be set without its path: then nothing can take its place
-    /// meanwhile.
+    /// Returns access to the attributes of the open file, if they can be set without its path. So
+    /// no other file under that path is changed.
     fn attributes(&self) -> Option<&dyn Attributes> {
         None
     }
-    /// The `user.*` attributes that came with the file when it was opened.
+    /// Returns the `user.*` attributes that opening the file has brought, if it has.
     fn user_attributes(&self) -> Option<&UserAttributes> {
         None
     }
-    /// Makes the next read come from storage instead of a cache, where that is possible.
+    /// Drops cached content where possible, so that the next read comes from storage.
     fn forget_cached(&self) {}
     /// Closes the file. Returns the error of a delayed write.
     fn close(self: Box<Self>) -> Result<()> {
@@ -249,11 +253,11 @@ pub trait Attributes {
     fn set_times(&self, _atime: i128, _mtime: i128) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Whether a time of the object can be this one. Nanoseconds since 1970.
+    /// Whether an object can have this time. Nanoseconds since 1970.
     fn keeps_time(&self, _time: i128) -> bool {
         true
     }
-    /// Names of the `user.*` attributes; empty where there can't be any.
+    /// Returns the names of the `user.*` attributes. Empty where there can't be any.
     fn xattrs(&self) -> Result<Vec<Vec<u8>>> {
         Ok(Vec::new())
     }
@@ -268,7 +272,7 @@ pub trait Attributes {
     }
 }
 
-/// An errno's text, without its number.
+/// Returns an errno's text, without its number.
 pub fn explain(error: Errno) -> String {
     let text = std::io::Error::from_raw_os_error(error.raw_os_error()).to_string();
     let words = text.split(" (os error").next().unwrap_or(&text);
@@ -283,7 +287,7 @@ pub fn explain(error: Errno) -> String {
     text
 }
 
-/// `directory` and `name` as one path.
+/// Joins `directory` and `name` into one path.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(directory.len() + 1 + name.len());
     path.extend_from_slice(directory);
@@ -296,7 +300,7 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// A path without the slashes at its end; `/` stays.
+/// Returns a path without trailing slashes; `/` stays.
 pub fn trimmed(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&b| b != b'/').map_or(1, |at| at + 1);
     &path[..end.min(path.len())]

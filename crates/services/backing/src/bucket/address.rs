@@ -1,4 +1,4 @@
-//! The location of a bucket: `s3://BUCKET/PREFIX`, and the server's address.
+//! The location of a bucket: `s3://BUCKET/PREFIX`, and its server.
 
 use crate::bucket::secret::Settings;
 
@@ -6,15 +6,15 @@ use crate::bucket::secret::Settings;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub bucket: String,
-    /// The path in the bucket, with a slash before it: that of the bucket itself is `/`.
+    /// The path in the bucket, with a leading slash. `/` is the bucket itself.
     pub path: Vec<u8>,
 }
 
-/// The prefix of such an address.
+/// The prefix of addresses of buckets.
 pub const SCHEME: &[u8] = b"s3://";
 
 impl Address {
-    /// None: `text` is a path, and not such an address.
+    /// Parses an address. None: `text` is a path rather than an address.
     pub fn parse(text: &[u8]) -> Option<Result<Address, String>> {
         let rest = text.strip_prefix(SCHEME)?;
         let end = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
@@ -55,24 +55,24 @@ impl Address {
     }
 }
 
-/// How requests reach a bucket.
+/// The server of a bucket, and the form of its requests' paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// `https` or `http`.
     pub scheme: String,
-    /// Name and port, as in the header `host`.
+    /// Host name and port, as in the header `host`.
     pub host: String,
-    /// The part of a request's path before the key: `/`, or `/BUCKET/`.
+    /// The part of a request's path before the key: `/` or `/BUCKET/`.
     pub base: String,
     pub region: String,
 }
 
 impl Server {
-    /// The server of a bucket. Buckets of AWS are addressed by their host name, those of other
-    /// servers by their path.
+    /// Returns the server of a bucket. A bucket of AWS is named in the host name, that of another
+    /// server in the path.
     ///
     /// # Errors
-    /// A message: the endpoint isn't a URL.
+    /// A message: the endpoint in the settings isn't a URL.
     pub fn new(bucket: &str, settings: &Settings) -> Result<Server, String> {
         let region = settings
             .region
@@ -89,7 +89,7 @@ impl Server {
                 "amazonaws.com"
             };
             let host = format!("s3.{region}.{domain}");
-            // A name with dots or capitals doesn't fit the server's certificate.
+            // The server's certificate doesn't cover a bucket name with dots or capitals.
             let is_label = bucket.bytes().all(|b| fits(b) && !b.is_ascii_uppercase());
             let (host, base) = if is_label {
                 (format!("{bucket}.{host}"), "/".to_owned())
@@ -112,7 +112,7 @@ impl Server {
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let is_host = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b);
         if !matches!(scheme, "http" | "https") || host.is_empty() || !host.bytes().all(is_host) {
-            // Without the part that may be a password.
+            // The message leaves out the endpoint, which may contain a password.
             return Err(if endpoint.contains('@') {
                 "AWS_ENDPOINT_URL has a user name in it; credentials belong elsewhere".into()
             } else {

@@ -1,6 +1,6 @@
 //! Attributes of files as user metadata of objects, with the keys of s3fs: `x-amz-meta-mode`,
-//! `-uid`, `-gid` (decimal numbers) and `-mtime` (seconds since 1970, with a fraction). rclone
-//! reads and writes `-mtime`, too; its octal modes are understood.
+//! `-uid`, `-gid` (decimal numbers) and `-mtime` (seconds since 1970, with a fraction). rclone uses
+//! `-mtime`, too. It writes modes in octal, which this module also reads.
 
 use crate::bucket::client::{header, length};
 use crate::bucket::sign::sha256;
@@ -10,10 +10,10 @@ use crate::store::UserAttributes;
 use std::sync::OnceLock;
 use ureq::http::HeaderMap;
 
-/// [`Meta::dev`] of objects in a bucket.
+/// The value of [`Meta::dev`] for objects in a bucket.
 pub const DEVICE: u64 = u64::from_be_bytes(*b"s3bucket");
 
-/// A number that stands for an object's version: [`Meta::ino`]. Never 0.
+/// Returns a number that identifies an object's version, for [`Meta::ino`]. Never 0.
 pub fn version(etag: &str) -> u64 {
     let etag = etag.trim_start_matches("W/").trim_matches('"');
     let sum = sha256(etag.as_bytes());
@@ -26,24 +26,24 @@ pub fn version(etag: &str) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Head {
     pub meta: Meta,
-    /// Distinguishes versions of the object. Empty: a directory without a marker.
+    /// Identifies the object's version. Empty for a directory without a marker.
     pub etag: String,
-    /// Other user metadata.
+    /// The `user.*` attributes.
     pub user: UserAttributes,
     pub content_type: Option<String>,
 }
 
-/// Prefix of headers with user metadata.
+/// Prefix of the headers that contain user metadata.
 const USER: &str = "x-amz-meta-";
-/// User metadata that aren't `user.*` attributes: those of s3fs, and of other tools.
+/// Keys of user metadata that aren't `user.*` attributes: those of s3fs and of other tools.
 const NOT_USER: [&str; 8] = [
     "mode", "uid", "gid", "mtime", "atime", "ctime", "xattr", "rdev",
 ];
-/// Maximum number of bytes of `user.*` attributes: servers take 2 KiB of user metadata.
+/// Maximum size of an object's `user.*` attributes. Bytes. Servers accept 2 KiB of user metadata.
 const MAX_USER_METADATA_BYTES: usize = 1900;
 
-/// Whether an attribute can be user metadata of an object: headers have names without capitals, and
-/// values of printable characters.
+/// Whether an attribute can be stored as user metadata. Names of headers have no capitals, and
+/// their values only printable characters.
 fn is_user(name: &[u8], value: &[u8]) -> bool {
     let Some(name) = name.strip_prefix(b"user.") else {
         return false;
@@ -55,7 +55,8 @@ fn is_user(name: &[u8], value: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(fits) && !is_ours && is_trimmed && is_text
 }
 
-/// Those attributes that can be user metadata of an object, by name, as far as there is room.
+/// Returns those attributes that can be user metadata of an object, sorted by name, up to the
+/// maximum size.
 pub fn kept(mut all: UserAttributes) -> UserAttributes {
     all.retain(|(name, value)| is_user(name, value));
     all.sort();
@@ -69,7 +70,7 @@ pub fn kept(mut all: UserAttributes) -> UserAttributes {
     all
 }
 
-/// The headers of such attributes.
+/// Returns the headers for attributes that [`kept`] has returned.
 pub fn user_headers(all: &UserAttributes) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     all.iter()
@@ -77,7 +78,7 @@ pub fn user_headers(all: &UserAttributes) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The headers of an object with these attributes.
+/// Returns the headers for an object with this metadata.
 pub fn headers(meta: &Meta) -> Vec<(String, String)> {
     let all = [
         ("mode", meta.mode.to_string()),
@@ -91,7 +92,7 @@ pub fn headers(meta: &Meta) -> Vec<(String, String)> {
     named.collect()
 }
 
-/// The mode that a text stands for: decimal as s3fs writes it, octal as rclone does.
+/// Parses a mode: decimal as s3fs writes it, or octal as rclone does.
 fn mode(text: &str) -> Option<u32> {
     let is_mode = |mode: &u32| {
         let kinds = [
@@ -113,8 +114,8 @@ fn mode(text: &str) -> Option<u32> {
     }
 }
 
-/// This process's user and group, and the time of the first call: the attributes of objects without
-/// any.
+/// Returns the user, group and time for objects without attributes: this process's user and group,
+/// and the time of the first call.
 fn defaults() -> (u32, u32, i64) {
     static FIRST: OnceLock<i64> = OnceLock::new();
     let now = || {
@@ -126,7 +127,7 @@ fn defaults() -> (u32, u32, i64) {
     (user, group, *FIRST.get_or_init(now))
 }
 
-/// A directory without attributes of its own.
+/// Returns the metadata of a directory that has no attributes.
 pub fn directory() -> Meta {
     let (uid, gid, now) = defaults();
     Meta {
@@ -143,7 +144,7 @@ pub fn directory() -> Meta {
     }
 }
 
-/// The attributes of a directory without a marker, as the reply to a HEAD.
+/// Returns the attributes of a directory without a marker, in the form of a reply to HEAD.
 pub fn without_marker() -> Head {
     Head {
         meta: directory(),
@@ -153,7 +154,7 @@ pub fn without_marker() -> Head {
     }
 }
 
-/// Reads the headers of an object. None: its size or its version is missing.
+/// Parses the headers of a reply to HEAD. None: the object's size or version is missing.
 pub fn head(headers: &HeaderMap, is_dir: bool) -> Option<Head> {
     let of = |name: &str| header(headers, &format!("x-amz-meta-{name}"));
     let number = |name: &str| of(name).and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! The operations of S3 that staging needs.
+//! The operations of S3 that staging and origins need.
 
 use crate::bucket::attributes::{self, Head};
 use crate::bucket::client::{Body, Call, Client, header, length};
@@ -10,10 +10,10 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::io::Errno;
 use std::io::Read;
 
-/// Maximum number of pages of a list: a thousand keys each.
+/// Maximum number of pages of a list. A page has up to 1000 keys.
 const PAGES: usize = 1_000_000;
 
-/// A condition on the version that a write replaces.
+/// A condition of a write on the version that it replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replaces {
     /// The key must not exist.
@@ -33,22 +33,22 @@ impl Replaces {
     }
 }
 
-/// An object of a list.
+/// An object in a list.
 #[derive(Clone, Debug)]
 pub struct Object {
     pub key: String,
     pub etag: String,
     /// Bytes.
     pub size: u64,
-    /// When it was written. Nanoseconds since 1970.
+    /// Time of the write. Nanoseconds since 1970.
     pub modified: i128,
 }
 
-/// A list of a prefix.
+/// The objects and prefixes directly below a prefix.
 #[derive(Debug, Default)]
 pub struct Listed {
     pub objects: Vec<Object>,
-    /// Prefixes with a slash at their end, one for all keys below each.
+    /// Prefixes that end in a slash. Each stands for all keys that begin with it.
     pub prefixes: Vec<String>,
 }
 
@@ -59,31 +59,31 @@ pub struct Upload {
     pub id: String,
 }
 
-/// A part that the server has.
+/// A part of an upload that the server has stored.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub number: u32,
     pub etag: String,
-    /// SHA-256 of its bytes, in base64.
+    /// SHA-256 of the part's bytes, in base64.
     pub sum: String,
     /// Whether the server has confirmed the sum.
     pub is_confirmed: bool,
 }
 
-/// The version of an object that a write has made.
+/// The version of an object that a write has created.
 #[derive(Clone, Debug)]
 pub struct Written {
     pub etag: String,
-    /// Whether the server has confirmed the SHA-256 of its bytes.
+    /// Whether the server has confirmed the SHA-256 of the object's bytes.
     pub is_confirmed: bool,
 }
 
-/// A SHA-256 in the format of S3's headers.
+/// Returns a SHA-256 in the format of S3's headers: base64.
 pub fn sum_text(sum: &[u8; 32]) -> String {
     STANDARD.encode(sum)
 }
 
-/// Text of a list with `encoding-type=url`.
+/// Decodes text of a list that was requested with `encoding-type=url`.
 fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -112,7 +112,7 @@ fn text_of(element: &Element, name: &str, is_encoded: bool) -> Result<String, Fa
 
 impl Client {
     /// Requests one page of a list: up to `most` keys below `prefix`. Returns the page, and the
-    /// token of the next.
+    /// token for requesting the next page.
     fn page(
         &self,
         prefix: &str,
@@ -132,7 +132,7 @@ impl Client {
             query,
             ..Call::default()
         };
-        // A page that was cut off is requested again.
+        // A truncated page is requested again.
         self.attempts(|| {
             let root = self.ask_once(&call)?.xml("ListBucketResult")?;
             let is_encoded = root.get("EncodingType") == Some("url");
@@ -174,10 +174,10 @@ impl Client {
         })
     }
 
-    /// Everything directly below a prefix, which is empty or ends in a slash.
+    /// Lists the objects and prefixes directly below a prefix, which is empty or ends in a slash.
     ///
     /// # Errors
-    /// [`Fault`]; a list is complete or fails.
+    /// [`Fault`]; no partial list is returned.
     pub fn list(&self, prefix: &str) -> Result<Listed, Fault> {
         let mut all = Listed::default();
         let mut token = None;
@@ -202,7 +202,7 @@ impl Client {
         Ok(next.is_some() || !page.objects.is_empty() || !page.prefixes.is_empty())
     }
 
-    /// The attributes of an object. None: there is none.
+    /// Returns the attributes of an object; None if it doesn't exist.
     ///
     /// # Errors
     /// [`Fault`]
@@ -215,7 +215,7 @@ impl Client {
         let reply = match self.ask(&call) {
             Ok(reply) => reply,
             Err(fault) if fault.errno == Errno::NOENT => return Ok(None),
-            // A reply to HEAD has no text: a list tells the reason.
+            // A reply to HEAD has no text. If listing fails, too, its error tells the reason.
             Err(fault) => {
                 self.page(key, None, 1)?;
                 return Err(fault);
@@ -226,11 +226,11 @@ impl Client {
         head.ok_or_else(missing).map(Some)
     }
 
-    /// Begins to read the bytes from `start` to `end` of the version `etag` of an object, which has
-    /// `size` bytes.
+    /// Begins to read the bytes from `start` to `end` (exclusive) of an object of `size` bytes, in
+    /// its version `etag`.
     ///
     /// # Errors
-    /// [`CHANGED`]: it isn't this version any more; another [`Fault`].
+    /// [`CHANGED`]: the object has another version; another [`Fault`].
     pub fn get(
         &self,
         key: &str,
@@ -308,7 +308,7 @@ impl Client {
         self.begin_plain_upload(key, headers)
     }
 
-    /// Begins an upload in parts, without checksums of them.
+    /// Begins an upload in parts that have no checksums.
     ///
     /// # Errors
     /// [`Fault`]
@@ -369,11 +369,11 @@ impl Client {
         })
     }
 
-    /// Makes a part of the bytes from `start` to `end` of the version `etag` of another object, on
-    /// the server.
+    /// Makes the server copy the bytes from `start` to `end` (exclusive) of another object's
+    /// version `etag` into a part of an upload.
     ///
     /// # Errors
-    /// [`CHANGED`]: it is another version; another [`Fault`].
+    /// [`CHANGED`]: the other object has another version; another [`Fault`].
     pub fn copy_part(
         &self,
         upload: &Upload,
@@ -407,7 +407,7 @@ impl Client {
         })
     }
 
-    /// An object of this bucket as the source of a copy.
+    /// Returns the header's value that names an object of this bucket as the source of a copy.
     fn source(&self, key: &str) -> String {
         let path = format!("{}/{key}", self.bucket);
         crate::bucket::sign::encode(path.as_bytes(), true)
@@ -442,7 +442,7 @@ impl Client {
         };
         self.attempts(|| {
             let reply = self.ask_once(&call)?;
-            // The status is sent before the work is done: an error can follow it.
+            // The server sends the status before it does the work. An error can follow in the body.
             if let Ok(error) = reply.xml("Error") {
                 let get = |name| error.get(name).unwrap_or_default();
                 let status = match get("Code") {
@@ -456,7 +456,7 @@ impl Client {
         })
     }
 
-    /// Cancels an upload: its parts are removed.
+    /// Cancels an upload. The server removes its parts.
     ///
     /// # Errors
     /// [`Fault`]. A missing upload is no error.
@@ -474,7 +474,7 @@ impl Client {
         }
     }
 
-    /// The uploads in progress below a prefix.
+    /// Returns the uploads in progress below a prefix.
     ///
     /// # Errors
     /// [`Fault`]
@@ -520,11 +520,11 @@ impl Client {
         Ok(all)
     }
 
-    /// Copies an object inside the bucket, on the server, with other attributes if there are some.
-    /// `etag`: the version to be copied. Returns the copy's ETag.
+    /// Makes the server copy the version `etag` of an object within the bucket, with other
+    /// attributes if `headers` are given. Returns the copy's ETag.
     ///
     /// # Errors
-    /// [`CHANGED`]: it is another version; another [`Fault`].
+    /// [`CHANGED`]: the source has another version; another [`Fault`].
     pub fn copy(
         &self,
         from: &str,
@@ -566,7 +566,7 @@ impl Client {
     }
 }
 
-/// Whether a fault means that the server doesn't know conditions on writes.
+/// Whether a fault means that the server doesn't support conditions on writes.
 pub fn without_conditions(fault: &Fault, replaces: &Replaces) -> bool {
     fault.errno == UNKNOWN && *replaces != Replaces::Anything
 }

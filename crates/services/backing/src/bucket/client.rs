@@ -1,9 +1,9 @@
-//! Requests to one bucket: signed, with bounds in time, repeated where that may help.
+//! Requests to one bucket: signed, with time limits, repeated where that may help.
 //!
-//! Guarantees: each attempt has time limits ([`Limits`]); attempts are
-//! bounded ([`ATTEMPTS`]), with growing random pauses between them. Once a server can't be reached,
-//! each further request makes one attempt only, until one succeeds: a staging of many files ends
-//! soon after its server has died.
+//! Guarantees: each attempt has time limits ([`Limits`]). The number of attempts is bounded
+//! ([`ATTEMPTS`]), with growing random pauses between them. Once a server can't be reached, each
+//! further request makes only one attempt, until one succeeds. So a staging of many files ends soon
+//! after its server has died.
 
 use crate::bucket::address::Server;
 use crate::bucket::fault::{self, Fault};
@@ -22,24 +22,24 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ureq::http::{HeaderMap, Request, Response};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// Attempts per request.
+/// Maximum number of attempts per request.
 pub const ATTEMPTS: u32 = 5;
-/// The pause after the first attempt; it doubles with each, and up to half of it is random.
+/// The pause after the first attempt. It doubles after each attempt; up to half of it is random.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How long a connection may take.
+/// Maximum time for connecting.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long the server may take to begin its reply.
+/// Maximum time until the server begins its reply.
 const REPLY: Duration = Duration::from_secs(60);
-/// How long a transfer may make no progress.
+/// Maximum time of a transfer without progress.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Limits in time.
+/// Time limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     connect: Duration,
     reply: Duration,
     stall: Duration,
-    /// After this time, a failed attempt isn't repeated.
+    /// Time after which a failed attempt isn't repeated.
     attempts: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Limits with which a server that doesn't answer is given up after about `timeout`.
+    /// Returns limits for giving up a server that doesn't answer after about `timeout`.
     pub fn of(timeout: Duration) -> Limits {
         Limits {
             connect: CONNECT.min(timeout / 2),
@@ -65,11 +65,12 @@ impl Limits {
         }
     }
 }
-/// Largest reply that is read as a whole: a list of 1000 keys has at most some MiB. Bytes.
+/// Maximum size of a reply that is read as a whole. Bytes. A list of 1000 keys has some MiB at
+/// most.
 const LARGEST_REPLY: u64 = 32 << 20;
-/// Connections that are kept.
+/// Maximum number of idle connections that are kept open.
 const CONNECTIONS: usize = 64;
-/// Where systems have their certificates.
+/// Files in which systems have their trusted certificates.
 const CERTIFICATES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -81,7 +82,7 @@ const CERTIFICATES: [&str; 4] = [
 #[derive(Clone, Default)]
 pub struct Call<'a> {
     pub method: &'static str,
-    /// The key; empty: the bucket itself.
+    /// The object's key. Empty: the bucket itself.
     pub key: &'a str,
     pub query: Vec<(&'static str, String)>,
     /// Names are in lower case.
@@ -116,7 +117,7 @@ impl Reply {
         header(&self.headers, name)
     }
 
-    /// The body as XML whose root is `name`.
+    /// Parses the body as XML whose root is `name`.
     pub fn xml(&self, name: &str) -> Result<xml::Element, Fault> {
         let text = std::str::from_utf8(&self.body).ok();
         let root = text.and_then(xml::parse).filter(|root| root.name == name);
@@ -124,26 +125,26 @@ impl Reply {
     }
 }
 
-/// A header's value, if it exists and is text.
+/// Returns a header's value, if the header exists and is text.
 pub fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// A bucket of a server.
+/// A client for one bucket.
 pub struct Client {
     agent: ureq::Agent,
     server: Server,
     pub bucket: String,
     credentials: Option<Credentials>,
     limits: Limits,
-    /// No attempt has succeeded since a request was given up.
+    /// Whether no attempt has succeeded since a request was given up.
     is_down: AtomicBool,
-    /// For each errno, details of its last fault.
+    /// Details of the last fault of each errno.
     words: Mutex<HashMap<i32, String>>,
 }
 
 impl Client {
-    /// Connects to nothing yet.
+    /// Returns a client. Doesn't connect yet.
     ///
     /// # Errors
     /// A message: settings are missing or wrong.
@@ -190,7 +191,7 @@ impl Client {
         self.attempts(|| self.ask_once(call))
     }
 
-    /// As above, in one attempt, for use in [`Client::attempts`].
+    /// Sends a request as [`Client::ask`] does, in one attempt. For use in [`Client::attempts`].
     ///
     /// # Errors
     /// [`Fault`]
@@ -204,7 +205,7 @@ impl Client {
         })
     }
 
-    /// Sends a request; the reply's body is still to be read.
+    /// Sends a request, and returns the reply, whose body is still to be read.
     ///
     /// # Errors
     /// The last attempt's [`Fault`].
@@ -212,7 +213,7 @@ impl Client {
         self.attempts(|| self.send(call))
     }
 
-    /// Calls `f` until it succeeds, or another attempt makes no sense.
+    /// Calls `f` until it succeeds, a further attempt makes no sense, or a limit is reached.
     pub fn attempts<T>(&self, f: impl Fn() -> Result<T, Fault>) -> Result<T, Fault> {
         let (mut may_be_done, began) = (false, Instant::now());
         let mut attempt = 1;
@@ -239,7 +240,7 @@ impl Client {
         }
     }
 
-    /// One attempt. Replies other than success are faults.
+    /// Makes one attempt. Any reply except success is a fault.
     fn send(&self, call: &Call<'_>) -> Result<Response<ureq::Body>, Fault> {
         let request = self.request(call, now())?;
         let reply = match call.body {
@@ -252,7 +253,7 @@ impl Client {
             return Ok(reply);
         }
         let (parts, body) = reply.into_parts();
-        // If the text can't be read, only the message is missing.
+        // If the text can't be read, the fault just has no message.
         let text = read_all(body, None).unwrap_or_default();
         let error = xml::parse(&String::from_utf8_lossy(&text)).filter(|e| e.name == "Error");
         let get = |name| error.as_ref().and_then(|e| e.get(name)).unwrap_or_default();
@@ -268,7 +269,7 @@ impl Client {
         Err(fault)
     }
 
-    /// The signed request.
+    /// Returns the signed request.
     fn request(&self, call: &Call<'_>, now: i64) -> Result<Request<()>, Fault> {
         let path = format!("{}{}", self.server.base, encode(call.key.as_bytes(), true));
         let mut query: Vec<String> = call
@@ -319,7 +320,7 @@ impl Client {
         request.map_err(|_| Fault::new(Errno::INVAL, "a value can't be sent as a header"))
     }
 
-    /// Keeps a fault's details for [`Client::explain`].
+    /// Stores a fault's details for [`Client::explain`].
     fn noted(&self, fault: Fault) -> Fault {
         let words: String = fault
             .words
@@ -336,7 +337,7 @@ impl Client {
         fault
     }
 
-    /// An errno as a sentence with advice, and with the details of its last fault.
+    /// Returns a sentence for an errno, with advice, and with the details of its last fault.
     pub fn explain(&self, errno: Errno) -> String {
         let all = lock(&self.words);
         let words = all.get(&errno.raw_os_error());
@@ -354,7 +355,7 @@ fn now() -> i64 {
     now.map_or(0, |d| d.as_secs() as i64)
 }
 
-/// The pause after an attempt.
+/// Returns the random pause after an attempt.
 fn pause(attempt: u32) -> Duration {
     let longest = FIRST_RETRY_DELAY * 2u32.pow(attempt - 1);
     let mut random = [0];
@@ -362,12 +363,12 @@ fn pause(attempt: u32) -> Duration {
     longest / 2 + longest / 2 * u32::from(random[0]) / 255
 }
 
-/// The length that a reply's header announces. Bytes.
+/// Returns the length that a reply's header declares. Bytes.
 pub fn length(headers: &HeaderMap) -> Option<u64> {
     header(headers, "content-length")?.parse().ok()
 }
 
-/// Reads a whole body, which must have `wanted` bytes if that is known.
+/// Reads a whole body. Fails if it hasn't `wanted` bytes, where that number is known.
 fn read_all(body: ureq::Body, wanted: Option<u64>) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     let mut reader = body.into_reader().take(LARGEST_REPLY + 1);
@@ -385,7 +386,8 @@ fn read_all(body: ureq::Body, wanted: Option<u64>) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// The certificates to trust: those of a file, the system's, or those that came with the program.
+/// Returns the certificates to trust: those of the file `named`, or the system's, or those built
+/// into the program.
 fn trusted(named: Option<&Path>) -> Result<RootCerts, String> {
     let read = |path: &Path| -> Result<RootCerts, String> {
         let shown = path.display();

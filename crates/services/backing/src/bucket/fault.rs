@@ -1,32 +1,32 @@
-//! Failures of requests: an errno for the copier, and words for the user.
+//! Failures of requests: an errno for the copier, and a message for the user.
 
 use rustix::io::Errno;
 
-/// There is no bucket of this name.
+/// No bucket has this name.
 pub const NO_BUCKET: Errno = Errno::NODEV;
 pub const NO_CREDENTIALS: Errno = Errno::NOKEY;
 pub const BAD_CREDENTIALS: Errno = Errno::KEYREJECTED;
 pub const WRONG_REGION: Errno = Errno::REMCHG;
 pub const WRONG_CLOCK: Errno = Errno::TIME;
-/// A condition of the request doesn't hold: the object has been changed by others.
+/// A condition of the request doesn't hold: others have changed the object.
 pub const CHANGED: Errno = Errno::STALE;
-/// The server doesn't know this kind of request.
+/// The server doesn't support this kind of request.
 pub const UNKNOWN: Errno = Errno::OPNOTSUPP;
 pub const GARBAGE: Errno = Errno::PROTO;
 pub const OVERLOADED: Errno = Errno::AGAIN;
-/// The server refuses the request for a reason that is its own.
+/// The server refuses the request for another reason, which its message tells.
 pub const REFUSED: Errno = Errno::REMOTEIO;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub errno: Errno,
-    /// Details: the server's message, or the network's error.
+    /// Details: the server's message or the network error.
     pub words: String,
     /// Whether another attempt may succeed.
     pub passes: bool,
-    /// Whether the server may have carried the request out all the same, now or in an earlier
-    /// attempt.
+    /// Whether this attempt or an earlier one may have been carried out by the server, despite the
+    /// fault.
     pub may_be_done: bool,
 }
 
@@ -40,7 +40,7 @@ impl Fault {
         }
     }
 
-    /// A reply that can't be understood; the next one may be better.
+    /// Returns a fault for a reply that can't be understood. Another attempt may get a better one.
     pub fn garbage(words: impl Into<String>) -> Fault {
         Fault {
             passes: true,
@@ -49,7 +49,7 @@ impl Fault {
         }
     }
 
-    /// A failure below HTTP.
+    /// Returns the fault for a failure below HTTP.
     pub fn of_network(error: ureq::Error) -> Fault {
         use std::io::ErrorKind as Kind;
         let words = error.to_string();
@@ -78,8 +78,8 @@ impl Fault {
         }
     }
 
-    /// A reply that isn't a success. `text` is the server's message, `region` the bucket's region
-    /// where the server has named it.
+    /// Returns the fault for a reply other than success. `text`: the server's message. `region`:
+    /// the bucket's region, if the server has named it.
     pub fn of_reply(status: u16, code: &str, text: &str, region: Option<&str>) -> Fault {
         let errno = match (status, code) {
             (_, "NoSuchBucket") => NO_BUCKET,
@@ -117,7 +117,8 @@ impl Fault {
     }
 }
 
-/// An errno as a sentence with advice. `bucket` is the bucket's name.
+/// Returns a sentence for an errno, with advice, if this module knows it. `bucket`: the bucket's
+/// name.
 pub fn explain(errno: Errno, bucket: &str) -> Option<String> {
     Some(match errno {
         NO_BUCKET => format!("there is no bucket '{bucket}'; check its name and AWS_ENDPOINT_URL"),

@@ -1,11 +1,11 @@
-//! An object that is read.
+//! Reading an object.
 //!
-//! Guarantees: all bytes are of one version of the object, the one whose attributes were read; a
-//! reply that breaks off is requested again from where it ended, and is never taken for the
+//! Guarantees: all bytes are of the version whose attributes were read when the object was opened.
+//! A reply that breaks off is requested again from where it ended; it is never taken for the
 //! object's end.
 //!
-//! Reading continues where the last read ended: requests are for up to [`WINDOW`] bytes each, and
-//! their replies are kept open, one for each thread that reads a separate range.
+//! A request is for up to [`WINDOW`] bytes. Its reply is kept open, so that the next read of a
+//! thread continues it. There is one reply for each thread that reads a separate range.
 
 use crate::bucket::attributes::Head;
 use crate::bucket::client::{ATTEMPTS, Client};
@@ -17,13 +17,13 @@ use rustix::io::{Errno, Result};
 use std::io::Read;
 use std::sync::Mutex;
 
-/// Maximum number of bytes of one request; requests end at its multiples, as the copier's ranges
+/// Maximum number of bytes of one request. Requests end at multiples of it, as the copier's ranges
 /// do.
 const WINDOW: u64 = 16 << 20;
-/// Replies that are kept open per object.
+/// Maximum number of replies per object that are kept open.
 const OPEN: usize = 64;
 
-/// A reply that is being read.
+/// A reply that is being read: the offset of its next byte, and its end.
 struct Stream {
     at: u64,
     end: u64,
@@ -39,7 +39,7 @@ pub struct BucketFile<'a> {
 }
 
 impl<'a> BucketFile<'a> {
-    /// The version of an object that `head` describes.
+    /// Opens the version of an object that `head` describes.
     pub(crate) fn new(client: &'a Client, key: &str, head: Head) -> BucketFile<'a> {
         BucketFile {
             client,
@@ -49,7 +49,7 @@ impl<'a> BucketFile<'a> {
         }
     }
 
-    /// A reply whose next byte is that at `at`.
+    /// Returns a reply whose next byte is at offset `at`.
     fn stream(&self, at: u64) -> std::result::Result<Stream, Fault> {
         let mut streams = lock(&self.streams);
         if let Some(found) = streams.iter().position(|s| s.at == at) {
@@ -71,7 +71,8 @@ impl<'a> BucketFile<'a> {
 }
 
 impl StoreFile for BucketFile<'_> {
-    /// The attributes of the version that is being read, even if there is a newer one now.
+    /// Returns the attributes of the version that is being read, even if the object has a newer
+    /// one.
     fn meta(&self) -> Result<Meta> {
         Ok(self.head.meta)
     }
@@ -125,7 +126,7 @@ impl StoreFile for BucketFile<'_> {
     }
 }
 
-/// Reads the end of a reply that was read to its last byte, so that its connection can be used
+/// Reads the end mark of a reply that was read to its last byte, so that its connection can be used
 /// again.
 fn finish(mut stream: Stream) {
     if stream.at == stream.end {

@@ -1,12 +1,12 @@
-//! The objects of a bucket by paths: prefixes are directories, objects are files.
+//! Paths in a bucket: prefixes are directories, objects are files.
 //!
-//! A directory has its attributes in an object whose key ends in a slash (a *marker*), if it has
-//! one; without, it is there as long as there are keys below it.
+//! A directory's attributes are those of its *marker*, an object whose key ends in a slash. A
+//! directory without a marker exists while there are keys below it.
 //!
-//! In a staging, listing a directory also asks for the attributes of all that is in it, with
-//! [`ASKERS`] threads: a list has no attributes but sizes. They are kept until the file is opened.
-//! Of directories that are written to, the names are kept, so that a file that isn't there costs no
-//! request. Behind a pool, nothing is remembered between calls.
+//! During a staging, listing a directory also requests the attributes of all its entries, with
+//! [`ASKERS`] threads, since a list has only sizes. The attributes are remembered until the file is
+//! opened. Names in directories that are written to are remembered, so that looking up a missing
+//! file costs no request. Behind a pool, nothing is remembered between calls.
 
 use crate::bucket::address::Address;
 use crate::bucket::attributes::{DEVICE, Head, version, without_marker};
@@ -24,60 +24,60 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Threads that ask for attributes.
+/// Number of threads that request attributes.
 const ASKERS: usize = 16;
 /// Maximum length of a key. Bytes.
 const MAX_KEY_BYTES: usize = 1024;
 /// Maximum length of a symbolic link's target. Bytes.
 const MAX_LINK_TARGET_BYTES: u64 = 4096;
-/// In a directory with more new entries than this, objects too large for symbolic links are listed
-/// without asking for their attributes.
+/// Number of new entries of a directory above which the attributes of objects that are too large
+/// for symbolic links aren't requested when it is listed.
 const MAX_ENTRIES_WITH_ATTRIBUTES: usize = 1000;
 
-/// Threads that copy, where the user names no number: more than cores, as they wait for the
-/// network.
+/// Default number of threads that copy. It exceeds the number of cores, since the threads wait for
+/// the network.
 pub const THREADS: usize = 16;
 
 /// A bucket, or the objects below a prefix of it.
 pub struct BucketStore {
     pub(crate) client: Client,
-    /// The path in the bucket to which each path of a caller is relative.
+    /// The directory in the bucket to which callers' paths are relative.
     root: Vec<u8>,
-    /// The prefix of all that is written.
+    /// A prefix of all keys that are written.
     pub(crate) below: String,
-    /// The objects seen so far, in a staging.
+    /// The objects seen so far. None: this isn't a staging.
     pub(crate) seen: Option<Seen>,
-    /// Directories that have a marker.
+    /// Directories that are known to have a marker.
     pub(crate) marked: Mutex<HashSet<Vec<u8>>>,
     /// Uploads of earlier runs, by key.
     pub(crate) leftovers: OnceLock<Mutex<HashMap<String, Vec<String>>>>,
-    /// Whether the server knows conditions on writes.
+    /// Whether the server supports conditions on writes, as far as is known.
     pub(crate) has_conditions: AtomicBool,
 }
 
-/// The state of a bucket as a staging remembers it.
+/// What a staging remembers of a bucket.
 #[derive(Default)]
 pub struct Seen {
-    /// Attributes that a list has brought, by path; None: there is nothing.
+    /// Attributes from listings and look-ups, by path. None: no such object.
     known: Mutex<HashMap<Vec<u8>, Option<Head>>>,
-    /// The names in directories that are written to.
+    /// The names in directories that are written to, from before the first write.
     pub(crate) names: Mutex<HashMap<Vec<u8>, HashSet<Vec<u8>>>>,
 }
 
 impl Seen {
-    /// Whether a directory had a name when it was first listed.
+    /// Whether a directory had a name when it was first listed. None: it wasn't listed.
     fn has_name(&self, path: &[u8]) -> Option<bool> {
         let (directory, name) = split(path);
         Some(lock(&self.names).get(directory)?.contains(name))
     }
 }
 
-/// The errno of a fault.
+/// Returns the errno of a fault.
 pub(crate) fn errno(fault: Fault) -> Errno {
     fault.errno
 }
 
-/// Directory and last name of a path in the bucket.
+/// Splits a path in the bucket into directory and last name.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&b| b == b'/') {
         Some(0) => (b"/", &path[1..]),
@@ -86,7 +86,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The key of a path in the bucket.
+/// Returns the key of a path in the bucket.
 pub(crate) fn key(path: &[u8]) -> Result<&str> {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     match std::str::from_utf8(path) {
@@ -96,7 +96,7 @@ pub(crate) fn key(path: &[u8]) -> Result<&str> {
     }
 }
 
-/// The prefix of all keys in a directory: empty, or with a slash at its end.
+/// Returns the prefix of all keys in a directory: empty, or ending in a slash.
 pub(crate) fn prefix(path: &[u8]) -> Result<String> {
     let key = key(path)?;
     Ok(if key.is_empty() {
@@ -111,7 +111,7 @@ fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
 
-/// The metadata that a list tells of an object.
+/// Returns the metadata of an object as far as a list has it.
 fn listed_meta(object: &Object) -> Meta {
     Meta {
         dev: DEVICE,
@@ -126,8 +126,9 @@ fn listed_meta(object: &Object) -> Meta {
 }
 
 impl BucketStore {
-    /// The bucket of an address for a staging, with this user's settings: paths are those of the
-    /// bucket and begin with a slash, and what was seen is remembered. Sends no request yet.
+    /// Returns the bucket of an address for a staging, with this user's settings. Paths begin with
+    /// a slash and are relative to the bucket. Objects that were seen are remembered. Sends no
+    /// request yet.
     ///
     /// # Errors
     /// A message: credentials or other settings are missing or wrong.
@@ -140,12 +141,12 @@ impl BucketStore {
         )
     }
 
-    /// The objects below an address, with this user's settings: paths are relative to it, and
-    /// nothing is remembered. A request to a server that doesn't answer ends after about `timeout`.
-    /// Sends no request yet.
+    /// Returns the store of the objects below an address, with this user's settings. Paths are
+    /// relative to the address. Nothing is remembered. A request to a server that doesn't answer
+    /// ends after about `timeout`. Sends no request yet.
     ///
     /// # Errors
-    /// As for [`BucketStore::for_staging`].
+    /// Those of [`BucketStore::for_staging`].
     pub fn inside(
         address: &Address,
         timeout: Duration,
@@ -174,7 +175,7 @@ impl BucketStore {
         })
     }
 
-    /// The path in the bucket.
+    /// Returns the path in the bucket of a caller's path.
     pub(crate) fn full(&self, path: &[u8]) -> Vec<u8> {
         let mut full = self.shown(path);
         if path.is_empty() && full.len() > 1 {
@@ -183,16 +184,16 @@ impl BucketStore {
         full
     }
 
-    /// The path in the bucket, with a slash behind the root.
+    /// Returns the path in the bucket of a caller's path; that of the root ends in a slash.
     pub(crate) fn shown(&self, path: &[u8]) -> Vec<u8> {
         [&self.root[..], path].concat()
     }
 
-    /// The object or the directory at a path in the bucket, as it is remembered or as the server
-    /// has it. None: neither exists.
+    /// Returns the object or directory at a path in the bucket, from memory or from the server.
+    /// None: neither exists.
     ///
     /// # Errors
-    /// Errors of the server, as errnos that [`Client::explain`] knows.
+    /// The server's errors, as errnos for [`Client::explain`].
     pub(crate) fn find(&self, path: &[u8]) -> Result<Option<Head>> {
         let Some(seen) = &self.seen else {
             return self.head(path);
@@ -209,7 +210,7 @@ impl BucketStore {
         Ok(found)
     }
 
-    /// As [`BucketStore::find`], asked now.
+    /// Returns the object or directory as [`BucketStore::find`] does, always from the server.
     pub(crate) fn head(&self, path: &[u8]) -> Result<Option<Head>> {
         let key = key(path)?;
         if !key.is_empty()
@@ -218,14 +219,14 @@ impl BucketStore {
             return Ok(Some(head));
         }
         let prefix = prefix(path)?;
-        // The bucket itself exists, if listing it works.
+        // If listing works, the bucket itself exists.
         if !self.client.has_any(&prefix).map_err(errno)? && !prefix.is_empty() {
             return Ok(None);
         }
         self.directory(&prefix).map(Some)
     }
 
-    /// A directory, with the attributes of its marker.
+    /// Returns a directory with the attributes of its marker.
     pub(crate) fn directory(&self, prefix: &str) -> Result<Head> {
         let marker = if prefix.is_empty() {
             None
@@ -235,14 +236,14 @@ impl BucketStore {
         Ok(marker.unwrap_or_else(without_marker))
     }
 
-    /// Forgets what was remembered of a path.
+    /// Removes a path from memory.
     pub(crate) fn forget(&self, path: &[u8]) {
         if let Some(seen) = &self.seen {
             lock(&seen.known).remove(path);
         }
     }
 
-    /// Remembers that a directory is written to, and the names that it has now.
+    /// Remembers the names that a directory has now, because it will be written to.
     pub(crate) fn expect_writes(&self, seen: &Seen, path: &[u8]) -> Result<()> {
         match self.find(path)? {
             Some(head) if !head.meta.is_dir() => return Err(Errno::EXIST),
@@ -259,7 +260,7 @@ impl BucketStore {
         Ok(())
     }
 
-    /// The entries of a directory with what a list tells of them: versions and sizes.
+    /// Returns the entries of a directory with the metadata that a list has: versions and sizes.
     pub(crate) fn listed(&self, path: &[u8]) -> Result<Entries> {
         let prefix = prefix(path)?;
         let listed = self.client.list(&prefix).map_err(errno)?;
@@ -279,15 +280,15 @@ impl BucketStore {
             if is_name(name) && !known.contains(name) {
                 entries.all.push((name.into(), listed_meta(object)));
             } else if !name.is_empty() {
-                // An empty one is the directory's own marker.
+                // An empty name is the directory's own marker.
                 entries.odd.push(object.key.clone());
             }
         }
         Ok(entries)
     }
 
-    /// All attributes of those entries that `is_wanted` selects, by their number; None: it was
-    /// removed since it was listed. `asked` is called before each request.
+    /// Requests all attributes of the entries with the indices `wanted`. Returns them by index;
+    /// None: removed since it was listed. Calls `asked` after each request.
     fn heads(
         &self,
         path: &[u8],
@@ -318,7 +319,7 @@ impl BucketStore {
         found.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests all attributes of those entries that `is_new` selects.
+    /// Requests all attributes of those entries for which `is_new` is true.
     pub(crate) fn complete(
         &self,
         path: &[u8],
@@ -334,7 +335,7 @@ impl BucketStore {
         let asked: Vec<usize> = (new.iter().copied())
             .filter(|&at| !may_wait(&entries.all[at].1))
             .collect();
-        // Signs of life, for the process that waits for this.
+        // Calling `is_new` again gives a sign of life to the process that waits for the listing.
         let mut found = self.heads(path, entries, &asked, &|name| _ = is_new(name))?;
         found.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
         for (at, head) in found {
@@ -346,8 +347,8 @@ impl BucketStore {
         Ok(())
     }
 
-    /// The names in a directory, whose attributes are remembered. Names that no file can have are
-    /// among them, so that the copier reports them.
+    /// Lists the names in a directory, and remembers their attributes. The result includes names
+    /// that no file can have, so that the copier reports them.
     pub(crate) fn learn_names(&self, seen: &Seen, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         let entries = self.listed(path)?;
         let all: Vec<usize> = (0..entries.all.len()).collect();
@@ -366,7 +367,7 @@ impl BucketStore {
             let name = &odd[prefix.len()..];
             names.push(match name.strip_suffix('/') {
                 Some(bare) => bare.into(),
-                // An object with the name of a directory can't be a file beside it.
+                // If a directory has the same name, the object can't be a file beside it.
                 None if is_name(name) => format!("{name}/").into(),
                 None => name.into(),
             });
@@ -374,13 +375,13 @@ impl BucketStore {
         Ok(names)
     }
 
-    /// Opens the present version of an object.
+    /// Opens the current version of an object.
     ///
     /// # Errors
-    /// ENOENT; EISDIR; ELOOP: it is a symbolic link. Others as for [`BucketStore::find`].
+    /// ENOENT; EISDIR; ELOOP: the object is a symbolic link. Others as for [`BucketStore::find`].
     pub(crate) fn open_object(&self, path: &[u8]) -> Result<BucketFile<'_>> {
         let head = self.find(path)?.ok_or(Errno::NOENT)?;
-        // The version of a file that may be replaced is still needed.
+        // If the file may be replaced, its version is still needed, so it stays in memory.
         if (self.seen.as_ref()).is_some_and(|seen| seen.has_name(path).is_none()) {
             self.forget(path);
         }
@@ -391,7 +392,7 @@ impl BucketStore {
         }
     }
 
-    /// The target of a symbolic link: the object's content, as in s3fs.
+    /// Returns the target of a symbolic link, which is the object's content, as in s3fs.
     pub(crate) fn target(&self, path: &[u8]) -> Result<Vec<u8>> {
         let head = self.find(path)?.ok_or(Errno::NOENT)?;
         if !head.meta.is_symlink() {
@@ -417,8 +418,8 @@ impl BucketStore {
         }
     }
 
-    /// The condition of a write that may replace this version. Where the server knows no
-    /// conditions, the version is compared now.
+    /// Returns the condition of a write that may replace `replaced`. If the server supports no
+    /// conditions, compares the version now.
     pub(crate) fn condition(&self, path: &[u8], replaced: Replaced) -> Result<Replaces> {
         let has_conditions = self.has_conditions.load(Relaxed);
         let there = || self.client.head(key(path)?).map_err(errno);

@@ -1,13 +1,14 @@
-//! Objects that are written: in one request, or in parts.
+//! Writing objects, in one request or in parts.
 //!
-//! Guarantees: an object appears when it is complete, with its attributes, and only if the server
-//! has its content: the server confirms each body's SHA-256, or what it has is read back and
-//! compared. An object replaces only the version that the copier saw ([`Replaces`]). An upload in
-//! parts that fails is given up, and its parts are removed. Parts of a run that was killed are
-//! removed by the next run that writes the same key.
+//! Guarantees: an object appears only when it is complete, with its attributes, and when the server
+//! has its content. For this, the server confirms the SHA-256 of each body, or the object is read
+//! back and compared. An object replaces only the version that the copier saw ([`Replaces`]). An
+//! upload in parts that fails is aborted, and its parts are removed. The next run that writes the
+//! same key removes the parts that a killed run has left.
 //!
-//! Where the server confirms no checksum of a body, an object has its name while it is read back.
-//! If this version isn't what was sent, it is removed; a version that others have written never is.
+//! If the server confirms no checksums, the object already has its name while it is read back. If
+//! the content differs from what was sent, this version is removed, but never a version that others
+//! have written.
 
 use crate::bucket::attributes::{self, user_headers};
 use crate::bucket::calls::{Part, Replaces, Upload, sum_text, without_conditions};
@@ -24,14 +25,14 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// Objects up to this size are written in one request; larger ones in parts of at least this size.
-/// Bytes.
+/// Maximum size of an object that is written in one request, and minimum size of the parts of
+/// larger ones. Bytes.
 pub const PART: u64 = 8 << 20;
 /// Maximum number of parts of an object.
 const MAX_PARTS: u64 = 10_000;
-/// Largest object. Bytes.
+/// Maximum size of an object. Bytes.
 const LARGEST: u64 = 5 << 40;
-/// Largest object that a server copies in one request. Bytes.
+/// Maximum size of an object that a server copies in one request. Bytes.
 pub(crate) const LARGEST_COPY: u64 = 5 << 30;
 
 type Done<T> = std::result::Result<T, Trouble>;
@@ -40,7 +41,7 @@ fn write(fault: Fault) -> Trouble {
     Trouble::Write(fault.errno)
 }
 
-/// The size of an object's parts. Bytes.
+/// Returns the size of the parts of an object of `size` bytes.
 pub(crate) fn part_size(size: u64) -> u64 {
     size.div_ceil(MAX_PARTS).next_multiple_of(1 << 20).max(PART)
 }
@@ -59,8 +60,8 @@ struct Range {
 }
 
 impl BucketStore {
-    /// Calls `f` with a condition on the replaced version; without one, if the server supports
-    /// none.
+    /// Calls `f` with a condition on the replaced version. If the server supports no conditions,
+    /// calls `f` again without one.
     pub(crate) fn conditional<T>(
         &self,
         replaces: &Replaces,
@@ -75,7 +76,7 @@ impl BucketStore {
         }
     }
 
-    /// Stores a file in place of the version in `replaces`. Returns the new version's ETag.
+    /// Stores a file if `replaces` allows it. Returns the new version's ETag.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -138,7 +139,7 @@ impl BucketStore {
                 return Ok(written.etag);
             }
             Ok(written) => Some(written.etag),
-            // Perhaps written by an earlier attempt, whose reply was lost.
+            // An earlier attempt, whose reply was lost, may have written it.
             Err(fault) if fault.errno == CHANGED && fault.may_be_done => None,
             Err(fault) => return Err(write(fault)),
         };
@@ -164,7 +165,7 @@ impl BucketStore {
         let upload = self.client.begin_upload(key, &headers).map_err(write)?;
         let put = self.put_parts(replaces, &upload, source);
         if put.is_err() {
-            // If the server can't be reached, the next run does it.
+            // If the server can't be reached, the next run removes the parts.
             let _ = self.client.abort(&upload);
         }
         match put? {
@@ -175,8 +176,8 @@ impl BucketStore {
         }
     }
 
-    /// Uploads all parts, and ends the upload. Returns the ranges that are still to be read back,
-    /// and the ETag of the version that was written, if it is known.
+    /// Uploads all parts, and ends the upload. Returns the ranges that still have to be read back,
+    /// and the ETag of the written version, if it is known.
     fn put_parts(
         &self,
         replaces: &Replaces,
@@ -207,7 +208,8 @@ impl BucketStore {
         let mut parts = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         parts.sort_unstable_by_key(|part| part.number);
         source.rests()?;
-        // All parts, or none: the sums in the request have to be complete.
+        // The sums in the last request have to be complete. If one part isn't confirmed, none
+        // counts as confirmed.
         let is_confirmed = parts.iter().all(|part| part.is_confirmed);
         for part in &mut parts {
             part.is_confirmed = is_confirmed;
@@ -218,7 +220,7 @@ impl BucketStore {
         let ours = match ended {
             Ok(etag) if is_confirmed && !etag.is_empty() => return Ok((Vec::new(), Some(etag))),
             Ok(etag) => Some(etag),
-            // Perhaps ended by an earlier attempt, whose reply was lost.
+            // An earlier attempt, whose reply was lost, may have ended the upload.
             Err(fault) if fault.may_be_done && matches!(fault.errno, CHANGED | Errno::NOENT) => {
                 None
             }
@@ -235,9 +237,9 @@ impl BucketStore {
         Ok((parts.iter().map(range).collect(), ours))
     }
 
-    /// Compares an object of `size` bytes with the ranges that were sent. `ours` is the ETag of the
-    /// version that was written; None: perhaps none was, and the object belongs to others. A
-    /// version of ours that differs is removed. Returns the ETag of the present version.
+    /// Compares an object of `size` bytes with the ranges that were sent. `ours`: the ETag of the
+    /// written version; None if it isn't known whether one was written. If the object is that
+    /// version but differs, it is removed. Returns the ETag of the present version.
     fn read_back(
         &self,
         key: &str,
@@ -276,10 +278,11 @@ impl BucketStore {
         }
     }
 
-    /// Removes uploads of a key that were in progress when the first upload of this run began.
+    /// Removes uploads of a key that other runs had begun before this run's first upload.
     fn remove_leftovers(&self, key: &str) {
         let leftovers = self.leftovers.get_or_init(|| {
-            // Without the permission to list uploads, they stay: a rule of the bucket removes them.
+            // If listing uploads isn't permitted, they stay until a rule of the bucket removes
+            // them.
             let mut all: HashMap<String, Vec<String>> = HashMap::new();
             for upload in self.client.uploads(&self.below).unwrap_or_default() {
                 all.entry(upload.key).or_default().push(upload.id);
@@ -296,7 +299,7 @@ impl BucketStore {
     }
 }
 
-/// The SHA-256 of a range, in base64.
+/// Returns the SHA-256 of a range of an object, in base64.
 fn sum_of(file: &BucketFile<'_>, range: &Range) -> Result<String> {
     let mut bytes = vec![0; (range.end - range.start) as usize];
     let mut have = 0;

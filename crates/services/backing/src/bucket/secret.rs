@@ -1,19 +1,20 @@
-//! Credentials: read from the environment and from the files of the AWS tools.
+//! Credentials, and their sources: the environment and the files of the AWS tools.
 //!
 //! Guarantees: a secret never appears in `Debug` output, in a message or in the arguments of a
 //! process; its memory is cleared when it is dropped.
 //!
-//! Order of sources: `AWS_NO_SIGN_REQUEST` (no credentials, for public buckets); then
-//! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`; then the profile
-//! `AWS_PROFILE` (or `default`) of `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE`, by default
-//! `~/.aws/credentials` and `~/.aws/config`. Not read: SSO, `credential_process`, instance metadata.
+//! Sources, in this order: `AWS_NO_SIGN_REQUEST` (no credentials, for public buckets);
+//! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`; the profile `AWS_PROFILE`
+//! (or `default`) of `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE`, by default
+//! `~/.aws/credentials` and `~/.aws/config`. Not read: SSO, `credential_process`, instance
+//! metadata.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// A text that is never shown.
+/// A text that isn't shown in output.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
@@ -22,7 +23,7 @@ impl Secret {
         Secret(Zeroizing::new(text))
     }
 
-    /// The text itself. For signing and for headers only.
+    /// Returns the text itself. For signing and headers only.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -39,18 +40,19 @@ impl fmt::Debug for Secret {
 pub struct Credentials {
     pub id: Secret,
     pub secret: Secret,
-    /// The session's token, of temporary credentials.
+    /// The session token of temporary credentials.
     pub token: Option<Secret>,
 }
 
 impl Credentials {
-    /// The text with all parts of these credentials replaced: a server may repeat them in a
-    /// message.
+    /// Returns the text with all parts of these credentials replaced. A server's message may
+    /// contain them.
     pub fn redact(&self, text: &str) -> String {
         let mut text = text.to_owned();
         let parts = [Some(&self.id), Some(&self.secret), self.token.as_ref()];
         for part in parts.into_iter().flatten() {
-            // A shorter secret can't be distinguished from other text, and occurs only in trials.
+            // A shorter secret can't be distinguished from other text. Only test servers have such
+            // secrets.
             if part.expose().len() >= 4 {
                 text = text.replace(part.expose(), "(hidden)");
             }
@@ -59,24 +61,25 @@ impl Credentials {
     }
 }
 
-/// Settings of the store from environment and files.
+/// Settings for buckets, from the environment and files.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// None: requests aren't signed.
     pub credentials: Option<Credentials>,
-    /// The user has asked for requests without a signature.
+    /// Whether the user wants requests without a signature.
     pub anonymous: bool,
     pub region: Option<String>,
-    /// The server's address, if it isn't that of AWS.
+    /// URL of the server, if it isn't AWS.
     pub endpoint: Option<String>,
     /// A file of certificates (PEM) to trust instead of the system's.
     pub certificates: Option<PathBuf>,
 }
 
-/// The sections of a file in the format of the AWS tools.
+/// The sections of a file in the format of the AWS tools, with their settings.
 type Sections = BTreeMap<String, BTreeMap<String, Zeroizing<String>>>;
 
-/// Reads such a file. Lines that are indented belong to nested settings, which aren't used.
+/// Parses a file in the format of the AWS tools. Indented lines are nested settings, which aren't
+/// used.
 fn sections(text: &str) -> Sections {
     let mut all = Sections::new();
     let mut name = None;
@@ -105,7 +108,7 @@ impl Settings {
     /// Reads the settings of this process's user.
     ///
     /// # Errors
-    /// A message: a profile was named, but doesn't exist; half of a key was given.
+    /// A message: the named profile doesn't exist, or half of a key is missing.
     pub fn read() -> Result<Settings, String> {
         let variable = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
         let file = |name: &str, default: &str| {

@@ -1,38 +1,38 @@
-//! Signatures of requests: AWS Signature Version 4, with the payload's SHA-256 in it.
+//! Signatures of requests: AWS Signature Version 4, which includes the payload's SHA-256.
 //!
-//! A server that checks signatures so checks the body, too: bytes that were damaged on the way are
-//! refused.
+//! So a server that checks signatures also checks the body: it refuses bytes that were damaged on
+//! the network.
 
 use crate::bucket::secret::Credentials;
 use crate::bucket::time;
 use ring::{digest, hmac};
 
-/// A request in the form that is signed. Header names are in lower case.
+/// A request in the form for signing. Header names are in lower case.
 pub struct Unsigned<'a> {
     pub method: &'a str,
-    /// Encoded, as it is sent.
+    /// URL-encoded, as it is sent.
     pub path: &'a str,
-    /// Encoded, and sorted by name.
+    /// URL-encoded, and sorted by name.
     pub query: &'a str,
-    /// All that are signed, `host` among them.
+    /// All headers to be signed, including `host`.
     pub headers: &'a [(String, String)],
     /// SHA-256 of the body, in hexadecimal digits.
     pub payload: &'a str,
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// SHA-256.
+/// Returns the SHA-256 of bytes.
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut sum = [0; 32];
     sum.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
     sum
 }
 
-/// Encodes bytes for a URL: all but unreserved characters, and slashes where `slashes` is set.
+/// URL-encodes bytes: all except unreserved characters, and slashes only if `slashes`.
 pub fn encode(bytes: &[u8], slashes: bool) -> String {
     let mut text = String::with_capacity(bytes.len() + 16);
     for &b in bytes {
@@ -47,8 +47,8 @@ pub fn encode(bytes: &[u8], slashes: bool) -> String {
     text
 }
 
-/// The value of the header `authorization`. `now`: seconds since 1970; the same as in the request's
-/// `x-amz-date`.
+/// Returns the value of the header `authorization`. `now`: the time in the request's `x-amz-date`,
+/// in seconds since 1970.
 pub fn authorization(
     request: &Unsigned<'_>,
     credentials: &Credentials,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::bucket::secret::Secret;
 
-    /// The examples of the S3 API's reference.
+    /// The examples in the reference of the S3 API.
     #[test]
     fn published_signatures() {
         let credentials = Credentials {

@@ -1,12 +1,12 @@
-//! A bucket as a slow store, in a staging or behind a pool.
+//! A bucket as a slow store, for a staging or behind a pool.
 //!
-//! A version is a number made from the object's ETag ([`Meta::ino`]), beside [`DEVICE`] as
+//! A version is a number made from the object's ETag ([`Meta::ino`]), with [`DEVICE`] as
 //! [`Meta::dev`]. Directories have no versions.
 //!
-//! Guarantees: an object replaces only the version that the caller names or that a staging has
-//! seen, on servers that know conditions on writes; on others, the version that the caller names is
-//! compared just before. A rename is a copy by the server and a removal: after a death in between,
-//! both names exist. A bucket behind a pool keeps empty directories, by markers.
+//! Guarantees: if the server supports conditions on writes, an object replaces only the version
+//! that the caller names or that a staging has seen. Otherwise the version that the caller names is
+//! compared just before the write. A rename is a copy by the server and a removal. If the process
+//! dies between the two, both names exist. Behind a pool, empty directories are kept by markers.
 
 use crate::bucket::attributes::{self, DEVICE, Head, kept, version, without_marker};
 use crate::bucket::calls::{Part, Replaces, Upload};
@@ -22,15 +22,15 @@ use md5::{Digest, Md5};
 use rustix::io::{Errno, Result};
 use std::sync::{Mutex, PoisonError};
 
-/// Parts of an object that are copied at the same time.
+/// Number of an object's parts that are copied at the same time.
 const COPIERS: usize = 8;
 
 impl SlowStore for BucketStore {
     fn stat(&self, path: &[u8], _follow: bool) -> Result<Meta> {
         let full = self.full(path);
         if path.is_empty() {
-            // A prefix without keys is an empty directory. If access is denied, listing gives the
-            // reason.
+            // A prefix without keys is an empty directory. A list shows whether the bucket can be
+            // accessed.
             let prefix = prefix(&full)?;
             self.client.has_any(&prefix).map_err(errno)?;
             return Ok(self.directory(&prefix)?.meta);
@@ -54,8 +54,8 @@ impl SlowStore for BucketStore {
         Ok(Box::new(self.open_object(&self.full(path))?))
     }
 
-    /// In a staging this makes nothing: the directory appears with its first entry, or with its
-    /// attributes. Otherwise it makes a marker.
+    /// During a staging, makes nothing: the directory appears with its first entry, or when its
+    /// attributes are set. Behind a pool, makes a marker.
     fn mkdir(&self, path: &[u8], _mode: u32) -> Result<()> {
         let path = self.full(path);
         if let Some(seen) = &self.seen {
@@ -67,7 +67,7 @@ impl SlowStore for BucketStore {
         self.make_marker(&path)
     }
 
-    /// A bucket behind a pool keeps the object's directory.
+    /// Removes an object. Behind a pool, its directory is kept by a marker.
     fn unlink(&self, path: &[u8]) -> Result<()> {
         let path = self.full(path);
         self.forget(&path);
@@ -75,7 +75,7 @@ impl SlowStore for BucketStore {
         self.client.delete(key(&path)?).map_err(changed)
     }
 
-    /// Removes an empty directory's marker. A bucket behind a pool keeps the directory above it.
+    /// Removes an empty directory's marker. Behind a pool, the directory above is kept by a marker.
     fn rmdir(&self, path: &[u8]) -> Result<()> {
         let path = self.full(path);
         self.forget(&path);
@@ -88,7 +88,7 @@ impl SlowStore for BucketStore {
         self.client.delete(&prefix(&path)?).map_err(changed)
     }
 
-    /// Makes a symbolic link where nothing is.
+    /// Makes a symbolic link. Fails if the path exists.
     fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
         let path = self.full(path);
         let meta = Meta {
@@ -125,14 +125,14 @@ impl SlowStore for BucketStore {
         has_any.map(|has_any| !has_any).map_err(errno)
     }
 
-    /// A copy on the server, and a removal. EXDEV for a directory.
+    /// Copies on the server, then removes the old name. EXDEV for a directory.
     fn rename(&self, from: &[u8], to: &[u8], replaces: bool) -> Result<Option<Meta>> {
         let meta = self.copy_within(&self.full(from), &self.full(to), replaces)?;
         self.unlink(from)?;
         Ok(Some(meta))
     }
 
-    /// A separate object.
+    /// Copies on the server: the new name is a separate object.
     fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
         let copied = self.copy_within(&self.full(old), &self.full(new), false);
         copied.map(|_| ())
@@ -142,7 +142,8 @@ impl SlowStore for BucketStore {
         true
     }
 
-    /// If only the attributes or the name of a version have changed, its content isn't sent again.
+    /// Stores a file. If only the attributes or the name of a version have changed, the content
+    /// isn't sent again.
     fn put(
         &self,
         path: &[u8],
@@ -176,7 +177,7 @@ impl SlowStore for BucketStore {
     ) -> Result<()> {
         let path = self.full(path);
         let put = if self.seen.is_some() && meta.is_dir() {
-            // Its directory may have had no entry.
+            // The directory may have no entry, so it needs a marker.
             self.put_marker(&path, meta, &Vec::new()).map_err(errno)
         } else {
             self.set_attributes(&path, meta, user, None).map(|_| ())
@@ -211,7 +212,7 @@ impl SlowStore for BucketStore {
     }
 }
 
-/// The object at a path. Its attributes are set by [`SlowStore::put_attributes`] only.
+/// The object at a path. Its attributes are set only by [`SlowStore::put_attributes`].
 struct At<'a>(&'a BucketStore, &'a [u8]);
 
 impl Attributes for At<'_> {
@@ -221,7 +222,7 @@ impl Attributes for At<'_> {
 }
 
 impl BucketStore {
-    /// Stores a file in place of a version. Returns the new version.
+    /// Stores a file in place of the version `replaced`. Returns the new version.
     fn put_version(
         &self,
         path: &[u8],
@@ -235,7 +236,7 @@ impl BucketStore {
             && has_content(there.ino, source)?
         {
             match self.set_attributes(path, meta, Some(user), Some(there.ino)) {
-                // An object of another kind is replaced.
+                // The present object is of another kind, so it is replaced.
                 Err(Errno::EXIST) => {}
                 set => return set.map_err(Trouble::Write),
             }
@@ -254,12 +255,12 @@ impl BucketStore {
         put.map(|_| ()).map_err(errno)
     }
 
-    /// Gives an object or a directory the mode, owner and time of modification in `meta`, and those
-    /// of the attributes `user` that it can have, unless it has them. None: its attributes stay.
-    /// `of`: the expected version. Returns the new version; 0 for a directory.
+    /// Sets an object's or directory's mode, owner and time of modification to those in `meta`, and
+    /// those of the attributes `user` that it can have, unless it has them already. `user` None:
+    /// its attributes stay. `of`: the expected version. Returns the new version; 0 for a directory.
     ///
     /// # Errors
-    /// [`CHANGED`]: another version is there. EEXIST: an object of another kind is. ENOENT.
+    /// [`CHANGED`]: the object has another version. EEXIST: it is of another kind. ENOENT.
     fn set_attributes(
         &self,
         path: &[u8],
@@ -281,7 +282,7 @@ impl BucketStore {
             return Err(Errno::EXIST);
         }
         if meta.is_dir() {
-            // The bucket's own attributes can't be kept.
+            // The bucket itself has no marker that could have attributes.
             if !prefix(path)?.is_empty() {
                 self.put_marker(path, meta, &user).map_err(errno)?;
             }
@@ -305,7 +306,8 @@ impl BucketStore {
         Ok(())
     }
 
-    /// Behind a pool: gives the directory of a path a marker, so that it outlives its last entry.
+    /// Behind a pool: gives the directory of a path a marker, so that the directory outlives its
+    /// last entry.
     fn keep_directory(&self, path: &[u8]) -> Result<()> {
         let directory = split(path).0;
         let prefix = prefix(directory)?;
@@ -320,11 +322,11 @@ impl BucketStore {
         Ok(())
     }
 
-    /// Copies an object on the server. Nothing is replaced unless `replaces`. The new object's
-    /// metadata, but for those that the server gives it.
+    /// Copies an object on the server. Replaces nothing unless `replaces`. Returns the new object's
+    /// metadata, without those that only the server knows.
     ///
     /// # Errors
-    /// ENOENT; EEXIST; EXDEV: it is a directory. EBUSY: others have changed it meanwhile.
+    /// ENOENT; EEXIST; EXDEV: the object is a directory. EBUSY: others have changed it meanwhile.
     fn copy_within(&self, from: &[u8], to: &[u8], replaces: bool) -> Result<Meta> {
         let head = self.head(from)?.ok_or(Errno::NOENT)?;
         if head.meta.is_dir() {
@@ -336,13 +338,13 @@ impl BucketStore {
             there.etag == head.etag && same(&there.meta) == same(&head.meta)
         };
         match &there {
-            // Made by an earlier attempt, which has died.
+            // An earlier attempt has made it, and died.
             Some(there) if is_done(there) => return Ok(there.meta),
             Some(there) if there.meta.is_dir() => return Err(Errno::ISDIR),
             Some(_) if !replaces => return Err(Errno::EXIST),
             _ => {}
         }
-        // One that was written in parts is copied in parts, so that its ETag stays.
+        // An object that was written in parts is copied in parts, so that it keeps its ETag.
         let size = head.meta.size;
         let in_parts = size > PART && head.etag.contains('-') || size > LARGEST_COPY;
         let headers = in_parts.then(|| all_of(&head));
@@ -355,8 +357,8 @@ impl BucketStore {
         })
     }
 
-    /// Copies an object, given by key, version and size, on the server. `headers` replace its
-    /// metadata, if given. Returns the new version's ETag.
+    /// Copies an object on the server. The object is given by key, version and size. `headers`, if
+    /// given, replace its metadata. Returns the new version's ETag.
     fn copy_object(
         &self,
         (from, etag, size): (&str, &str, u64),
@@ -406,9 +408,9 @@ impl BucketStore {
     }
 }
 
-/// Whether the ETag of a version shows that it has the source's bytes: it is their MD5, or that of
-/// the MD5s of parts as this crate makes them. False: it has other bytes, or the server makes its
-/// ETags differently.
+/// Whether a version's ETag shows that it has the source's bytes: the ETag is the MD5 of the
+/// content, or that of the MD5s of parts of this crate's size. False: the bytes differ, or the
+/// server makes ETags in another form.
 ///
 /// # Errors
 /// Errors of reading the source.
@@ -431,7 +433,7 @@ fn has_content(version_there: u64, source: &dyn Source) -> std::result::Result<b
     Ok(version(&etag) == version_there)
 }
 
-/// The headers of an object with all metadata of another one.
+/// Returns the headers for an object with all metadata of `head`.
 fn all_of(head: &Head) -> Vec<(String, String)> {
     let mut headers = all_headers(&head.meta, &head.user);
     let content_type = head.content_type.clone();
@@ -439,7 +441,7 @@ fn all_of(head: &Head) -> Vec<(String, String)> {
     headers
 }
 
-/// An errno of a change of names: programs know EBUSY.
+/// Returns the errno for a failed change of names. Programs know EBUSY rather than [`CHANGED`].
 fn changed(fault: Fault) -> Errno {
     match fault.errno {
         CHANGED => Errno::BUSY,

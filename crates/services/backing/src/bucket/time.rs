@@ -1,8 +1,8 @@
-//! Dates as S3 writes them: nanoseconds since 1970 from and to text, in UTC.
+//! Conversion of dates of S3 (text, UTC) from and to nanoseconds since 1970.
 
-/// Days since 1970 of a date of the Gregorian calendar.
+/// Returns the number of days from 1970-01-01 to a date of the Gregorian calendar.
 fn days(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin in March, so that the leap day is the last one.
+    // This calculation's years begin in March, so that the leap day is a year's last day.
     let y = if month <= 2 { year - 1 } else { year };
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let era = y.div_euclid(400);
@@ -11,7 +11,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era - 719_468
 }
 
-/// `20130524T000000Z`.
+/// Formats seconds since 1970 as `20130524T000000Z`.
 pub fn basic(seconds: i64) -> String {
     let day = seconds.div_euclid(86_400) + 719_468;
     let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
@@ -50,7 +50,7 @@ fn clock(text: &str) -> Option<i64> {
     Some(h * 3600 + m * 60 + s)
 }
 
-/// Nanoseconds since 1970 of `Fri, 24 May 2013 00:00:00 GMT`.
+/// Parses `Fri, 24 May 2013 00:00:00 GMT`. Returns nanoseconds since 1970.
 pub fn from_header(text: &str) -> Option<i128> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let mut words = text.split_once(", ")?.1.split(' ');
@@ -64,8 +64,8 @@ pub fn from_header(text: &str) -> Option<i128> {
     Some(i128::from(days(year, month, day) * 86_400 + time) * 1_000_000_000)
 }
 
-/// Nanoseconds since 1970 of `2013-05-24T00:00:00.000Z`; fractions are left out, as headers have
-/// none.
+/// Parses `2013-05-24T00:00:00.000Z`. Returns nanoseconds since 1970, without the fraction of a
+/// second, because dates in headers have none.
 pub fn from_list(text: &str) -> Option<i128> {
     let (date, time) = text.trim_end_matches('Z').split_once('T')?;
     let mut parts = date.split('-').map(|part| number(Some(part)));
@@ -74,7 +74,7 @@ pub fn from_list(text: &str) -> Option<i128> {
     Some(i128::from(days(year, month, day) * 86_400 + time) * 1_000_000_000)
 }
 
-/// Nanoseconds since 1970 of `1369353600.5`: seconds, with a fraction if there is one.
+/// Parses seconds since 1970, with an optional fraction: `1369353600.5`. Returns nanoseconds.
 pub fn from_seconds(text: &str) -> Option<i128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |t: &str| t.bytes().all(|b| b.is_ascii_digit());
@@ -95,7 +95,7 @@ pub fn from_seconds(text: &str) -> Option<i128> {
     Some(sign * (whole * 1_000_000_000 + fraction))
 }
 
-/// Seconds with nine digits of fraction.
+/// Formats nanoseconds since 1970 as seconds with nine decimal places.
 pub fn to_seconds(ns: i128) -> String {
     let sign = if ns < 0 { "-" } else { "" };
     let ns = ns.unsigned_abs();

@@ -1,10 +1,10 @@
-//! The XML of S3's replies: elements and their text; nothing else is needed.
+//! A parser for the XML of S3's replies: elements and their text.
 //!
-//! Guarantees: a reply that is cut off or isn't XML is an error, never a shorter list. Attributes,
-//! comments, declarations and namespaces are skipped; there are no entities but the five of XML and
-//! numbers.
+//! Guarantees: a truncated reply, or one that isn't XML, is an error, never a shorter list.
+//! Attributes, comments, declarations and namespaces are skipped. Of entities, only XML's five and
+//! numeric ones are known.
 
-/// Deepest nesting. S3's replies have five levels.
+/// Maximum nesting of elements. S3's replies have five levels.
 const DEEP: usize = 32;
 
 /// An element.
@@ -17,12 +17,12 @@ pub struct Element {
 }
 
 impl Element {
-    /// The children of this name.
+    /// Returns the children of this name.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
         self.children.iter().filter(move |c| c.name == name)
     }
 
-    /// The text of the first child of this name.
+    /// Returns the text of the first child of this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.children
             .iter()
@@ -31,7 +31,7 @@ impl Element {
     }
 }
 
-/// Parses a document: its root. None: it is none, or is incomplete.
+/// Parses a document, and returns its root. None: the text is incomplete or isn't XML.
 pub fn parse(text: &str) -> Option<Element> {
     let mut open: Vec<Element> = Vec::new();
     let mut rest = text.trim_start_matches('\u{feff}').trim();
@@ -89,12 +89,12 @@ pub fn parse(text: &str) -> Option<Element> {
     }
 }
 
-/// A name without its namespace.
+/// Returns a name without its namespace.
 fn local(name: &str) -> &str {
     name.rsplit(':').next().unwrap_or(name)
 }
 
-/// Text for an element.
+/// Escapes text for an element.
 pub fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
