@@ -1,22 +1,23 @@
-//! All attributes of an object: owner, mode, times, `user.*` attributes.
+//! Copying an object's attributes: owner, mode, times, `user.*` attributes.
 
 use forebay_backing::{Attributes, Meta};
 use rustix::io::{Errno, Result};
 
-/// The result of applying attributes.
+/// The attributes that couldn't be copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// The destination has no room for extended attributes, but the source has some.
+    /// Whether the source has extended attributes, but the destination can't store any.
     pub without_xattrs: bool,
-    /// The destination can't have the source's time of modification, but has the closest one.
+    /// Whether the destination has the closest time of modification, since it can't store the
+    /// source's.
     pub without_time: bool,
 }
 
 /// The failed step, and its errno.
 pub type Failed = (&'static str, Errno);
 
-/// Copies the attributes of an object, whose metadata is `meta`, to another one. Times come last, so
-/// this must be called when the content is complete.
+/// Copies the attributes of an object, whose metadata is `meta`, to another object, whose content
+/// is complete. Sets the times last: writing changes them.
 pub fn apply(
     from: &dyn Attributes,
     meta: &Meta,
@@ -35,7 +36,7 @@ pub fn apply(
     Ok(applied)
 }
 
-/// Gives an object the owner, mode and times in `meta`. Times come last.
+/// Sets an object's owner, mode and times to those in `meta`, the times last.
 ///
 /// # Errors
 /// The failed step, and its errno.
@@ -43,7 +44,8 @@ pub fn apply_metadata(meta: &Meta, to: &dyn Attributes) -> std::result::Result<(
     let at = |what| move |e| (what, e);
     let stat = || to.stat().map_err(at("reading its attributes"));
     let before = stat()?;
-    // A directory's bits mean something else on a program that another user has put there.
+    // If another user has replaced the directory by a program, its bits would mean something else
+    // there.
     if before.kind() != meta.kind() {
         let step = "setting its attributes, while another object is in its place,";
         return Err((step, Errno::STALE));
@@ -51,11 +53,11 @@ pub fn apply_metadata(meta: &Meta, to: &dyn Attributes) -> std::result::Result<(
     if (before.uid, before.gid) != (meta.uid, meta.gid) {
         own(to, meta, &before).map_err(at("setting its owner"))?;
     }
-    // Both steps may have changed the mode.
+    // Both steps before may have changed the mode.
     let now = stat()?;
     if !meta.is_symlink() {
         let mut mode = meta.permissions();
-        // Set-ID bits mean something else under another owner.
+        // The set-ID bits mean something else if the owner or group differs.
         if now.uid != meta.uid {
             mode &= !0o4000;
         }
@@ -73,8 +75,8 @@ pub fn apply_metadata(meta: &Meta, to: &dyn Attributes) -> std::result::Result<(
     Ok(())
 }
 
-/// Copies the `user.*` attributes of a file to another one, and changes nothing else. True if that
-/// can't have any, but the first has some.
+/// Copies only the `user.*` attributes of a file to another one. Returns true if the source has
+/// some but the destination can't store any.
 ///
 /// # Errors
 /// The failed step, and its errno.
@@ -85,7 +87,7 @@ pub fn user_attributes(
     let at = |what| move |e| (what, e);
     let before = to.stat().map_err(at("reading its attributes"))?;
     let applied = xattrs(from, to, &before);
-    // The file may have been made writable for that.
+    // `xattrs` may have made the file writable.
     if before.permissions() & 0o200 == 0 {
         to.chmod(before.permissions())
             .map_err(at("setting its mode"))?;
@@ -93,7 +95,7 @@ pub fn user_attributes(
     applied
 }
 
-/// Sets owner and group as far as this user may.
+/// Sets owner and group, as far as this user is permitted to.
 fn own(to: &dyn Attributes, meta: &Meta, now: &Meta) -> Result<()> {
     let denied = |e: &Errno| matches!(*e, Errno::PERM | Errno::INVAL);
     match to.chown(Some(meta.uid), Some(meta.gid)) {
@@ -106,7 +108,8 @@ fn own(to: &dyn Attributes, meta: &Meta, now: &Meta) -> Result<()> {
     }
 }
 
-/// Copies the `user.*` attributes of an object to another one. True if that can't have any.
+/// Copies the `user.*` attributes of an object to another one. Returns true if the destination
+/// can't store any.
 fn xattrs(
     from: &dyn Attributes,
     to: &dyn Attributes,

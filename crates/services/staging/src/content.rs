@@ -1,5 +1,5 @@
-//! The whole content of one file, from one open file to another: ranges in parallel, read back and
-//! compared ([`crate::copy`]), from a source that rests meanwhile.
+//! Copying the whole content of one open file to another: ranges are copied in parallel, read back
+//! and compared ([`crate::copy`]). If the source changes meanwhile, the copy fails.
 
 use crate::Progress;
 use crate::copy as segments;
@@ -8,17 +8,18 @@ use forebay_backing::{Meta, StoreFile, Trouble, for_each};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The care that a copy of a file's content takes.
+/// The guarantees of a copy of a file's content.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Care {
-    /// On stable storage.
+    /// Whether the copy is synced to stable storage.
     pub sync: bool,
-    /// Read back from the destination, and compared by checksum.
+    /// Whether the copy is read back from the destination, and compared by checksum.
     pub verify: bool,
 }
 
-/// Copies the whole content of `from` to `to`, which has none, by `threads` threads. Returns the
-/// bytes copied, without holes, and the source's metadata. A copy is synced before it is verified.
+/// Copies the whole content of `from` to the empty file `to`, with `threads` threads. Syncs the
+/// copy before verifying it. Returns the number of copied bytes, without holes, and the source's
+/// metadata.
 ///
 /// # Errors
 /// [`Trouble`]; [`Trouble::Changed`] if the source isn't a file, or changes meanwhile.
@@ -43,7 +44,7 @@ pub fn copy(
     });
     let ranges = done.into_inner().unwrap_or_else(|e| e.into_inner())?;
     if to.meta().map_err(Trouble::Write)?.size != before.size {
-        // The file ends in a hole.
+        // The file ends in a hole, so its size isn't set yet.
         to.set_len(before.size).map_err(Trouble::Write)?;
     }
     let after = from.meta().map_err(Trouble::Read)?;
@@ -68,8 +69,8 @@ pub fn copy(
     Ok((ranges.iter().map(segments::Range::data).sum(), before))
 }
 
-/// Copies the bytes of a file from `start` to `end` over the same bytes of `to`, if `is_wanted` says
-/// so of the source's metadata. Returns the bytes copied, without holes.
+/// Copies the bytes from `start` to `end` (exclusive) over the same range of `to`, if `is_wanted`
+/// is true for the source's metadata. Returns the number of copied bytes, without holes.
 ///
 /// # Errors
 /// [`Trouble`]; [`Trouble::Changed`] if the source isn't wanted, ends before `end`, or changes
@@ -97,8 +98,8 @@ pub fn copy_part(
     Ok(range.data())
 }
 
-/// The file's metadata, once its last change is old enough that another one would show in its
-/// times: they advance by ticks of some milliseconds only.
+/// Returns the file's metadata, after waiting until its last change is older than a tick of the
+/// clock (some milliseconds). So a later change has another time.
 pub fn at_rest(file: &dyn StoreFile) -> rustix::io::Result<Meta> {
     const TICK: Duration = Duration::from_millis(20);
     let meta = file.meta()?;
@@ -115,7 +116,7 @@ pub fn at_rest(file: &dyn StoreFile) -> rustix::io::Result<Meta> {
     }
 }
 
-/// Collects results until the first error, which it keeps.
+/// Adds a result to the list, or stores the first error in its place.
 fn note_first<T, E>(all: &Mutex<Result<Vec<T>, E>>, one: Result<T, E>) {
     let mut all = lock(all);
     match (&mut *all, one) {

@@ -1,8 +1,8 @@
-//! The content of one file: copied, read back, compared.
+//! Copying, reading back and comparing the content of one file.
 //!
-//! A range is copied segment by segment (holes stay holes) and hashed as it is read. When all
-//! ranges of a file are written, each is read back from the destination: the segments must have the
-//! same hash, and all bytes between them must read as zero.
+//! A range is copied segment by segment, so that holes stay holes, and hashed while it is read.
+//! When all ranges of a file are written, each is read back from the destination. Its segments must
+//! have the same hash, and all bytes between them must be zero.
 
 use crate::Progress;
 use forebay_backing::{StoreFile, Trouble};
@@ -10,30 +10,30 @@ use rustix::io::Errno;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of a large file that one thread copies.
+/// Number of bytes of a large file that one thread copies at a time.
 pub const RANGE: u64 = 16 << 20;
-/// Bytes read and written in one go.
+/// Maximum number of bytes of one read or write.
 const BUFFER: usize = 1 << 20;
 
-/// One range of a file, as read from the source.
+/// A copied range of a file, as it was read from the source.
 #[derive(Debug)]
 pub struct Range {
     pub start: u64,
     pub end: u64,
-    /// Start and end of each segment of data.
+    /// Start and end (exclusive) of each segment of data.
     segments: Vec<(u64, u64)>,
-    /// None: it isn't compared.
+    /// BLAKE3 hash of the segments. None: the range won't be compared.
     hash: Option<blake3::Hash>,
 }
 
 impl Range {
-    /// Bytes of data, without holes.
+    /// Returns the number of bytes of data, without holes.
     pub fn data(&self) -> u64 {
         self.segments.iter().map(|(start, end)| end - start).sum()
     }
 }
 
-/// The ranges in which a file of `size` bytes is copied.
+/// Returns the ranges in which a file of `size` bytes is copied.
 pub fn ranges(size: u64) -> Vec<(u64, u64)> {
     (0..size.div_ceil(RANGE))
         .map(|i| (i * RANGE, ((i + 1) * RANGE).min(size)))
@@ -48,7 +48,7 @@ fn with_buffer<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
-/// Start and end of the next data at or after `at`, up to `end`.
+/// Returns start and end of the next data at or after `at`, limited to `end`. None: only holes.
 fn next_data(file: &dyn StoreFile, at: u64, end: u64) -> Result<Option<(u64, u64)>, Errno> {
     let start = match file.seek_data(at) {
         Ok(start) if start < end => start.max(at),
@@ -57,13 +57,14 @@ fn next_data(file: &dyn StoreFile, at: u64, end: u64) -> Result<Option<(u64, u64
     };
     match file.seek_hole(start) {
         Ok(hole) if hole > start => Ok(Some((start, hole.min(end)))),
-        // Between the two calls it has become a hole: the copy will notice the change.
+        // The data became a hole between the two calls. The copy will notice the change.
         Ok(_) | Err(Errno::NXIO) => Ok(Some((start, end))),
         Err(e) => Err(e),
     }
 }
 
-/// Copies the bytes from `start` to `end`; with `hashes`, the result can be [verified](verify).
+/// Copies the bytes from `start` to `end` (exclusive). If `hashes`, the result can be
+/// [verified](verify).
 ///
 /// # Errors
 /// [`Trouble::Read`], [`Trouble::Write`]; [`Trouble::Changed`] if the source has become shorter;
@@ -122,7 +123,7 @@ pub fn copy(
     })
 }
 
-/// Reads `range` back from the destination, and compares.
+/// Reads a copied range back from the destination, and compares it with the hash.
 ///
 /// # Errors
 /// [`Trouble::Differs`], [`Trouble::ReadBack`], [`Trouble::Stopped`].
@@ -171,7 +172,7 @@ pub fn same(
                 Ok(0) => return Err(Trouble::Differs),
                 Ok(n) => have += n,
                 Err(Errno::INTR) => {}
-                // Unreadable at the destination: it will be replaced.
+                // The destination can't be read, so it counts as different and will be replaced.
                 Err(_) => return Err(Trouble::Differs),
             }
         }
@@ -196,7 +197,7 @@ pub fn same(
     }
 }
 
-/// Calls `each` with the bytes from `start` to `end`, piece by piece.
+/// Calls `each` with the bytes from `start` to `end` (exclusive), one buffer at a time.
 fn read(
     file: &dyn StoreFile,
     start: u64,
@@ -221,7 +222,7 @@ fn read(
     })
 }
 
-/// Whether all bytes from `start` to `end` are zero; holes aren't read.
+/// Checks that all bytes from `start` to `end` (exclusive) are zero. Doesn't read holes.
 fn zeros(file: &dyn StoreFile, start: u64, end: u64) -> Result<(), Trouble> {
     let mut at = start;
     while at < end
@@ -251,7 +252,7 @@ mod tests {
         path
     }
 
-    /// A file that returns other bytes when it is read again, as failing hardware does.
+    /// A file that returns a wrong byte when it is read again, as failing hardware does.
     struct Flipped<'f>(Box<dyn StoreFile + 'f>);
 
     impl StoreFile for Flipped<'_> {

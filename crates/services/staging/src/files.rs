@@ -1,6 +1,6 @@
-//! The files of a staging. Each is copied under a temporary name, verified, and given its
-//! attributes and its name. Small files go in parallel, large ones one by one with all threads on
-//! their ranges.
+//! Copying the files of a staging. Each file is copied under a temporary name and verified, then
+//! gets its attributes and its final name. Small files are copied in parallel, large ones one by
+//! one, by all threads.
 
 use crate::attributes;
 use crate::content::{self, Care};
@@ -15,17 +15,17 @@ use rustix::io::Errno;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Files of at least this size are copied by several threads. Bytes.
+/// Minimum size of files that several threads copy together. Bytes.
 const LARGE: u64 = 2 * RANGE;
-/// Files of at least this size are synced one by one, before they are read back. Bytes.
+/// Minimum size of files that are synced one by one, before they are read back. Bytes.
 const SYNC_EACH: u64 = 1 << 20;
-/// Number of small files that are synced together, before they get their names.
+/// Number of small files that are synced together before they get their final names.
 const SYNC_BATCH: usize = 4096;
 
-/// The result of one file.
+/// The result for one file.
 enum Outcome {
     Moved(u64),
-    /// Complete under this temporary name; it gets its own when it is on stable storage.
+    /// The file is complete under this temporary name. It gets its final name after the sync.
     Waiting(Vec<u8>, u64),
     Unchanged,
     Failed(String),
@@ -33,7 +33,7 @@ enum Outcome {
 }
 
 impl Job<'_> {
-    /// Copies these files.
+    /// Copies files.
     pub fn move_list(&self, list: &[Entry]) {
         let is_large = |e: &&Entry| e.meta.is_file() && e.meta.size >= LARGE;
         let (large, small): (Vec<&Entry>, Vec<&Entry>) = list.iter().partition(is_large);
@@ -50,7 +50,8 @@ impl Job<'_> {
         }
     }
 
-    /// Links each of these to its first link, which is in place.
+    /// Makes hard links: each entry of `links` to the file with its index in `first`, which was
+    /// copied before.
     pub fn link_all(&self, links: &[(Entry, usize)], first: &[Entry]) {
         for_each(self.threads, links, |(entry, leader)| {
             let outcome = match first.get(*leader) {
@@ -116,7 +117,7 @@ impl Job<'_> {
         }
     }
 
-    /// Sets the attributes of an object that is in place; records failures.
+    /// Sets the attributes of an object that was copied. Records failures.
     pub fn attributes(&self, entry: &Entry) {
         if let Err(what) = self.set_attributes(entry, &self.target(&entry.below), &entry.meta) {
             self.ledger
@@ -156,7 +157,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Sets the mode, owner and time of an object in an object store, unless they are the same.
+    /// Sets the mode, owner and time of an object in an object store, unless they are equal
+    /// already.
     fn put_attributes(&self, entry: &Entry, dst: &[u8], meta: &Meta) -> Result<(), String> {
         let kept = |m: &Meta| (m.mode, m.uid, m.gid, m.mtime);
         let there = self.to.stat(dst, false);
@@ -170,8 +172,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Warns that a store of objects has no place for an object's extended attributes, if it has
-    /// any.
+    /// Warns if an object has extended attributes, which an object store can't hold.
     fn warn_of_xattrs(&self, entry: &Entry) {
         let source = self.source(&entry.below);
         if self
@@ -186,7 +187,7 @@ impl Job<'_> {
         }
     }
 
-    /// Renames `part` to its final name `dst`.
+    /// Renames the temporary file `part` to its final name `dst`.
     fn put_in_place(&self, part: &[u8], dst: &[u8]) -> Result<(), String> {
         let renamed = self.to.rename(part, dst, true);
         renamed.map(|_| ()).map_err(|e| {
@@ -304,7 +305,7 @@ impl Job<'_> {
         }
     }
 
-    /// Stores a file whole. Returns its size. Bytes.
+    /// Stores a file in one step, for object stores. Returns its size in bytes.
     fn put(&self, entry: &Entry, threads: usize) -> Result<u64, Trouble> {
         let from = self
             .from
@@ -317,10 +318,11 @@ impl Job<'_> {
         Ok(source.meta().size)
     }
 
-    /// Whether the destination has this file or link already.
+    /// Whether the destination has this file or symbolic link, with the same content as far as the
+    /// options require a check.
     ///
     /// # Errors
-    /// Why it can't be staged, in words.
+    /// The reason why it can't be staged, as a message.
     pub fn has(&self, entry: &Entry) -> Result<bool, String> {
         if entry.meta.is_symlink() {
             let dst = self.target(&entry.below);
@@ -338,7 +340,7 @@ impl Job<'_> {
         })
     }
 
-    /// Whether the destination has this file already.
+    /// Whether the destination has this file.
     fn is_there(&self, entry: &Entry) -> Result<bool, Outcome> {
         let m = &entry.meta;
         let dst = self.target(&entry.below);
@@ -357,7 +359,7 @@ impl Job<'_> {
             return Ok(false);
         }
         if t.nlink > 1 {
-            // One file at the destination must not stand for two files of the source.
+            // Two different files of the source must not become one file with two links.
             let mut claimed = self.claimed.lock().unwrap_or_else(|e| e.into_inner());
             let by = claimed.entry((t.dev, t.ino)).or_insert((m.dev, m.ino));
             if *by != (m.dev, m.ino) || m.nlink == 1 {
@@ -376,7 +378,7 @@ impl Job<'_> {
                 .open(&self.source(&entry.below), entry.below.is_empty()),
             self.to.open(&dst, false),
         ) else {
-            // Copying will report the problem with the source.
+            // Copying the file will report the error.
             return Ok(false);
         };
         copy::same(&*a, &*b, m.size, self.progress).map_err(|t| self.trouble(entry, t))
@@ -401,8 +403,8 @@ impl Job<'_> {
         })
     }
 
-    /// Copies the content to `part`, which will be `dst`, verifies it, and sets the attributes.
-    /// Leaves nothing behind on failure.
+    /// Copies an entry's content to the temporary file `part`, verifies it, and sets the
+    /// attributes. `dst`: its final name. After a failure, the temporary file is removed.
     fn copy(
         &self,
         entry: &Entry,
@@ -427,7 +429,8 @@ impl Job<'_> {
         let copied = content::copy(&*from, &*to, care, threads, self.progress)
             .map_err(trouble)
             .and_then(|(bytes, meta)| match to.attributes() {
-                // Another process may have replaced the object at the path.
+                // Setting attributes by path could reach an object with which another process has
+                // replaced the file.
                 Some(object) => set(object, &meta).map(|()| (bytes, None)),
                 None => Ok((bytes, Some(meta))),
             });
@@ -446,8 +449,8 @@ fn in_the_way() -> String {
     "is a directory, in the way of a file; remove it and stage again".to_owned()
 }
 
-/// Creates something under the name `part`. If an earlier attempt of this process has left that
-/// name, removes it and tries once more.
+/// Calls `make`, which creates something under the name `part`. If the name exists, left by an
+/// earlier attempt of this process, removes it and calls `make` once more.
 fn retry_after_removing<T>(
     to: &dyn SlowStore,
     part: &[u8],

@@ -1,7 +1,7 @@
-//! Selected trees, and stagings that only show what they would copy.
+//! Stagings of selected files, and dry runs.
 //!
-//! Where nothing is written, or only some files are wanted, the whole source is listed before a
-//! directory is made. Then directories without anything wanted are left out.
+//! In both, the whole source is listed before any directory is made. So directories without any
+//! wanted file can be left out.
 
 use crate::job::{Entry, Job, lock};
 use crate::report::Planned;
@@ -9,7 +9,7 @@ use forebay_backing::{for_each, split};
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-/// The directory of a path below the source; empty for the source itself.
+/// Returns the directory of a path below the source. Empty for the source itself.
 fn above(below: &[u8]) -> &[u8] {
     match split(below).0 {
         b"." => b"",
@@ -18,12 +18,12 @@ fn above(below: &[u8]) -> &[u8] {
 }
 
 impl Job<'_> {
-    /// Whether directories are made only when the source has been listed.
+    /// Whether directories are made only after the whole source was listed.
     pub fn makes_later(&self) -> bool {
         self.options.dry_run || self.options.selection.is_narrow()
     }
 
-    /// Leaves out directories that aren't included and in which nothing is.
+    /// Removes directories from `levels` that aren't included and contain nothing included.
     pub fn prune(&self, levels: &mut [Vec<Entry>], files: &[Entry]) {
         if !self.options.selection.is_narrow() {
             return;
@@ -43,7 +43,8 @@ impl Job<'_> {
         }
     }
 
-    /// Makes the directories. A file that can't be made is named, and left out with all below it.
+    /// Makes the directories. If one can't be made, records the failure, and leaves out everything
+    /// below.
     pub fn make_directories(&self, levels: &mut [Vec<Entry>], files: &mut Vec<Entry>) {
         let mut made: HashSet<Vec<u8>> = HashSet::new();
         for level in levels {
@@ -61,7 +62,7 @@ impl Job<'_> {
         files.retain(|f| made.contains(above(&f.below)));
     }
 
-    /// Records what would be copied.
+    /// Records in the report what would be copied.
     pub fn foresee(&self, levels: &[Vec<Entry>], files: Vec<Entry>) {
         let directories: usize = levels.iter().map(Vec::len).sum();
         let bytes: u64 = files.iter().map(Entry::bytes).sum();

@@ -10,35 +10,35 @@ use std::sync::Mutex;
 /// Options of a staging.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Options {
-    /// Threads that copy; 0 means one per core.
+    /// Number of threads that copy; 0 for one per core.
     pub threads: usize,
-    /// Compare the content of files of the same size, instead of their times.
+    /// Compare the content of files of the same size, rather than their times.
     pub checksum: bool,
-    /// Sync the destination before success is reported.
+    /// Sync the destination before reporting success.
     pub sync: bool,
-    /// Stage only the files with these names directly in a directory, without the
-    /// directory's own attributes; None: all.
+    /// Stage only files with these names, directly in the source, without the directory's
+    /// attributes. None: stage everything.
     #[serde(skip)]
     pub only: Option<Names>,
-    /// Which objects of the source are staged.
+    /// The objects of the source that are staged.
     #[serde(skip)]
     pub selection: Selection,
-    /// Write nothing: only list what would be copied ([`crate::Report::planned`]).
+    /// Write nothing; only list what would be copied ([`crate::Report::planned`]).
     #[serde(skip)]
     pub dry_run: bool,
-    /// The destination's room: if more is to be copied, nothing is. None: no check.
+    /// Free room of the destination. If a staging needs more, it copies nothing. None: don't check.
     #[serde(skip)]
     pub room: Option<Room>,
 }
 
-/// Room of a destination.
+/// Free room of a destination, and the words for a message.
 #[derive(Clone, Debug)]
 pub struct Room {
-    /// Free bytes.
+    /// Free room. Bytes.
     pub bytes: u64,
-    /// The owner of the room, in words: `the pool 'p' (memory:8M)`.
+    /// A name of the destination for messages: `the pool 'p' (memory:8M)`.
     pub whose: String,
-    /// What to do if the room is too small.
+    /// Advice for the user if the room is too small.
     pub remedy: String,
 }
 
@@ -46,7 +46,8 @@ pub struct Room {
 pub type Names = std::collections::BTreeSet<Vec<u8>>;
 
 impl Options {
-    /// Defaults for stage-in: nothing in a pool outlives a loss of power.
+    /// Returns the defaults for stage-in. They don't sync, since nothing in a pool need outlive a
+    /// loss of power.
     pub fn stage_in() -> Options {
         Options {
             threads: 0,
@@ -59,7 +60,7 @@ impl Options {
         }
     }
 
-    /// Defaults for stage-out.
+    /// Returns the defaults for stage-out.
     pub fn stage_out() -> Options {
         Options {
             threads: 0,
@@ -80,7 +81,7 @@ impl Options {
     }
 }
 
-/// One object of the source, with its path relative to the source's root.
+/// An object of the source. `below`: its path relative to the source's root.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     #[serde(with = "path")]
@@ -89,7 +90,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Bytes to be copied, holes included.
+    /// Returns the number of bytes to be copied, including holes.
     pub fn bytes(&self) -> u64 {
         if self.meta.is_file() {
             self.meta.size
@@ -99,7 +100,7 @@ impl Entry {
     }
 }
 
-/// One staging.
+/// A staging in progress.
 pub(crate) struct Job<'a> {
     pub from: &'a dyn SlowStore,
     pub src: Vec<u8>,
@@ -109,9 +110,10 @@ pub(crate) struct Job<'a> {
     pub threads: usize,
     pub progress: &'a Progress,
     pub ledger: Ledger,
-    /// For each destination file with several links, the file of the source that it stands for.
+    /// For each destination file with several links, by device and inode number: the source file to
+    /// which it corresponds.
     pub claimed: Mutex<HashMap<(u64, u64), (u64, u64)>>,
-    /// The directories created, in order of creation.
+    /// The directories that were created, in order of creation.
     pub made: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -119,8 +121,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Serialization of paths, which are bytes: each byte is a character, so that almost all are
-/// readable.
+/// Serialization of paths, which are bytes. Each byte becomes one character, so that nearly all
+/// paths are readable.
 pub mod path {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};

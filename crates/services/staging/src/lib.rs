@@ -1,20 +1,20 @@
-//! Staging: files into a pool and out of it; parallel, repeatable, verified.
+//! Staging: copies file trees into a pool and out of it; parallel, repeatable, verified.
 //!
-//! One copier serves both directions, between two slow stores ([`forebay_backing`]), one of them the
-//! pool. It preserves modes, owners (where permitted), times, symbolic links, hard links inside the
-//! tree, holes and `user.*` attributes. A file that exists already with the same size and time is
-//! left alone.
+//! One copier serves both directions. It copies between two slow stores ([`forebay_backing`]), one
+//! of which is the pool. It preserves modes, owners (where permitted), times, symbolic links, hard
+//! links inside the tree, holes and `user.*` attributes. A file that the destination already has
+//! with the same size and time isn't copied again.
 //!
 //! Guarantees: a file appears under its final name only when it is complete and has been read back
-//! with the source's BLAKE3 checksum. Until then its name begins with `.forebay-part-`; the next
-//! run removes such files of an interrupted one. Files that couldn't be staged are in the
-//! [`Report`], which is then not [`Report::complete`]: there is no partial success. A store that
-//! takes whole objects only, a bucket, promises the same by its own means
+//! with the source's BLAKE3 checksum. Until then its name begins with `.forebay-part-`. If a run is
+//! interrupted, the next run removes such files. The [`Report`] has all files that couldn't be
+//! staged; it isn't [`Report::complete`] then, so no partial success is reported. A bucket, which
+//! stores whole objects only, gives the same guarantees in another way
 //! ([`forebay_backing::SlowStore::put`]).
 //!
 //! In a pool of several nodes, one process lists the source, creates the directories and
-//! distributes the files to *movers*, a process on each node ([`Team`], [`mover()`]): on stage-in
-//! by their sizes, on stage-out to the node that has their bytes.
+//! distributes the files to *movers*, one process on each node ([`Team`], [`mover()`]). On stage-in
+//! it distributes by size; on stage-out, each file goes to the node that has its bytes.
 
 mod attributes;
 mod content;

@@ -1,7 +1,7 @@
-//! A mover: copies files on its own node for a staging that another process leads.
+//! A mover: a process that copies files on its own node for a staging that another process leads.
 //!
-//! It ends when all files are done, or when the other process has ended; then it leaves nothing
-//! incomplete.
+//! It ends when all files are copied, or when the leading process has ended. It leaves no
+//! incomplete files.
 
 use crate::Progress;
 use crate::job::{Entry, Job, lock};
@@ -14,14 +14,15 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Interval of the reports.
+/// Interval between two reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Copies files between the pool, if it could be opened, and the file system, as ordered on
-/// `input`. `mount` is the prefix under which programs see the pool: for messages.
+/// Carries out the orders on `input`: copies files between the pool and the file system. `pool`:
+/// the open pool and the prefix under which programs see it, for messages; or the reason why the
+/// pool couldn't be opened.
 ///
 /// # Errors
-/// If the leading process can't be written to.
+/// Writing to the leading process failed.
 pub fn mover(
     pool: std::result::Result<(&Fs, &str), String>,
     mut input: impl BufRead + Send + 'static,
@@ -80,7 +81,7 @@ fn work(
     let progress = Arc::new(Progress::default());
     let (give, take) = sync_channel(1);
     let reader_progress = progress.clone();
-    // Not joined: it reads until the other side closes.
+    // The thread isn't joined: it reads until the leading process closes the stream.
     std::thread::Builder::new()
         .name("orders".into())
         .spawn(move || listen(input, give, &reader_progress))?;
@@ -111,7 +112,7 @@ fn work(
     write_message(&mut *output, &FromMover::Finished)
 }
 
-/// Passes orders on; their end ends the work.
+/// Passes orders on. The end of the input, or an invalid message, stops the work.
 fn listen(mut input: impl BufRead, give: SyncSender<Vec<Entry>>, progress: &Progress) {
     let mut give = Some(give);
     loop {
@@ -121,8 +122,8 @@ fn listen(mut input: impl BufRead, give: SyncSender<Vec<Entry>>, progress: &Prog
                     return;
                 }
             }
-            // Waiting threads see the end of the channel. The end of the input still has to be
-            // seen.
+            // Closing the channel tells the waiting threads that no further order comes. The loop
+            // goes on, to notice the end of the input.
             Ok(Some(Order::End)) => give = None,
             _ => return progress.stop(),
         }
@@ -140,7 +141,7 @@ fn carry_out(job: &Job<'_>, proof: &Proof, orders: &Receiver<Vec<Entry>>) -> boo
         any |= !list.is_empty();
         job.move_list(&list);
     }
-    // The names of files, on this host.
+    // Names of files are synced here, because they were made on this host.
     if any
         && job.options.sync
         && let Err(e) = job.to.sync_all(&job.dst)
@@ -150,7 +151,7 @@ fn carry_out(job: &Job<'_>, proof: &Proof, orders: &Receiver<Vec<Entry>>) -> boo
     !job.progress.stopped()
 }
 
-/// Whether this host sees a source file as the leading process does. If not, that is reported.
+/// Whether this host sees a source file as the leading process does. If not, records a failure.
 fn is_seen(job: &Job<'_>, e: &Entry) -> bool {
     let here = job.from.stat(&job.source(&e.below), false);
     let (m, same) = (&e.meta, |h: &forebay_backing::Meta| {
@@ -177,7 +178,7 @@ fn host() -> String {
     name.nodename().to_string_lossy().into_owned()
 }
 
-/// Whether this host sees the same directory outside the pool as the leading process.
+/// Whether this host sees the same directory outside the pool as the leading process does.
 fn sees_the_same(from: &dyn SlowStore, to: &dyn SlowStore, begin: &Begin) -> bool {
     match &begin.proof {
         Proof::Source(root) => from.stat(&begin.src, true).is_ok_and(|here| {
@@ -194,9 +195,9 @@ fn other_directory(from: &dyn SlowStore, to: &dyn SlowStore, begin: &Begin) -> S
     }
 }
 
-/// Sends what was done since the last report.
+/// Sends the results since the last report.
 fn send_report(job: &Job<'_>, output: &mut impl Write) -> Result<()> {
-    // Files counted here are in the report.
+    // The counters are read before the report, so that it has all files that they count.
     let files = job.progress.files_done.swap(0, Relaxed);
     let bytes = job.progress.bytes_done.swap(0, Relaxed);
     let report = job.ledger.take();

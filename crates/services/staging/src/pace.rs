@@ -3,20 +3,20 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How far copying may run ahead of the limit before it sleeps.
+/// Maximum time by which copying may be ahead of the rate before a thread sleeps.
 const AHEAD: Duration = Duration::from_millis(20);
 
-/// Spaces copies so that all threads together copy no more than a rate.
+/// A limiter that delays copies so that all threads together don't exceed a rate.
 #[derive(Debug)]
 pub struct Pace {
     /// Bytes per second.
     rate: u64,
-    /// When all bytes so far are due.
+    /// The time at which all bytes so far are permitted by the rate.
     due: Mutex<Instant>,
 }
 
 impl Pace {
-    /// At most `rate` bytes per second, more than 0.
+    /// Returns a limiter of `rate` bytes per second (at least 1).
     pub fn new(rate: u64) -> Pace {
         Pace {
             rate: rate.max(1),
@@ -24,8 +24,8 @@ impl Pace {
         }
     }
 
-    /// Waits until this many bytes more are due. Blocks at most for the time that they take at this
-    /// rate, after those of other threads.
+    /// Counts `bytes` and sleeps until the rate permits them. The sleep is at most the time that
+    /// these bytes, and those of other threads before, need at this rate.
     pub fn take(&self, bytes: u64) {
         let now = Instant::now();
         let due = {

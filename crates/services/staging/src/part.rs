@@ -1,16 +1,16 @@
-//! The names of incomplete files.
+//! Names of incomplete files (*parts*).
 //!
-//! A name is `.forebay-part-BOOT-PID-START-NAME`: boot and process that write the file, and a hash
-//! of its final name. So the next run can tell leftovers of an interrupted run from files of a
-//! running one.
+//! A part's name is `.forebay-part-BOOT-PID-START-NAME`: the boot, id and start time of the process
+//! that writes the file, and a hash of the final name. So another run can distinguish leftovers of
+//! an interrupted run from files of a run in progress.
 
 use forebay_backing::{SlowStore, join};
 use forebay_store::process::{Life, life};
 use std::sync::OnceLock;
 
-/// Prefix of these names.
+/// Prefix of the names of parts.
 pub const PREFIX: &[u8] = b".forebay-part-";
-/// A part of another boot or node counts as a leftover after this time without a change.
+/// Time without a change after which a part of another boot or node counts as a leftover.
 /// Nanoseconds.
 const ABANDONED_NS: i128 = 3_600_000_000_000;
 
@@ -18,8 +18,8 @@ fn hash(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..16].to_owned()
 }
 
-/// The id of this boot of this node. Where it can't be found out, an id of no boot, so that its
-/// parts count as another boot's.
+/// Returns an id for this node's current boot. If the kernel doesn't tell it, returns a random one,
+/// so that other runs take the parts for those of another boot.
 fn boot() -> &'static str {
     static BOOT: OnceLock<String> = OnceLock::new();
     BOOT.get_or_init(|| match std::fs::read("/proc/sys/kernel/random/boot_id") {
@@ -32,17 +32,18 @@ fn boot() -> &'static str {
     })
 }
 
-/// Whether the process of this boot that made a part has ended; true only if the kernel reports so.
+/// Whether the process that made a part, in this boot, has ended. True only if the kernel confirms
+/// it.
 fn has_ended(pid: u32, start: u64) -> bool {
     match life(pid) {
-        // 0: that process couldn't find out its start time.
+        // Start time 0: the process couldn't determine it.
         Life::Runs(started) => start != 0 && started != start,
         Life::Gone => true,
         Life::Unknown(_) => false,
     }
 }
 
-/// The name under which this process writes the file that will be `name`.
+/// Returns the temporary name under which this process writes the file `name`.
 pub fn name(name: &[u8]) -> Vec<u8> {
     static START: OnceLock<u64> = OnceLock::new();
     let pid = std::process::id();
@@ -54,7 +55,7 @@ pub fn name(name: &[u8]) -> Vec<u8> {
     [PREFIX, text.as_bytes()].concat()
 }
 
-/// The fields of such a name.
+/// Parses a part's name into its fields.
 fn fields(name: &[u8]) -> Option<(&str, u32, u64, &str)> {
     let text = std::str::from_utf8(name.strip_prefix(PREFIX)?).ok()?;
     let mut parts = text.split('-');
@@ -65,12 +66,13 @@ fn fields(name: &[u8]) -> Option<(&str, u32, u64, &str)> {
     Some((boot, pid, start, hash))
 }
 
-/// Whether `name` is one of these names.
+/// Whether `name` is the name of a part.
 pub fn is_part(name: &[u8]) -> bool {
     fields(name).is_some()
 }
 
-/// Removes leftovers of interrupted runs in `directory`; if `of` is given, only those of that file.
+/// Removes leftover parts of interrupted runs in `directory`; if `of` is given, only those of the
+/// file `of`.
 pub fn sweep(place: &dyn SlowStore, directory: &[u8], of: Option<&[u8]>) {
     let of = of.map(hash);
     for name in place.list(directory).unwrap_or_default() {
@@ -114,7 +116,7 @@ mod tests {
         assert!(!has_ended(child.id(), 0));
         assert!(has_ended(child.id(), start + 1));
         child.kill().unwrap();
-        // The process exists until it is waited for.
+        // A killed process exists until its parent waits for it.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while !has_ended(child.id(), start) {
             assert!(std::time::Instant::now() < until);

@@ -1,4 +1,4 @@
-//! Progress of a staging, and the report at its end.
+//! The progress of a staging, and its final report.
 
 use crate::pace::Pace;
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Limit on the failures and warnings that a report lists; the rest is only counted.
+/// Maximum number of listed failures, and of warnings. Further ones are only counted.
 const LISTED: usize = 1000;
 
 /// An object that couldn't be staged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The path, converted to text.
+    /// The path as text.
     pub path: String,
-    /// The failure, and what to do where that is known.
+    /// The failure, and a remedy where one is known.
     pub what: String,
 }
 
@@ -26,31 +26,31 @@ pub struct Report {
     pub files: u64,
     /// Directories found in the source.
     pub directories: u64,
-    /// Bytes of the files found in the source, holes included.
+    /// Bytes of the files found in the source, including holes.
     pub bytes: u64,
     /// Files and links that were copied.
     pub moved_files: u64,
-    /// Bytes that were copied, without holes.
+    /// Bytes that were copied, not including holes.
     pub moved_bytes: u64,
-    /// Files and links that existed already.
+    /// Files and links that the destination already had.
     pub unchanged: u64,
-    /// FIFOs, sockets, devices and leftovers, which aren't staged.
+    /// FIFOs, sockets, devices and leftover temporary files, which aren't staged.
     pub skipped: u64,
-    /// Duration. Seconds.
+    /// Duration of the staging. Seconds.
     pub seconds: f64,
-    /// Number of failures; at most a thousand are listed.
+    /// Number of failures. `failures` lists up to 1000 of them.
     pub failed: u64,
     pub failures: Vec<Failure>,
     pub warnings: Vec<Failure>,
-    /// Whether the staging was stopped.
+    /// Whether the staging was stopped before its end.
     pub interrupted: bool,
-    /// Files, links and directories that patterns have left out.
+    /// Number of files, links and directories that the patterns have excluded.
     #[serde(default)]
     pub excluded: u64,
-    /// In a staging that writes nothing: what it would copy.
+    /// The files that a dry run would copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub planned: Vec<Planned>,
-    /// Each node's share, if several have copied.
+    /// Each node's share, if several nodes have copied.
     #[serde(default)]
     pub nodes: Vec<Share>,
 }
@@ -58,10 +58,10 @@ pub struct Report {
 /// A file or link that would be copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {
-    /// Paths, converted to text.
+    /// Paths as text.
     pub from: String,
     pub to: String,
-    /// Its size, holes included; 0 for a further name of a file. Bytes.
+    /// Size, including holes; 0 for a further name of a file. Bytes.
     pub bytes: u64,
 }
 
@@ -80,7 +80,7 @@ impl Report {
         self.failed == 0 && !self.interrupted
     }
 
-    /// Adds the report of another source.
+    /// Adds a report about another source to this one.
     pub fn absorb(&mut self, more: Report) {
         for (sum, part) in [
             (&mut self.files, more.files),
@@ -114,7 +114,7 @@ impl Report {
     }
 }
 
-/// Why staging couldn't begin.
+/// The reason why a staging couldn't begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageError {
     pub path: String,
@@ -129,21 +129,21 @@ impl fmt::Display for StageError {
 
 impl std::error::Error for StageError {}
 
-/// Counters of a running staging, for other threads; and the way to stop it.
+/// Counters of a staging in progress, which other threads may read, and a switch to stop it.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub files_found: AtomicU64,
     pub bytes_found: AtomicU64,
     pub files_done: AtomicU64,
     pub bytes_done: AtomicU64,
-    /// Whether the source is completely listed.
+    /// Whether the source has been listed completely.
     pub listed: AtomicBool,
     stop: AtomicBool,
     pace: Option<Arc<Pace>>,
 }
 
 impl Progress {
-    /// Counters of a staging that keeps to a limit of bytes per second.
+    /// Returns counters for a staging with a limit on bytes per second.
     pub fn at(pace: Option<Arc<Pace>>) -> Progress {
         Progress {
             pace,
@@ -151,7 +151,7 @@ impl Progress {
         }
     }
 
-    /// Counts bytes that were copied, and waits where there is a limit.
+    /// Counts copied bytes. Sleeps if a limit requires it.
     pub(crate) fn copied(&self, bytes: u64) {
         self.bytes_done.fetch_add(bytes, Relaxed);
         if let Some(pace) = &self.pace {
@@ -159,7 +159,7 @@ impl Progress {
         }
     }
 
-    /// Makes staging end soon, with an incomplete report.
+    /// Makes the staging end soon, with an incomplete report.
     pub fn stop(&self) {
         self.stop.store(true, Relaxed);
     }
@@ -170,7 +170,7 @@ impl Progress {
     }
 }
 
-/// A report that several threads write.
+/// The report of a staging in progress, which several threads write.
 pub(crate) struct Ledger {
     report: Mutex<Report>,
 }
@@ -204,7 +204,7 @@ impl Ledger {
         });
     }
 
-    /// Adds another process's report.
+    /// Adds a mover's report.
     pub fn add(&self, more: Report) {
         self.with(|r| {
             r.moved_files += more.moved_files;
@@ -222,7 +222,7 @@ impl Ledger {
         });
     }
 
-    /// Removes and returns what was added since the last call.
+    /// Removes and returns everything that was added since the last call.
     pub fn take(&self) -> Report {
         self.with(std::mem::take)
     }

@@ -1,18 +1,18 @@
-//! Tests before a staging whether the destination has room for it.
+//! The check, before a staging, that the destination has enough free room.
 //!
-//! The sizes of the files are compared with the free room. Only if that isn't enough, holes and
-//! files that exist already are taken into account. Files that grow while they are staged can't be
-//! foreseen.
+//! The check compares the sum of the files' sizes with the free room. Only if that isn't enough, it
+//! subtracts holes, and files that the destination already has. It can't foresee that files grow
+//! while they are staged.
 
 use crate::StageError;
 use crate::job::{Entry, Job, lock};
 use rustix::io::Errno;
 use std::collections::HashSet;
 
-/// Room is taken in units of this size, and none for shorter files. Bytes.
+/// Files occupy room in multiples of `UNIT`; files of up to `SHORT` bytes occupy none. Bytes.
 const UNIT: u64 = 4096;
 const SHORT: u64 = 1024;
-/// Limit on the segments of data that are looked for in one file; the rest counts as data.
+/// Maximum number of data segments that are searched for in one file. The rest counts as data.
 const RUNS: usize = 10_000;
 
 fn room(bytes: u64) -> u64 {
@@ -24,15 +24,15 @@ fn room(bytes: u64) -> u64 {
 }
 
 impl Job<'_> {
-    /// Checks that there is room for `files`.
+    /// Checks that the destination has room for `files`.
     ///
     /// # Errors
-    /// Both sizes, and what to do, if there isn't.
+    /// A message with both sizes and advice, if the room isn't enough.
     pub fn check_room(&self, files: &[Entry]) -> Result<(), StageError> {
         let Some(free) = &self.options.room else {
             return Ok(());
         };
-        // Count one of several hard links to a file.
+        // A file with several names counts once.
         let mut seen = HashSet::new();
         let mut once = |e: &&Entry| e.meta.nlink <= 1 || seen.insert((e.meta.dev, e.meta.ino));
         let files: Vec<&Entry> = files
@@ -60,7 +60,7 @@ impl Job<'_> {
         })
     }
 
-    /// The room that a file takes in addition to what it replaces. Bytes.
+    /// Returns the room that a file needs in addition to that of the file that it replaces. Bytes.
     fn needs(&self, entry: &Entry) -> u64 {
         let there = self.to.stat(&self.target(&entry.below), false);
         let there = there.ok().filter(|m| m.is_file()).map_or(0, |m| m.size);
@@ -72,7 +72,7 @@ impl Job<'_> {
         }
     }
 
-    /// Bytes of a file without its holes.
+    /// Returns the number of bytes of a file, without its holes.
     fn data(&self, entry: &Entry) -> Result<u64, Errno> {
         let file = self
             .from
@@ -91,11 +91,11 @@ impl Job<'_> {
         Ok(sum + entry.bytes().saturating_sub(at))
     }
 
-    /// Removes the directories created so far.
+    /// Removes the directories that this staging has created.
     pub fn undo_directories(&self) {
         let mut made = std::mem::take(&mut *lock(&self.made));
         while let Some(directory) = made.pop() {
-            // Another process may have put something there.
+            // Fails if another process has put something into the directory, which therefore stays.
             let _ = self.to.rmdir(&directory);
         }
     }

@@ -1,19 +1,19 @@
-//! The end of a staging out of a pool with dead nodes: one sentence reports what is missing, and
-//! directories whose path isn't known are listed beside them.
+//! The end of a staging out of a pool with dead nodes. One sentence in the report tells what is
+//! missing, and a file in the destination lists the directories whose path isn't known.
 //!
-//! The staging itself is like any other: the pool's side finds what living nodes keep
-//! ([`forebay_backing::PoolStore::salvage`]).
+//! The copying itself is the same as in any staging, because
+//! [`forebay_backing::PoolStore::salvage`] makes the pool's store show the objects of living nodes.
 
 use crate::{Failure, PART_PREFIX, Report};
 use forebay_backing::{Meta, Replaced, SlowStore, Source, Trouble, join};
 use forebay_cluster::{LOST_AND_FOUND, Salvage};
 use rustix::io::{Errno, Result};
 
-/// Name of the list in `lost+found`.
+/// Name of the list in the destination's `lost+found`.
 const LIST: &[u8] = b"LIST";
 
-/// Adds to the report of a staging, from `source` to `dst`, what couldn't be saved; and writes the
-/// list of the directories whose path isn't known.
+/// Adds to the report of a staging from `source` to `dst` a failure that tells what couldn't be
+/// saved, as its first failure. Writes the list of the directories whose path isn't known.
 pub fn conclude(
     salvage: &Salvage,
     source: String,
@@ -85,7 +85,7 @@ fn list_text(salvage: &Salvage, nodes: &str, report: &Report) -> String {
     text
 }
 
-/// Writes the list; one of before is replaced.
+/// Writes the list. Replaces an earlier one.
 fn write_list(to: &dyn SlowStore, lost: &[u8], text: &[u8]) -> Result<()> {
     let path = join(lost, LIST);
     if to.is_object_store() {
@@ -126,7 +126,7 @@ fn list_meta(text: &[u8]) -> Meta {
     }
 }
 
-/// A text as the source of an object.
+/// A text that is stored in an object store, and its metadata.
 struct Text<'t>(&'t [u8], Meta);
 
 impl Source for Text<'_> {

@@ -1,19 +1,20 @@
-//! Which objects of a source are staged: patterns of paths that include and exclude.
+//! The selection of a source's objects for a staging, by patterns of paths that include and
+//! exclude.
 //!
-//! A pattern is one of rules ([`forebay_controls::Pattern`]), relative to the source. One without
-//! `/` matches a name at any depth. An included file comes with all below it; an excluded directory
-//! isn't looked into. Excluding has precedence.
+//! Patterns have the syntax of rules ([`forebay_controls::Pattern`]), and are relative to the
+//! source. A pattern without `/` matches a name at any depth. If a pattern includes a directory,
+//! everything below it is included. Excluded directories aren't listed. Excluding has precedence.
 
 use forebay_controls::Pattern;
 
-/// Patterns of a staging. The empty one selects everything.
+/// The patterns of a staging. Without patterns, everything is selected.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     include: Vec<Pattern>,
     exclude: Vec<Pattern>,
 }
 
-/// Parses `*.h5` (at any depth), `logs/*.txt` or `**/tmp/**`.
+/// Parses a pattern such as `*.h5` (at any depth), `logs/*.txt` or `**/tmp/**`.
 fn parse(text: &str) -> Result<Pattern, String> {
     let relative = text.trim_start_matches('/').trim_end_matches('/');
     let whole = if text.trim_end_matches('/').contains('/') {
@@ -26,7 +27,7 @@ fn parse(text: &str) -> Result<Pattern, String> {
 
 impl Selection {
     /// # Errors
-    /// A sentence about the first pattern that is none.
+    /// A sentence about the first text that isn't a valid pattern.
     pub fn new(include: &[String], exclude: &[String]) -> Result<Selection, String> {
         let all = |texts: &[String]| texts.iter().map(|t| parse(t)).collect::<Result<_, _>>();
         Ok(Selection {
@@ -35,28 +36,29 @@ impl Selection {
         })
     }
 
-    /// Whether only objects that a pattern includes are staged.
+    /// Whether only objects that match an including pattern are staged.
     pub(crate) fn is_narrow(&self) -> bool {
         !self.include.is_empty()
     }
 
-    /// Whether the object at `below`, whose directory isn't excluded, is to be left out.
+    /// Whether the object at `below` is excluded. The caller knows that its directory isn't.
     pub(crate) fn excludes(&self, below: &[u8]) -> bool {
         self.exclude.iter().any(|p| p.matches(state(p, below).0))
     }
 
-    /// Whether the object, or a directory above it, is included.
+    /// Whether the object at `below`, or a directory above it, is included.
     pub(crate) fn includes(&self, below: &[u8]) -> bool {
         !self.is_narrow() || self.include.iter().any(|p| state(p, below).1)
     }
 
-    /// Whether something below the directory may be included.
+    /// Whether the directory at `below` may contain something that is included.
     pub(crate) fn may_include_below(&self, below: &[u8]) -> bool {
         self.includes(below) || self.include.iter().any(|p| p.goes_on(state(p, below).0))
     }
 }
 
-/// The pattern's state of a path, and whether it matches the path or a directory above.
+/// Returns the pattern's state after the path `below`, and whether it matches the path or a
+/// directory above it.
 fn state(p: &Pattern, below: &[u8]) -> (u64, bool) {
     let names = below.split(|&b| b == b'/').filter(|n| !n.is_empty());
     names.fold((p.root(), false), |(state, matched), name| {

@@ -1,8 +1,9 @@
-//! The processes that copy a staging's files: this one, and a mover on each of the other nodes.
+//! The processes that copy a staging's files: this one, and movers on other nodes.
 //!
-//! Movers are started if there is enough work for them. Only those that see the same directory
-//! outside the pool as this process get files. A mover that ends too early, or stops reporting, is
-//! a failure in the report: its unreported files aren't staged.
+//! Movers are started only if there is enough work for them. They get files only if they see the
+//! same directory outside the pool as this process. If a mover ends too early, or stops sending
+//! reports, that is a failure in the report: the files that it hasn't reported don't count as
+//! staged.
 
 use crate::job::{Entry, Job, lock};
 use crate::part;
@@ -18,40 +19,41 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Bytes added to a file's size for its fixed cost.
+/// Fixed cost of a file, counted as additional bytes.
 const OVERHEAD: u64 = 64 << 10;
-/// For less work than this no mover is started. Bytes.
+/// Minimum amount of work, per mover, for which movers are started. Bytes.
 const WORTH: u64 = 32 << 20;
-/// A mover reports four times a second. After this time without a report, it counts as dead.
+/// Time without a report after which a mover counts as dead. A mover reports four times a second.
 const SILENCE: Duration = Duration::from_secs(20);
-/// How long a mover may take to start, by a remote shell.
+/// Maximum time in which a mover must have started, through a remote shell.
 const STARTS: Duration = Duration::from_secs(30);
 
-/// How to start a mover.
+/// A mover that can be started.
 pub struct Mover {
     /// The mover's node.
     pub node: u32,
-    /// That node's name, for messages.
+    /// The node's name for messages.
     pub name: String,
-    /// The command; orders and reports use its standard input and output.
+    /// The command that starts the mover. Orders go to its standard input; reports come from its
+    /// standard output.
     pub command: Command,
 }
 
-/// The movers of the other nodes.
+/// The movers of the other nodes that a staging may use.
 #[derive(Default)]
 pub struct Team {
     /// The node of this process.
     pub me: u32,
-    /// Each can be used once.
+    /// Movers that haven't been started. A mover is used once.
     pub movers: Mutex<Vec<Mover>>,
 }
 
-/// A running mover.
+/// A mover in progress.
 struct Running {
     node: u32,
     name: String,
     child: Child,
-    /// Dropped to make the mover stop.
+    /// The mover's standard input. Dropping it makes the mover stop.
     input: Option<ChildStdin>,
     reports: Receiver<FromMover>,
     last_words: Arc<Mutex<String>>,
@@ -69,8 +71,8 @@ fn weight(e: &Entry) -> u64 {
     e.bytes() + OVERHEAD
 }
 
-/// Distributes files: a list for each of `members`. Files whose bytes are on a member's node go to
-/// that member; the rest is divided equally.
+/// Distributes files: returns a list for each of `members`. Files whose bytes are on a member's
+/// node go to that member. The rest is divided evenly, by bytes.
 fn deal(
     files: Vec<Entry>,
     members: &[u32],
@@ -85,7 +87,7 @@ fn deal(
             None => rest.push(e),
         }
     }
-    // Largest first, each to the member with the least.
+    // The largest files first, each to the member with the least work.
     rest.sort_by_key(|e| std::cmp::Reverse(weight(e)));
     let loads = lists.iter().map(|l| l.iter().map(weight).sum::<u64>());
     let loads = loads.enumerate().map(|(i, load)| (load, i));
@@ -102,7 +104,7 @@ fn deal(
     lists
 }
 
-/// The movers that are worth starting.
+/// Returns the movers that have enough work to be worth starting.
 fn chosen(
     team: &Team,
     files: &[Entry],
@@ -128,7 +130,7 @@ fn chosen(
     movers
 }
 
-/// Copies these files, with the team's help.
+/// Copies files, with movers if they are worth it.
 pub(crate) fn share(job: &Job<'_>, team: &Team, files: Vec<Entry>) {
     let here_only = |e: &Entry| job.from.is_found_here_only(&job.source(&e.below));
     let (here, files): (Vec<Entry>, Vec<Entry>) = files.into_iter().partition(here_only);
@@ -175,11 +177,10 @@ pub(crate) fn share(job: &Job<'_>, team: &Team, files: Vec<Entry>) {
     });
 }
 
-/// Files and bytes copied.
+/// Numbers of files and bytes copied.
 struct Counts(u64, u64);
 
-/// Starts movers in parallel, and returns those that are ready. Adds a warning for each of the
-/// others.
+/// Starts movers in parallel. Returns those that are ready; adds a warning for each of the others.
 fn start(job: &Job<'_>, movers: Vec<Mover>, into_pool: bool) -> Vec<Running> {
     let mut probe = None;
     let proof = if into_pool {
@@ -191,7 +192,7 @@ fn start(job: &Job<'_>, movers: Vec<Mover>, into_pool: bool) -> Vec<Running> {
         probe = made.then(|| path.clone());
         made.then_some(Proof::Target(path))
     };
-    // Copying will report the problem there.
+    // This process's copying will report the error.
     let Some(proof) = proof else {
         return Vec::new();
     };
@@ -233,7 +234,8 @@ fn start(job: &Job<'_>, movers: Vec<Mover>, into_pool: bool) -> Vec<Running> {
     running
 }
 
-/// A path of the file system, absolute so that it is the same on any host.
+/// Returns a path outside the pool in absolute form, so that it is the same on any host. Paths in
+/// the pool stay.
 fn absolute(path: &[u8], outside: bool) -> Vec<u8> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let as_path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
@@ -244,7 +246,7 @@ fn absolute(path: &[u8], outside: bool) -> Vec<u8> {
 }
 
 impl Running {
-    /// Starts a mover and waits until it is ready.
+    /// Starts a mover, and waits until it is ready.
     fn start(mut mover: Mover, begin: &Order) -> Result<Running, String> {
         let title = format!("node {} on {}", mover.node, mover.name);
         let mut child = mover
@@ -252,7 +254,7 @@ impl Running {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A signal from the terminal should only reach this process, which ends the mover in
+            // A signal from the terminal should reach only this process, which ends its movers in
             // order.
             .process_group(0)
             .spawn()
@@ -284,7 +286,7 @@ impl Running {
             return Err(format!("{title}: no thread can be started for it"));
         }
         if let Some(input) = &mut running.input {
-            // If the mover has ended, that shows below.
+            // If the mover has ended, reading its reply fails below.
             let _ = write_message(input, begin);
         }
         match running.reports.recv_timeout(STARTS) {
@@ -298,10 +300,10 @@ impl Running {
         }
     }
 
-    /// Why the mover sends nothing more.
+    /// Returns the reason why the mover sends no more messages.
     fn how_it_ended(&mut self) -> String {
         drop(self.input.take());
-        // The mover's output is closed, so it has ended or will in a moment.
+        // The mover's output is closed, so it has ended or will soon.
         let until = std::time::Instant::now() + Duration::from_secs(2);
         let mut status = None;
         while status.is_none() && std::time::Instant::now() < until {
@@ -310,7 +312,7 @@ impl Running {
         }
         let words = lock(&self.last_words).clone();
         match status {
-            // The mover's own error message.
+            // The last line that the mover printed is its error message.
             Some(s) if s.code().is_some_and(|c| c != 0) && !words.is_empty() => words,
             Some(status) => format!("the staging there ended too early ({status})"),
             None => "the staging there can't be reached any more".into(),
@@ -326,7 +328,7 @@ fn spawn(f: impl FnOnce() -> Option<()> + Send + 'static) -> Option<()> {
         .map(|_| ())
 }
 
-/// Passes a mover's reports on until it ends.
+/// Passes a mover's messages to `pass`, until the mover ends or `pass` returns false.
 fn follow(output: ChildStdout, mut pass: impl FnMut(FromMover) -> bool) -> Option<()> {
     let mut from = BufReader::new(output);
     while let Ok(Some(what)) = read_message(&mut from) {
@@ -337,7 +339,7 @@ fn follow(output: ChildStdout, mut pass: impl FnMut(FromMover) -> bool) -> Optio
     None
 }
 
-/// Sends a mover its files and adds up its reports. Returns the number of files and bytes copied.
+/// Sends a mover its files, and adds its reports to the job's. Returns the mover's share.
 fn lead(job: &Job<'_>, mut r: Running, list: Vec<Entry>) -> Share {
     let mut share = Share {
         node: r.node,
@@ -360,7 +362,7 @@ fn lead(job: &Job<'_>, mut r: Running, list: Vec<Entry>) -> Share {
             if !job.progress.stopped() {
                 let _ = write_message(to, &Order::End);
             }
-            // The end of its input stops the mover.
+            // Closing the mover's input stops it.
             while !over.load(Acquire) && !job.progress.stopped() {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -454,7 +456,7 @@ mod tests {
             loads.iter().max().unwrap() - loads.iter().min().unwrap() < 100 << 20,
             "{loads:?}"
         );
-        // Files on a node stay there, if the node has a mover.
+        // Files whose bytes are on a node go to that node's mover, if it has one.
         let lists = deal(files, &[3, 0, 7], |e| Some(e.meta.ino as u32 % 4));
         assert!(lists[0].iter().filter(|e| e.meta.ino % 4 == 3).count() == 2);
         assert!(lists[1].iter().filter(|e| e.meta.ino % 4 == 0).count() == 2);

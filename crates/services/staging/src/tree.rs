@@ -1,9 +1,9 @@
-//! A whole staging: list the source, create the directories, copy what differs, and set the
-//! directories' attributes last, when nothing changes in them any more.
+//! A staging from begin to end: list the source, create the directories, copy the files that
+//! differ, and set the directories' attributes last, since copying changes them.
 //!
-//! The levels of the tree are listed one after the other, the directories of a level in parallel.
-//! Then the files are copied ([`crate::files`]), also by processes of other nodes ([`team`]). Of
-//! several hard links to one file the first is a file like others; the rest are linked to it.
+//! The levels of the tree are listed one after the other; the directories of a level in parallel.
+//! Then the files are copied ([`crate::files`]), also by movers on other nodes ([`team`]). Of a
+//! file with several hard links, the first name is copied, and the others become links to it.
 
 use crate::job::{Entry, Job, lock};
 use crate::part;
@@ -16,11 +16,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Stages `src` of `from` to `dst` of `to`. One of the two places is the pool that the team's
-/// movers know.
+/// Stages `src` of `from` to `dst` of `to`. One of the stores is the pool of the team's movers.
+/// Blocks.
 ///
 /// # Errors
-/// [`StageError`] if it can't begin. Later failures are in the report.
+/// [`StageError`] if the staging can't begin. Later failures are in the report.
 pub fn stage(
     from: &dyn SlowStore,
     src: &[u8],
@@ -75,7 +75,7 @@ pub fn stage(
             });
         }
     }
-    // A store of objects has a directory as soon as it has entries.
+    // In an object store, a directory exists as soon as it has entries.
     if there.is_none() && !to.is_object_store() && !options.dry_run {
         make_parents(to, split(&dst).0)?;
     }
@@ -113,7 +113,7 @@ fn target_error(place: &dyn SlowStore, path: &[u8], e: Errno) -> StageError {
     }
 }
 
-/// Creates the missing directories above a destination.
+/// Creates the missing directories above the destination.
 fn make_parents(to: &dyn SlowStore, directory: &[u8]) -> Result<(), StageError> {
     match to.stat(directory, true) {
         Ok(meta) if meta.is_dir() => Ok(()),
@@ -213,7 +213,7 @@ impl<'a> Job<'a> {
         }
         self.move_files(files, team);
 
-        // Deepest first: setting up a directory changes the one above it.
+        // Deepest first: setting a directory's attributes may change the times of the one above.
         for (depth, level) in levels.iter().enumerate().rev() {
             if depth == 0 && (self.options.only.is_some() || !self.may_set_root(root_is_new)) {
                 break;
@@ -233,8 +233,8 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Whether the destination itself gets the source's attributes: not if others share it, or if
-    /// there are other reasons for its mode.
+    /// Whether the destination's root gets the attributes of the source's root. A root that existed
+    /// doesn't if it is the root of a store, or sticky because other users share it.
     fn may_set_root(&self, is_new: bool) -> bool {
         is_new
             || self.dst != b"/"
@@ -244,7 +244,8 @@ impl<'a> Job<'a> {
                     .is_ok_and(|m| m.permissions() & 0o1000 == 0)
     }
 
-    /// Creates the destination of a directory, writable for this user until its attributes are set.
+    /// Creates the destination's directory for `d`. It is writable for this user until its
+    /// attributes are set.
     pub fn make_directory(&self, d: &Entry) -> bool {
         let dst = self.target(&d.below);
         let made = self.to.mkdir(&dst, d.meta.permissions() | 0o700);
@@ -255,7 +256,7 @@ impl<'a> Job<'a> {
             Err(Errno::EXIST) => match self.to.stat(&dst, d.below.is_empty()) {
                 Ok(m) if m.is_dir() => {
                     let writable = m.permissions() & 0o700 == 0o700;
-                    // If it can't be written, that will show.
+                    // If this fails, writing into the directory will fail and be reported.
                     let _ = writable || self.to.at(&dst).chmod(m.permissions() | 0o700).is_ok();
                     part::sweep(self.to, &dst, None);
                     Ok(())
@@ -279,14 +280,14 @@ impl<'a> Job<'a> {
         false
     }
 
-    /// Lists one directory: creates its directories, collects its files. `threads` look at its
-    /// entries.
+    /// Lists one directory of the source: creates its subdirectories, and collects its files in
+    /// `found`. `threads`: number of threads that read its entries' metadata.
     fn visit(&self, d: &Entry, threads: usize, found: &Mutex<(Vec<Entry>, Vec<Entry>)>) {
         let src = self.source(&d.below);
         let mut names = Vec::new();
         match self.from.list_into(&src, &mut names) {
             Ok(()) => {}
-            // The entries on the other nodes are staged all the same.
+            // Some entries are on a dead node. Those on the other nodes are staged all the same.
             Err(e) if !names.is_empty() => self.fail_source(&d.below, "was listed in part", e),
             Err(e) => self.fail_source(&d.below, "can't be listed", e),
         }
@@ -295,8 +296,8 @@ impl<'a> Job<'a> {
         }
         let metas = map(threads, &names, |name| match self.progress.stopped() {
             true => Err(Errno::CANCELED),
-            // In a damaged pool, or on another medium, a name may be a path that leads out of the
-            // target.
+            // In a damaged pool, or one whose medium was changed, a name could be a path that leads
+            // outside the destination.
             false if !is_name(name) => Err(Errno::ILSEQ),
             false => self.from.stat(&join(&src, name), false),
         });
@@ -344,7 +345,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether patterns let an object be staged, or a directory be listed; counts it otherwise.
+    /// Whether the patterns select an object to be staged, or a directory to be listed. Counts the
+    /// object as excluded if not.
     fn is_selected(&self, below: &[u8], is_dir: bool) -> bool {
         let selection = &self.options.selection;
         let is_included = if is_dir {
@@ -366,13 +368,13 @@ impl<'a> Job<'a> {
     }
 
     fn move_files(&self, mut files: Vec<Entry>, team: &Team) {
-        // In a fixed order, so that another run finds the same first link of a file.
+        // In a fixed order, so that another run chooses the same first name of a file.
         files.sort_unstable_by(|a, b| a.below.cmp(&b.below));
         let mut seen: HashMap<(u64, u64), usize> = HashMap::new();
         let (mut single, mut first, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for entry in files {
             let m = &entry.meta;
-            // A store of objects has one name per object: each name is a file there.
+            // An object store has one name per object, so each name becomes a separate file.
             let several = m.is_file() && m.nlink > 1 && !self.to.is_object_store();
             if several && let Some(&leader) = seen.get(&(m.dev, m.ino)) {
                 links.push((entry, leader));
@@ -391,13 +393,14 @@ impl<'a> Job<'a> {
         self.ledger
             .with(|r| r.files += (single.len() + first.len() + links.len()) as u64);
         team::share(self, team, single);
-        // Only this process knows which of them are the same file at the destination.
+        // Links are made by this process, since only it knows which names are one file at the
+        // destination.
         self.move_list(&first);
         self.link_all(&links, &first);
     }
 }
 
-/// Whether a listed name is valid as a component of a path.
+/// Whether a listed name is a valid component of a path.
 fn is_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }

@@ -1,11 +1,11 @@
-//! An open file as the source of an object ([`forebay_backing::SlowStore::put`]).
+//! An open file as the source for an object store ([`forebay_backing::SlowStore::put`]).
 
 use crate::content::at_rest;
 use crate::report::Progress;
 use forebay_backing::{Meta, Source, StoreFile, Trouble};
 use rustix::io::Errno;
 
-/// A file that is to be stored whole.
+/// A file that is to be stored in one step.
 pub struct WholeFile<'a> {
     file: &'a dyn StoreFile,
     meta: Meta,
@@ -14,10 +14,11 @@ pub struct WholeFile<'a> {
 }
 
 impl<'a> WholeFile<'a> {
-    /// A file that rests now; `threads` threads may read it.
+    /// Prepares a file, after waiting for a tick since its last change. `threads`: number of
+    /// threads that may read it.
     ///
     /// # Errors
-    /// [`Trouble::Changed`] if it is no file; [`Trouble::Read`].
+    /// [`Trouble::Changed`] if it isn't a regular file; [`Trouble::Read`].
     pub fn new(
         file: &'a dyn StoreFile,
         threads: usize,

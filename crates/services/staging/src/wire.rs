@@ -1,5 +1,5 @@
-//! Messages between a staging and its movers: a line of JSON each, over the mover's standard input
-//! and output. Other lines come from a remote shell, and are skipped.
+//! Messages between a staging and its movers: one line of JSON each, over the mover's standard
+//! input and output. The remote shell may print other lines, which are skipped.
 
 use crate::job::{Entry, path};
 use crate::{Options, Report};
@@ -7,9 +7,9 @@ use forebay_backing::Meta;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
-/// Longest line. Bytes.
+/// Maximum length of a line. Bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// Limit on the files of one message, and on the bytes of their paths: far below a line's limit.
+/// Maximum number of files in one message. With their paths, they are far shorter than `MAX_LINE`.
 pub const MAX_FILES: usize = 512;
 
 /// A message to a mover.
@@ -25,12 +25,12 @@ pub enum Order {
     End,
 }
 
-/// Description of the staging.
+/// The staging's description, for a mover.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Begin {
-    /// The version of Forebay of the leading process.
+    /// The version of Forebay that the leading process has.
     pub forebay: String,
-    /// Direction: from the file system into the pool, or out of it.
+    /// Whether files go into the pool. Otherwise they go out of it.
     pub into_pool: bool,
     #[serde(with = "path")]
     pub src: Vec<u8>,
@@ -40,12 +40,12 @@ pub struct Begin {
     pub proof: Proof,
 }
 
-/// How a mover checks that its host sees the same directory outside the pool.
+/// The data with which a mover checks that its host sees the same directory outside the pool.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Proof {
-    /// Metadata of the source's root as the leading process sees it. The mover must see the same.
+    /// The source's root as the leading process sees it. The mover must see the same metadata.
     Source(Meta),
-    /// Name of a file that was just created in the destination.
+    /// Path of a file that the leading process has just created in the destination.
     Target(#[serde(with = "path")] Vec<u8>),
 }
 
@@ -53,16 +53,15 @@ pub enum Proof {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromMover {
     Ready,
-    /// The mover can't take part.
+    /// The mover can't take part, for this reason.
     Cannot(String),
-    /// Results since the mover's last message. Sent several times a second, even if nothing was
-    /// done.
+    /// Results since the mover's last message. Sent four times a second, even without new results.
     Did {
         files: u64,
         bytes: u64,
         report: Report,
     },
-    /// All orders are carried out.
+    /// All orders have been carried out.
     Finished,
 }
 
@@ -77,10 +76,10 @@ pub fn write_message(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
     to.flush()
 }
 
-/// Reads the next message; None: the other side is closed.
+/// Reads the next message. None: the other process has closed the stream.
 ///
 /// # Errors
-/// InvalidData for a line over the limit; errors of reading.
+/// InvalidData: the line is longer than the maximum. Errors of reading.
 pub fn read_message<T: for<'d> Deserialize<'d>>(from: &mut impl BufRead) -> Result<Option<T>> {
     let mut line = Vec::new();
     loop {
@@ -123,7 +122,7 @@ mod tests {
             panic!()
         };
         assert_eq!(begin.src, every);
-        // A truncated message isn't taken for another.
+        // A truncated message isn't taken for a complete one.
         assert!(matches!(read_message::<Order>(&mut from), Ok(None)));
         let endless = vec![b'x'; MAX_LINE as usize + 1];
         assert!(read_message::<Order>(&mut &endless[..]).is_err());

@@ -55,7 +55,7 @@ pub struct BucketStore {
     pub(crate) has_conditions: AtomicBool,
 }
 
-/// What a staging remembers of a bucket.
+/// A staging's memory of a bucket.
 #[derive(Default)]
 pub struct Seen {
     /// Attributes from listings and look-ups, by path. None: no such object.
