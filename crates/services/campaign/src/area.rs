@@ -1,9 +1,10 @@
-//! The data of a campaign, where they are: a directory, a directory of a running pool, or a prefix
-//! of a bucket.
+//! The place of a campaign's data: a directory, a directory of a running pool, or a prefix of a
+//! bucket.
 //!
-//! A directory can be *hidden*: renamed to a name beside its own, so that programs that come by the
-//! path find nothing. That is how data are kept in a grace period, and how nobody changes them while
-//! they are copied. Programs that have files open go on; the copy notices ([`crate::moves`]).
+//! A directory can be *hidden*: it is renamed to a name beside its own, so that programs don't find
+//! it by its path. Data are hidden during a grace period, and while they are copied, so that nobody
+//! changes them. Programs that have files open can go on writing, which the copy notices
+//! ([`crate::moves`]).
 
 use crate::record::{Member, Usage};
 use crate::{Result, now};
@@ -17,25 +18,26 @@ use rustix::io::Errno;
 use std::process::Command;
 use std::sync::Arc;
 
-/// How a place in a pool begins.
+/// Prefix of places in a pool.
 pub const POOL: &str = "pool:";
-/// How deep a directory's tree may be to be counted or removed. Directories.
+/// Maximum depth of a directory tree that can be counted or removed. Directories.
 const DEEPEST: usize = 1000;
 
 pub struct Area {
     place: String,
     path: Vec<u8>,
-    /// None: a directory, which is opened for each use, since its path may name another one then.
+    /// None: the place is a directory. It is opened for each use, since its path may lead to
+    /// another directory by then.
     store: Option<Box<dyn SlowStore>>,
 }
 
 impl Area {
-    /// The area of a place: an absolute path, `s3://BUCKET/PREFIX`, or `pool:NAME/PATH`. Sends no
-    /// request yet.
+    /// Returns the area at a place: an absolute path, `s3://BUCKET/PREFIX`, or `pool:NAME/PATH`.
+    /// Sends no request yet.
     ///
     /// # Errors
-    /// Credentials of the bucket are missing; the pool doesn't run here; the place is none of
-    /// these.
+    /// The bucket's credentials are missing; the pool doesn't run on this host; `place` has none of
+    /// these forms.
     pub fn open(place: &str) -> Result<Area> {
         let area = |path: Vec<u8>, store| Area {
             place: place.to_owned(),
@@ -69,8 +71,8 @@ impl Area {
         }
     }
 
-    /// As [`Area::with`], with the store in which the area is an entry: if the directory was replaced
-    /// by a link, the link itself is renamed or removed.
+    /// Calls a function as [`Area::with`] does, with the store in which the area is an entry. If a
+    /// link has replaced the directory, the function reaches the link itself.
     fn with_above<T>(&self, f: impl FnOnce(&dyn SlowStore) -> Result<T>) -> Result<T> {
         match &self.store {
             Some(store) => f(store.as_ref()),
@@ -82,12 +84,12 @@ impl Area {
         format!("{}: {}", self.place, explain(e))
     }
 
-    /// The place, as [`Area::open`] reads it.
+    /// Returns the place in the form that [`Area::open`] takes.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// The path by which programs see it, or the bucket's address.
+    /// Returns the path by which programs see the area, or the bucket's address.
     pub fn path(&self) -> String {
         match &self.store {
             Some(store) => store.show(&self.path),
@@ -95,7 +97,7 @@ impl Area {
         }
     }
 
-    /// The same area under its hidden name. None if it has no hidden name, as in a bucket.
+    /// Returns this area under its hidden name. None if it can't have one, as in a bucket.
     pub fn hidden(&self) -> Option<Area> {
         if self.store.as_ref().is_some_and(|s| s.is_object_store()) {
             return None;
@@ -104,10 +106,10 @@ impl Area {
         Area::open(&format!("{above}/.{name}.forebay-campaign")).ok()
     }
 
-    /// Whether there is something at the place.
+    /// Whether the place has a directory or other object.
     ///
     /// # Errors
-    /// If the place can't be reached.
+    /// The place can't be reached.
     pub fn exists(&self) -> Result<bool> {
         self.with(|store| match store.stat(&self.path, false) {
             Ok(_) => Ok(true),
@@ -119,7 +121,7 @@ impl Area {
     /// Makes a new, empty area that only its owner can use.
     ///
     /// # Errors
-    /// There is something already; it can't be made.
+    /// The place isn't free; the area can't be made.
     pub fn make(&self) -> Result<()> {
         if self.exists()? {
             return Err(format!(
@@ -130,7 +132,7 @@ impl Area {
         self.with(|store| make(store, &self.path, 0o700))
     }
 
-    /// Renames a directory to its hidden name, or back. That may have been done already.
+    /// Renames a directory to its hidden name, or back. Does nothing if that was done before.
     ///
     /// # Errors
     /// The directory can't be renamed, or both names exist.
@@ -155,7 +157,8 @@ impl Area {
         })
     }
 
-    /// Counts files and bytes below the area, without following links. The root isn't counted.
+    /// Counts the files and bytes below the area, without following links. The area's root isn't
+    /// counted.
     ///
     /// # Errors
     /// Something can't be read.
@@ -171,10 +174,10 @@ impl Area {
         Ok(usage)
     }
 
-    /// Removes everything there, and the place itself. A missing place is no error.
+    /// Removes the area and everything in it. A missing area is no error.
     ///
     /// # Errors
-    /// If something can't be removed; the rest may have been.
+    /// Something can't be removed; other files may have been removed.
     pub fn remove(&self) -> Result<()> {
         if self.exists()? {
             self.with_above(|store| remove(store, &self.path, 0))
@@ -183,7 +186,7 @@ impl Area {
         }
     }
 
-    /// Copies everything to another area, as stage-out does: verified, attributes included.
+    /// Copies everything to another area as stage-out does: verified, including attributes.
     ///
     /// # Errors
     /// The copy couldn't begin, or a file couldn't be copied.
@@ -209,10 +212,11 @@ impl Area {
         }
     }
 
-    /// Lets these users, and otherwise only its owner, use a directory, by access control lists.
+    /// Permits only these users, and the owner, to use the directory, by access control lists.
     ///
     /// # Errors
-    /// If it is a bucket, whose server decides that; if `setfacl` is missing, or refuses.
+    /// The area is in a bucket, where the server decides, or in a pool; `setfacl` is missing, or
+    /// refuses.
     pub fn share_with(&self, members: &[Member]) -> Result<()> {
         match &self.store {
             None => {}
@@ -223,7 +227,8 @@ impl Area {
         }
         let path = &self.place;
         acl(path, &["-R", "-b"])?;
-        // New files and directories get the same. Parents must be searchable by others.
+        // New files and directories inherit the default entries. Directories above must be
+        // searchable by the members.
         acl(path, &["-R", "-k"])?;
         for member in members {
             let rights = if member.may_write { "rwX" } else { "rX" };
@@ -255,7 +260,7 @@ fn failed(store: &dyn SlowStore, path: &[u8], e: Errno) -> String {
     format!("{}: {}", store.show(path), store.explain(e))
 }
 
-/// Makes a directory, and those above it that are missing.
+/// Makes a directory, and the missing directories above it.
 fn make(store: &dyn SlowStore, path: &[u8], mode: u32) -> Result<()> {
     let mut made = store.mkdir(path, mode);
     if made == Err(Errno::NOENT) {
@@ -270,7 +275,8 @@ fn make(store: &dyn SlowStore, path: &[u8], mode: u32) -> Result<()> {
     made.map_err(|e| failed(store, path, e))
 }
 
-/// Calls `each` with path and size (0 but of files) of everything below a path.
+/// Calls `each` for everything below a path, with its path and size. The size of anything but a
+/// file is 0.
 fn walk(
     store: &dyn SlowStore,
     path: &[u8],

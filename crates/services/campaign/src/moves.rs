@@ -1,15 +1,15 @@
-//! Moving a campaign's data to another place, and putting them out of the way.
+//! Moving a campaign's data to another place, and hiding them.
 //!
-//! The steps of a move, each of which may be the last one of a process that is killed:
+//! The steps of a move. A process may be killed after any of them:
 //!
-//! 1. The record says where to. 2. The data are hidden. 3. They are copied to the hidden name of the
-//!    new place, again and again until a copy finds nothing to do. 4. The new place gets its name.
-//!    5. The record says that the data are there, and what is left at the old place. 6. The old data
-//!    are removed, and the record forgets them.
+//! 1. The record gets the new place. 2. The data are hidden. 3. They are copied to the hidden name
+//! of the new place, repeatedly until a copy finds nothing to do. 4. The data at the new place get
+//! their visible name. 5. The record says that the data are there, and that the old place is still
+//! to be removed. 6. The old data are removed, and the record no longer names them.
 //!
-//! [`carry_on`] begins at 2 whenever a record says that a move has begun, and each step does nothing
-//! where it was done. If the data can't be copied they get their name back, and the move stays to be
-//! tried again.
+//! If a record says that a move has begun, [`carry_on`] starts at step 2. A step that was carried
+//! out before does nothing. If the data can't be copied, they get their visible name back, and the
+//! move will be tried again.
 
 use crate::Result;
 use crate::area::Area;
@@ -17,16 +17,16 @@ use crate::record::{Moving, State};
 use crate::registry::Held;
 use crate::tiers::Tiers;
 
-/// Maximum number of copies until one finds nothing to do: programs may have files open and
+/// Maximum number of copies until one finds nothing to do. Programs that have files open may
 /// continue to write.
 const COPIES: usize = 5;
 
-/// Moves the data of a campaign to another tier; then the campaign's state is `then`. The data may
-/// be in a grace period.
+/// Moves the data of a campaign to another tier. Then the campaign's state is `then`. The data may
+/// be hidden for a grace period. Blocks.
 ///
 /// # Errors
-/// A pool uses the data; there is something at the new place; something can't be copied. The record
-/// says whether the move has begun: then [`carry_on`] tries it again.
+/// A pool uses the data; the new place has data already; something can't be copied. If the record
+/// says that the move has begun, [`carry_on`] tries it again.
 pub fn to_tier(held: &mut Held, tiers: &Tiers, tier: &str, then: State) -> Result<()> {
     let c = &held.campaign;
     if let Some(moving) = &c.moving {
@@ -52,10 +52,10 @@ pub fn to_tier(held: &mut Held, tiers: &Tiers, tier: &str, then: State) -> Resul
     carry_on(held)
 }
 
-/// Continues a move that has begun, and removes the remains of earlier ones.
+/// Continues a move that has begun, and removes the old data of earlier moves.
 ///
 /// # Errors
-/// As for [`to_tier`].
+/// Those of [`to_tier`].
 pub fn carry_on(held: &mut Held) -> Result<()> {
     if let Some(moving) = held.campaign.moving.clone() {
         let from = Area::open(&held.campaign.place)?;
@@ -89,11 +89,12 @@ pub fn carry_on(held: &mut Held) -> Result<()> {
     Ok(())
 }
 
-/// Copies to the new place until nothing is left to do, and gives it its name.
+/// Copies the data to the new place until a copy finds nothing to do. Then gives them their visible
+/// name.
 fn copy(from: &Area, to: &Area) -> Result<()> {
     let from = from.hidden().unwrap_or(Area::open(from.place())?);
     let beside = to.hidden();
-    // With its name it was whole, but the record doesn't say so yet.
+    // A visible name means that the data are complete, though the record doesn't say so yet.
     let into = match (&beside, to.exists()?) {
         (Some(hidden), false) => hidden,
         _ => to,
@@ -106,10 +107,11 @@ fn copy(from: &Area, to: &Area) -> Result<()> {
     Err("programs go on changing it; end them first".into())
 }
 
-/// At the end of a campaign whose data are to be deleted: hides them from now on.
+/// Hides the data of a campaign that has ended and whose data will be deleted.
 ///
 /// # Errors
-/// The data can't be renamed, as in a bucket, where they stay until the grace period has passed.
+/// The data can't be renamed. (Data in a bucket aren't: they stay visible until the grace period
+/// has passed.)
 pub fn expire(held: &mut Held) -> Result<()> {
     Area::open(&held.campaign.place)?.hide(true)?;
     held.campaign.state = State::Expired;
@@ -117,10 +119,11 @@ pub fn expire(held: &mut Held) -> Result<()> {
     held.save()
 }
 
-/// Restores data from the grace period or the archive, for this many seconds.
+/// Restores data from the grace period or the archive. The campaign gets a new end, `seconds` from
+/// now.
 ///
 /// # Errors
-/// They are where they belong; they can't be moved.
+/// The campaign hasn't ended; the data can't be moved.
 pub fn restore(held: &mut Held, tiers: &Tiers, tier: Option<&str>, seconds: u64) -> Result<()> {
     let (c, now) = (&mut held.campaign, crate::now());
     c.is_untold = false;
@@ -140,8 +143,8 @@ pub fn restore(held: &mut Held, tiers: &Tiers, tier: Option<&str>, seconds: u64)
         }
         State::Archived => {
             let tier = tier.map_or_else(|| tiers.only(), Ok)?.to_owned();
-            // Set before the move, which may be finished by a later pass: that must not end the
-            // campaign again.
+            // Set before the move. A later pass may finish the move, and must not end the campaign
+            // again.
             c.ends = now + seconds;
             c.note(format!("restored to {tier}"));
             to_tier(held, tiers, &tier, State::Active)
@@ -152,7 +155,7 @@ pub fn restore(held: &mut Held, tiers: &Tiers, tier: Option<&str>, seconds: u64)
 /// Removes the data and the record.
 ///
 /// # Errors
-/// Something can't be removed: the record stays.
+/// Something can't be removed. The record stays.
 pub fn remove(mut held: Held) -> Result<()> {
     let c = &held.campaign;
     let mut areas = vec![c.place.clone()];
@@ -176,7 +179,7 @@ pub mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// A campaign at a place.
+    /// Returns a campaign whose data are at `place`.
     pub fn campaign(place: &str) -> Campaign {
         Campaign {
             tier: "fast".into(),
@@ -194,7 +197,7 @@ pub mod tests {
         Tiers::parse(&text, Path::new("t.toml"), &top.join("registry"), me).unwrap()
     }
 
-    /// A campaign with files on the fast tier.
+    /// Returns the tiers and registry of a campaign with files on the fast tier.
     fn begun(name: &str) -> (std::path::PathBuf, Tiers, Registry) {
         let top = std::env::temp_dir().join(format!("fbc-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&top);
@@ -273,7 +276,7 @@ pub mod tests {
     #[test]
     fn data_that_cant_be_copied_stay_where_they_were() {
         let (top, tiers, registry) = begun("fails");
-        // No directory can be made there.
+        // A file in the place of the tier's directory: no directory can be made below it.
         fs::write(top.join("slow"), "").unwrap();
         let mut held = hold(&registry);
         assert!(to_tier(&mut held, &tiers, "slow", State::Archived).is_err());
@@ -287,7 +290,7 @@ pub mod tests {
             carry_on(&mut held).unwrap();
         }
         assert_eq!(held.campaign.state, State::Archived);
-        // Others' data aren't replaced.
+        // Data of others at the new place aren't replaced.
         fs::create_dir_all(top.join("fast/c")).unwrap();
         let why = restore(&mut held, &tiers, None, 100).unwrap_err();
         assert!(why.contains("there is something at"), "{why}");

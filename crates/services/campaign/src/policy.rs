@@ -1,22 +1,23 @@
-//! Decides which action a campaign needs at a given time. Pure: `service` carries the action out.
+//! Decides which action is due for a campaign at a given time. It has no side effects; `service`
+//! carries the action out.
 
 use crate::record::{AtEnd, Campaign, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Nothing,
-    /// A move that was interrupted, or the removal of its leftovers, is to be finished.
+    /// An interrupted move has to be continued, or old data of a move have to be removed.
     CarryOn,
-    /// The owner is to be warned: the end is this many seconds away.
+    /// The owner has to be warned: the campaign ends within this many seconds.
     Warn(u64),
-    /// The end has come.
+    /// The campaign has to be ended.
     End,
-    /// The grace period has passed.
+    /// The data have to be removed, because the grace period has passed.
     Remove,
 }
 
-/// The action that a campaign needs at `now`, in seconds since 1970. `warn`: times before the end at
-/// which its owner is warned, longest first. Seconds.
+/// Returns the action that is due for a campaign at `now`, in seconds since 1970. `warn`: the times
+/// before the end at which its owner is warned. Seconds, longest first.
 pub fn due(c: &Campaign, warn: &[u64], now: u64) -> Due {
     if c.moving.is_some() || !c.leftovers.is_empty() {
         return Due::CarryOn;
@@ -33,7 +34,7 @@ pub fn due(c: &Campaign, warn: &[u64], now: u64) -> Due {
                 let nearest = warn.iter().copied().filter(|&before| left <= before).min();
                 let was_told = |before| c.warned.is_some_and(|w| w.0 == c.ends && w.1 <= before);
                 match nearest {
-                    // A campaign shorter than that is known to end soon.
+                    // For a campaign that is shorter than the warning time, there is no warning.
                     Some(before) if c.ends - c.created <= before => Due::Nothing,
                     Some(before) if !was_told(before) => Due::Warn(before),
                     _ => Due::Nothing,

@@ -3,11 +3,11 @@
 use crate::Result;
 use serde::{Deserialize, Serialize};
 
-/// Number of the documents' format.
+/// Version of the record's format.
 pub const FORMAT: u32 = 1;
-/// Maximum number of events that a record keeps; older ones are dropped.
+/// Maximum number of events in a record. The oldest ones are dropped.
 const EVENTS: usize = 100;
-/// Longest name of a campaign, which is also the name of its data's directory. Bytes.
+/// Maximum length of a campaign's name, which is also the name of its directory. Bytes.
 const MAX_NAME_BYTES: usize = 100;
 
 /// A campaign.
@@ -15,39 +15,39 @@ const MAX_NAME_BYTES: usize = 100;
 pub struct Campaign {
     pub format: u32,
     pub name: String,
-    /// The user's name.
+    /// The owner's user name.
     pub owner: String,
     #[serde(default)]
     pub members: Vec<Member>,
-    /// Maximum number of bytes; None: no limit.
+    /// Maximum number of bytes. None: no limit.
     pub bytes: Option<u64>,
-    /// Maximum number of files, directories and links included; None: no limit.
+    /// Maximum number of files, including directories and links. None: no limit.
     pub files: Option<u64>,
-    /// Where the data are: a tier's name, and a path or `s3://BUCKET/PREFIX`.
+    /// The location of the data: a tier's name, and a path or `s3://BUCKET/PREFIX`.
     pub tier: String,
     pub place: String,
-    /// Seconds since 1970, here and below.
+    /// Times here and below are in seconds since 1970.
     pub created: u64,
     pub ends: u64,
     pub at_end: AtEnd,
-    /// How long data that are to be deleted are kept, hidden, after the end. Seconds.
+    /// Time for which data are kept hidden after the end, before they are deleted. Seconds.
     pub grace: u64,
     pub state: State,
-    /// A change of place that has begun.
+    /// A move of the data that has begun.
     #[serde(default)]
     pub moving: Option<Moving>,
-    /// Places whose data have been moved elsewhere, and that are still to be removed.
+    /// Places from which the data have been moved, and which are still to be removed.
     #[serde(default)]
     pub leftovers: Vec<String>,
-    /// The pool that uses the data.
+    /// The pool that uses the data, if there is one.
     #[serde(default)]
     pub pool: Option<PoolOf>,
     #[serde(default)]
     pub usage: Option<Usage>,
-    /// The end of which the owner was warned, and how long before. Seconds.
+    /// The last warning to the owner: the campaign's end, and the time before it. Seconds.
     #[serde(default)]
     pub warned: Option<(u64, u64)>,
-    /// Whether the owner has still to be notified of the end. This may happen twice.
+    /// Whether the owner still has to be notified of the end. The owner may be notified twice.
     #[serde(default)]
     pub is_untold: bool,
     /// Whether the owner was notified that the quota is exceeded.
@@ -64,13 +64,13 @@ pub struct Member {
     pub may_write: bool,
 }
 
-/// Action on the data at the campaign's end.
+/// The action on the data at the campaign's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AtEnd {
-    /// The data move to the tier for archives.
+    /// The data are moved to the tier for archives.
     Archive,
-    /// The data move to this tier, and stay there.
+    /// The data are moved to this tier, where they stay.
     Move(String),
     /// The data are hidden, and removed after the grace period.
     Delete,
@@ -81,38 +81,38 @@ pub enum AtEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// The data are at their place.
+    /// The data are available at their place.
     Active,
-    /// The end has come: the data are hidden until the grace period has passed.
+    /// The campaign has ended. The data are hidden until the grace period has passed.
     Expired,
     /// The data are on the tier for archives.
     Archived,
 }
 
-/// A change of place: from the place in the record to this one.
+/// A move of the data, from the place in the record to this place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moving {
     pub tier: String,
     pub place: String,
-    /// The state once it is done.
+    /// The campaign's state after the move.
     pub then: State,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolOf {
     pub name: String,
-    /// The host that started it.
+    /// The host on which the pool was started.
     pub host: String,
     pub since: u64,
 }
 
-/// Number and size of the files at a campaign's place.
+/// Number and size of the files at a campaign's place, when they were last counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     pub bytes: u64,
     /// Files, directories and links.
     pub files: u64,
-    /// When it was counted.
+    /// Time of the count.
     pub at: u64,
 }
 
@@ -123,7 +123,8 @@ pub struct Event {
 }
 
 impl Campaign {
-    /// A campaign that begins now: without a place, a quota or a grace period, and at its end.
+    /// Returns a campaign that begins now, and whose end is now, without a place, a quota and a
+    /// grace period.
     pub fn new(name: &str, owner: &str) -> Campaign {
         let now = crate::now();
         Campaign {
@@ -151,10 +152,10 @@ impl Campaign {
         }
     }
 
-    /// Adds an event, now.
+    /// Adds an event with the current time.
     pub fn note(&mut self, what: impl Into<String>) {
         let (at, what) = (crate::now(), what.into());
-        // A failure that repeats is one event, with its latest time.
+        // If an event repeats, the record has only the latest.
         if self.events.last().is_some_and(|e| e.what == what) {
             self.events.pop();
         }
@@ -163,12 +164,13 @@ impl Campaign {
         self.events.drain(..excess);
     }
 
-    /// Seconds until the end; 0 if it has come.
+    /// Returns the number of seconds until the end. 0 if it has come.
     pub fn left(&self, now: u64) -> u64 {
         self.ends.saturating_sub(now)
     }
 
-    /// The exceeded part of the quota, in words; None if usage is within it or wasn't counted.
+    /// Describes the exceeded part of the quota. None if usage is within the quota, or wasn't
+    /// counted.
     pub fn excess(&self) -> Option<String> {
         let usage = self.usage?;
         let size = forebay_media::format_size;
@@ -182,7 +184,7 @@ impl Campaign {
     }
 }
 
-/// Checks a campaign's name: letters, digits, `-`, `_` and `.`, which doesn't come first.
+/// Checks a campaign's name: letters, digits, `-`, `_` and `.`. It can't begin with `.` or `-`.
 ///
 /// # Errors
 /// A message: the name is empty, too long, or has other characters.

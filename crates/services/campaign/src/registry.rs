@@ -1,8 +1,8 @@
-//! The campaigns of a user: in a directory ([`directory`]), or in an etcd ([`etcd`]); and the list
-//! of users with campaigns ([`users`]).
+//! The registry of a user's campaigns: in a directory ([`directory`]), or in etcd ([`etcd`]). Also
+//! the list of users with campaigns ([`users`]).
 //!
-//! Readers need no lock. A writer holds the campaign's lock from reading to writing ([`Held`]). A
-//! process that has lost its lock can't write any more.
+//! Readers need no lock. A writer holds the campaign's lock from reading the record to writing it
+//! ([`Held`]). A process that has lost its lock can't write.
 
 mod directory;
 mod etcd;
@@ -18,10 +18,10 @@ use std::time::Duration;
 pub use etcd::EtcdPlace;
 pub use users::{Everyone, IN_HOME};
 
-/// How long a command waits for another one that changes the same campaign.
+/// Maximum time that a command waits for another process that changes the same campaign.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where campaigns are recorded.
+/// The location of the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistryPlace {
     Directory(PathBuf),
@@ -33,7 +33,7 @@ pub enum Registry {
     Etcd(Etcd),
 }
 
-/// A campaign that only this process changes.
+/// A campaign with its lock: no other process changes it.
 #[derive(Debug)]
 pub struct Held {
     lock: Lock,
@@ -47,10 +47,10 @@ enum Lock {
 }
 
 impl Registry {
-    /// The registry at a place, with the campaigns of this user.
+    /// Opens the registry at `place`, for the campaigns of the user `owner`.
     ///
     /// # Errors
-    /// If the directory can't be made, or etcd's settings are wrong. Sends no request yet.
+    /// The directory can't be made, or etcd's settings are wrong. Sends no request yet.
     pub fn open(place: &RegistryPlace, owner: &str) -> Result<Registry> {
         match place {
             RegistryPlace::Directory(dir) => Directory::open(dir).map(Registry::Directory),
@@ -58,10 +58,10 @@ impl Registry {
         }
     }
 
-    /// All campaigns by name, and what can't be read, in words.
+    /// Returns all campaigns, sorted by name, and a message for each record that can't be read.
     ///
     /// # Errors
-    /// If the directory can't be read; if etcd doesn't answer, or refuses.
+    /// The directory can't be read; etcd doesn't answer, or refuses.
     pub fn list(&self) -> Result<(Vec<Campaign>, Vec<String>)> {
         let mut all = Vec::new();
         let (found, mut bad) = match self {
@@ -78,10 +78,10 @@ impl Registry {
         Ok((all, bad))
     }
 
-    /// A campaign.
+    /// Returns a campaign.
     ///
     /// # Errors
-    /// There is none of this name, or its record can't be read.
+    /// No campaign has this name, or its record can't be read.
     pub fn get(&self, name: &str) -> Result<Campaign> {
         check_name(name)?;
         let found = match self {
@@ -92,13 +92,13 @@ impl Registry {
         parse(name, &self.shown(name), &bytes)
     }
 
-    /// A campaign that no other process changes until the result is dropped. Waits for other
-    /// processes for at most `timeout`.
+    /// Locks a campaign, so that no other process changes it until the result is dropped. Waits for
+    /// other processes for at most `timeout`.
     ///
     /// # Errors
-    /// As for [`Registry::get`]; another process changes it.
+    /// Those of [`Registry::get`]; another process has the lock.
     pub fn hold(&self, name: &str, timeout: Duration) -> Result<Held> {
-        // A lock's file stays: none for a name that there isn't.
+        // Lock files aren't removed. So none is made for a name that has no campaign.
         self.get(name)?;
         let (lock, bytes) = self.lock(name, timeout)?;
         let bytes = bytes.ok_or_else(|| absent(name))?;
@@ -106,10 +106,10 @@ impl Registry {
         Ok(Held { lock, campaign })
     }
 
-    /// Adds a campaign; no other process changes it until the result is dropped.
+    /// Adds a campaign, and locks it until the result is dropped.
     ///
     /// # Errors
-    /// There is one of this name; it can't be written.
+    /// A campaign of this name exists; the record can't be written.
     pub fn add(&self, campaign: Campaign) -> Result<Held> {
         check_name(&campaign.name)?;
         let (lock, found) = self.lock(&campaign.name, LOCK_TIMEOUT)?;
@@ -124,7 +124,7 @@ impl Registry {
         Ok(held)
     }
 
-    /// The lock of a campaign, and its record, if there is one.
+    /// Locks a campaign. Returns the lock, and the record, if there is one.
     fn lock(&self, name: &str, timeout: Duration) -> Result<(Lock, Option<Vec<u8>>)> {
         match self {
             Registry::Directory(dir) => {
@@ -138,7 +138,7 @@ impl Registry {
         }
     }
 
-    /// Where the record of a campaign is, for messages.
+    /// Returns the location of a campaign's record, for messages.
     fn shown(&self, name: &str) -> String {
         match self {
             Registry::Directory(dir) => dir.path(name).display().to_string(),
@@ -148,10 +148,10 @@ impl Registry {
 }
 
 impl Held {
-    /// Writes the record. It is on stable storage then.
+    /// Writes the record to stable storage.
     ///
     /// # Errors
-    /// The record can't be written, or the lock is lost: the earlier record stays.
+    /// The record can't be written, or the lock was lost. The earlier record stays.
     pub fn save(&self) -> Result<()> {
         let text = serde_json::to_vec_pretty(&self.campaign).map_err(|e| e.to_string())?;
         match &self.lock {
@@ -172,7 +172,7 @@ impl Held {
     }
 }
 
-/// Reads the record of a campaign; `from`: where it was, for messages.
+/// Parses the record of a campaign. `from`: its location, for messages.
 fn parse(name: &str, from: &str, bytes: &[u8]) -> Result<Campaign> {
     let campaign: Campaign = serde_json::from_slice(bytes)
         .map_err(|e| format!("{from} is no record of a campaign: {e}"))?;

@@ -1,9 +1,9 @@
-//! One pass over all campaigns: usage is counted, owners are warned, and actions that are due are
-//! carried out.
+//! A pass over all campaigns: it counts usage, warns owners, and carries out the actions that are
+//! due.
 //!
-//! Any number of processes may make passes at once, on any hosts that share the registry: one of
-//! them works on each campaign, and the others skip it. A pass that dies leaves nothing undone: the
-//! next one finds what is due.
+//! Any number of processes, on any hosts that share the registry, may make passes at the same time.
+//! One of them works on a campaign, and the others skip it. If a process dies during a pass, the
+//! next pass finds the actions that are still due.
 
 use crate::area::Area;
 use crate::policy::{Due, due};
@@ -16,21 +16,21 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the program that sends a message may take.
+/// Maximum run time of the program that sends a message.
 const MAIL: Duration = Duration::from_secs(30);
 const MAIL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How a pass is made.
+/// Options of a pass.
 pub struct Options<'a> {
-    /// How old the last count of a campaign's usage may be. Seconds.
+    /// Maximum age of a campaign's last count of usage, before it is counted again. Seconds.
     pub count_every: u64,
-    /// Whether a pool still uses a campaign's data. Err: that can't be found out here.
+    /// Whether a pool still uses a campaign's data. Err: this host can't find that out.
     pub is_used: &'a dyn Fn(&PoolOf) -> Result<bool>,
-    /// Called for each action that was done or failed: with the campaign's name, and a text.
+    /// Called for each action that succeeded or failed, with the campaign's name and a message.
     pub tell: &'a dyn Fn(&str, &str),
 }
 
-/// Makes a pass. Returns the number of campaigns, and how many times something failed.
+/// Makes a pass. Returns the number of campaigns, and the number of failures.
 ///
 /// # Errors
 /// The registry can't be read.
@@ -41,7 +41,7 @@ pub fn pass(registry: &Registry, tiers: &Tiers, options: &Options<'_>) -> Result
         (options.tell)("", &why);
     }
     for campaign in &all {
-        // Another process works on it, or it has ended.
+        // Another process works on the campaign, or has removed it.
         let Ok(mut held) = registry.hold(&campaign.name, Duration::ZERO) else {
             continue;
         };
@@ -55,7 +55,8 @@ pub fn pass(registry: &Registry, tiers: &Tiers, options: &Options<'_>) -> Result
     Ok((all.len(), failures))
 }
 
-/// Carries out what is due for a campaign. Returns whether it is to be removed.
+/// Carries out the action that is due for a campaign. Returns whether the campaign has to be
+/// removed.
 fn one(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<bool> {
     let tell = |c: &Campaign, what: &str| (options.tell)(&c.name, what);
     let at = now();
@@ -64,7 +65,7 @@ fn one(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<bool> {
     if matches!(what, Due::CarryOn | Due::End | Due::Remove)
         && let Some(pool) = held.campaign.pool.clone()
     {
-        // A pool of another host that can't be reached ends with its campaign (--ttl).
+        // A pool on a host that can't be reached ends by itself at the campaign's end (--ttl).
         let is_late = at >= held.campaign.ends.saturating_add(held.campaign.grace);
         match (options.is_used)(&pool) {
             Ok(false) => {}
@@ -115,8 +116,8 @@ fn one(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<bool> {
 fn end(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<()> {
     let (name, end) = (held.campaign.name.clone(), held.campaign.at_end.clone());
     let fate = at_end(&held.campaign);
-    // Recorded with the first step, and done after the last one, by whichever process carries that
-    // out.
+    // Saved with the first step of ending the campaign. The process that carries out the last step
+    // sends the notification.
     held.campaign.is_untold = true;
     match &end {
         AtEnd::Archive => {
@@ -124,7 +125,7 @@ fn end(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<()> {
             moves::to_tier(held, tiers, &tier, State::Archived)?;
         }
         AtEnd::Move(tier) => {
-            // There it stays.
+            // The data stay on that tier.
             held.campaign.at_end = AtEnd::Keep;
             held.campaign.warned = Some((held.campaign.ends, 0));
             moves::to_tier(held, tiers, tier, State::Active)?;
@@ -140,7 +141,7 @@ fn end(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Tells the owner of a campaign that has ended, if that is still to be done.
+/// Notifies the owner of a campaign that has ended, if that is still to be done.
 fn tell_of_end(held: &mut Held, tiers: &Tiers) -> Result<()> {
     let c = &held.campaign;
     if !c.is_untold || c.moving.is_some() {
@@ -164,7 +165,8 @@ fn tell_of_end(held: &mut Held, tiers: &Tiers) -> Result<()> {
     held.save()
 }
 
-/// Counts a campaign's usage, if the last count is old, and notifies its owner of an excess once.
+/// Counts a campaign's usage, if the last count is too old. Notifies its owner once if the quota is
+/// exceeded.
 fn count(held: &mut Held, tiers: &Tiers, options: &Options<'_>, at: u64) -> Result<()> {
     let c = &held.campaign;
     let is_recent = c
@@ -198,7 +200,7 @@ fn count(held: &mut Held, tiers: &Tiers, options: &Options<'_>, at: u64) -> Resu
     held.save()
 }
 
-/// Counts a campaign's usage, without saving it.
+/// Counts a campaign's usage. Doesn't save the record.
 ///
 /// # Errors
 /// Its data can't be read.
@@ -207,7 +209,7 @@ pub fn measure(held: &mut Held) -> Result<()> {
     Ok(())
 }
 
-/// The action on the data at the end, in words: `archived`.
+/// Describes the action on the data at the end: `archived`.
 fn at_end(c: &Campaign) -> String {
     match &c.at_end {
         AtEnd::Archive => "archived".into(),
@@ -217,7 +219,7 @@ fn at_end(c: &Campaign) -> String {
     }
 }
 
-/// Seconds in words: `2d 3h`.
+/// Formats seconds in words: `2d 3h`.
 pub fn words(seconds: u64) -> String {
     let parts = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     let mut rest = seconds;
@@ -235,7 +237,7 @@ pub fn words(seconds: u64) -> String {
     }
 }
 
-/// Sends a message to a campaign's owner, if the site has configured a program for that.
+/// Sends a message to a campaign's owner, if the site has configured a program for this.
 fn mail(tiers: &Tiers, c: &Campaign, subject: &str, text: &str) -> Result<()> {
     let words = tiers
         .mail
@@ -254,7 +256,7 @@ fn mail(tiers: &Tiers, c: &Campaign, subject: &str, text: &str) -> Result<()> {
         .spawn()
         .map_err(|e| failed(&e))?;
     if let Some(mut input) = child.stdin.take() {
-        // The text fits into a pipe. A program that doesn't read it is judged by its exit status.
+        // The text fits into a pipe. If the program doesn't read it, only its exit status counts.
         let _ = input.write_all(text.as_bytes());
     }
     let until = Instant::now() + MAIL;
@@ -272,7 +274,7 @@ fn mail(tiers: &Tiers, c: &Campaign, subject: &str, text: &str) -> Result<()> {
     }
 }
 
-/// The state of all campaigns for Prometheus.
+/// Returns the state of all campaigns in the format of Prometheus.
 #[must_use]
 pub fn metrics(all: &[Campaign], failures: usize, at: u64) -> String {
     let mut text = String::new();
@@ -306,14 +308,14 @@ pub fn metrics(all: &[Campaign], failures: usize, at: u64) -> String {
     text + &format!("forebay_campaign_failures {failures}\n")
 }
 
-/// A value of a label, with what Prometheus wants escaped.
+/// Escapes the value of a label for Prometheus.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")
 }
 
-/// A campaign's quota in words: `100.0 TiB, 10000 files`.
+/// Describes a campaign's quota: `100.0 TiB, 10000 files`.
 pub fn quota_in_words(c: &Campaign) -> String {
     let bytes = c.bytes.map(format_size);
     let files = c.files.map(|most| format!("{most} files"));
@@ -325,7 +327,7 @@ pub fn quota_in_words(c: &Campaign) -> String {
     }
 }
 
-/// A campaign's usage and quota in words: `3.0 GiB of 100.0 TiB, 12 of 10000 files`.
+/// Describes a campaign's usage and quota: `3.0 GiB of 100.0 TiB, 12 of 10000 files`.
 pub fn usage_in_words(c: &Campaign) -> String {
     let Some(usage) = c.usage else {
         return match (c.bytes, c.files) {

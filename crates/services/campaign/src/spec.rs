@@ -1,14 +1,14 @@
-//! A campaign in a word, as workflow systems write it: `100TB,10000files,scratch,2d`.
+//! A request for a campaign as one word, for workflow systems: `100TB,10000files,scratch,2d`.
 
 use crate::Result;
 use forebay_media::{parse_size, parse_time};
 
-/// A request for a campaign. Each part may be missing.
+/// The parts of a request for a campaign. Any part may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spec {
     /// Maximum number of bytes.
     pub bytes: Option<u64>,
-    /// Maximum number of files, directories and links included.
+    /// Maximum number of files, including directories and links.
     pub files: Option<u64>,
     pub tier: Option<String>,
     /// Seconds until the campaign ends.
@@ -16,11 +16,11 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Reads the word. Its parts are told apart by their form, in any order: a size has a unit of
-    /// bytes, a time a unit of time, and a tier's name begins with a letter.
+    /// Parses the word. Its parts, in any order, are recognized by their form: a size has a unit of
+    /// bytes, a time has a unit of time, and a tier's name begins with a letter.
     ///
     /// # Errors
-    /// The part that is wrong, or there twice.
+    /// The part that is invalid or appears twice.
     pub fn parse(text: &str) -> Result<Spec> {
         let mut spec = Spec::default();
         for part in text.split(',').map(str::trim) {
@@ -55,7 +55,8 @@ impl Spec {
     }
 }
 
-/// A size: `TB` and the like are powers of 1000, as in the Python package; `TiB` and `T` of 1024.
+/// Parses a size: `TB` etc. are powers of 1000, as in the Python package; `TiB` and `T` are powers
+/// of 1024.
 fn size(text: &str) -> Result<u64> {
     if text.ends_with(|c: char| c.is_ascii_digit()) {
         return Err("a size has a unit".into());
@@ -95,7 +96,7 @@ mod tests {
             Spec::parse("100TB,10000files,scratch,2d"),
             Ok(wanted.clone())
         );
-        // Without a unit, its meaning isn't known: bytes, files, days.
+        // The meaning of a number without a unit isn't known: bytes, files or days.
         assert!(Spec::parse("100").unwrap_err().contains("write a size"));
         assert_eq!(Spec::parse("2d, scratch ,100TB,10000files"), Ok(wanted));
         assert_eq!(Spec::parse("5m").unwrap().time, Some(300));

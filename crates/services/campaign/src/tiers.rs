@@ -1,8 +1,8 @@
-//! The tiers that a site or a user names, and what holds for campaigns there.
+//! The tiers that a site or a user configures, and the rules for campaigns on them.
 //!
-//! One TOML file: `$FOREBAY_CAMPAIGNS`, else `~/.config/forebay/campaigns.toml`, else
-//! `/etc/forebay/campaigns.toml`. Without any of them, the user's own directories are the tiers
-//! ([`OwnPlaces`]).
+//! They are configured in one TOML file: `$FOREBAY_CAMPAIGNS`, else
+//! `~/.config/forebay/campaigns.toml`, else `/etc/forebay/campaigns.toml`. If none of these exists,
+//! the tiers are directories of the user ([`OwnPlaces`]).
 //!
 //! ```toml
 //! warn = ["7d", "1d", "1h"]
@@ -29,28 +29,30 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Default duration of a campaign. Seconds.
+/// Default duration of a campaign. Seconds: 30 days.
 const USUAL: u64 = 30 * 86_400;
-/// Default grace period of data after the end. Seconds.
+/// Default grace period of data after the end. Seconds: 7 days.
 const GRACE: u64 = 7 * 86_400;
-/// Default times at which the owner is warned of a campaign's end. Seconds before it.
+/// Default times before a campaign's end at which the owner is warned. Seconds.
 const WARN: [u64; 3] = [7 * 86_400, 86_400, 3600];
 
-/// Names of a user's own tiers: for temporary data, for permanent data, and in the home directory.
+/// Names of a user's own tiers: for temporary data, for permanent data, in the home directory.
 const SCRATCH: &str = "scratch";
 const WORK: &str = "work";
 const HOME: &str = "home";
 
-/// The directories in which a user's campaigns lie if no file names tiers: below `$SCRATCH`,
-/// `$WORK` and the home's data directory, as far as these exist. `scratch` always exists.
+/// The directories for a user's campaigns if no file configures tiers: below `$SCRATCH`, `$WORK`
+/// and the home's data directory, as far as these exist. A tier `scratch` always exists.
 struct OwnPlaces {
     all: Vec<(&'static str, PathBuf)>,
     has_scratch: bool,
 }
 
 impl OwnPlaces {
+    /// Finds the directories.
+    ///
     /// # Errors
-    /// There is no home, and no other directory.
+    /// The user has no home directory, and none of the other directories exists.
     fn find(variable: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Result<OwnPlaces> {
         let of_site = |name| {
             let path = PathBuf::from(variable(name)?);
@@ -82,28 +84,28 @@ impl OwnPlaces {
 /// Whether a file exists.
 ///
 /// # Errors
-/// That can't be found out.
+/// The error of checking, as a message.
 fn is_there(file: &Path) -> Result<bool> {
     file.try_exists()
         .map_err(|e| format!("can't look at {}: {e}", file.display()))
 }
 
-/// A file of tiers.
+/// The content of the file of tiers, or the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiers {
-    /// The file that was read, or in which the user can name other tiers.
+    /// The file that was read; without one, the file in which the user can configure tiers.
     pub file: PathBuf,
-    /// There is no file: the tiers are directories of the user's.
+    /// Whether no file exists, so that the tiers are directories of the user.
     pub are_own: bool,
-    /// The tier `scratch` is another directory, since `$SCRATCH` names none.
+    /// Whether the tier `scratch` is a directory for other data, since `$SCRATCH` names none.
     lacks_scratch: bool,
-    /// Where the user's campaigns are noted, and those of everyone.
+    /// The location of the user's campaigns, and that of all users' campaigns.
     pub registry: RegistryPlace,
     pub everyone: Everyone,
-    /// Seconds before the end, the longest first.
+    /// Times before the end at which the owner is warned. Seconds, longest first.
     pub warn: Vec<u64>,
-    /// The program that sends a message, with its arguments: `{user}` and `{subject}` are replaced,
-    /// and the text comes on standard input.
+    /// The program that sends a message, with its arguments. `{user}` and `{subject}` are replaced
+    /// in them. The program reads the text from its standard input.
     pub mail: Vec<String>,
     /// The tier for archives.
     pub archive: Option<String>,
@@ -113,13 +115,13 @@ pub struct Tiers {
 /// A tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// The directory, prefix of a bucket, or `pool:NAME/PATH`, in which campaigns lie; `{user}` is
-    /// the owner's name.
+    /// The directory, prefix of a bucket, or `pool:NAME/PATH` that contains the campaigns. `{user}`
+    /// stands for the owner's name.
     path: String,
-    /// Default and maximum duration of a campaign there. Seconds.
+    /// Default and maximum duration of a campaign on this tier. Seconds.
     pub usual: u64,
     pub longest: Option<u64>,
-    /// Limits on the quota of a campaign. Bytes and files.
+    /// Maximum quotas of a campaign: bytes, and files.
     pub largest: Option<u64>,
     pub most_files: Option<u64>,
     pub at_end: AtEnd,
@@ -139,7 +141,8 @@ struct File {
     tier: BTreeMap<String, TierText>,
 }
 
-/// How the registry's etcd is reached. `{user}` is the user's name, and `~/` the home directory.
+/// Settings for reaching the registry's etcd. In them, `{user}` stands for the user's name, and
+/// `~/` for the home directory.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EtcdText {
@@ -165,10 +168,10 @@ struct TierText {
 }
 
 impl Tiers {
-    /// Reads the file that counts.
+    /// Reads the file of tiers that has precedence.
     ///
     /// # Errors
-    /// If the file can't be read or is invalid; the message has the place.
+    /// The file can't be read or is invalid. The message has the position.
     pub fn read(user: &str) -> Result<Tiers> {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
         let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
@@ -207,10 +210,10 @@ impl Tiers {
         }
     }
 
-    /// The tiers of a user for whom no file names any.
+    /// Returns the tiers of a user for whom no file configures any.
     ///
     /// # Errors
-    /// A directory has a name that a file of tiers can't have.
+    /// A directory's name can't be used in a file of tiers.
     fn own(
         places: &OwnPlaces,
         file: &Path,
@@ -235,12 +238,12 @@ impl Tiers {
         })
     }
 
-    /// Whether a tier has the name of a directory for temporary data, but isn't one.
+    /// Whether a tier is called `scratch` but isn't a directory for temporary data.
     pub fn is_no_scratch(&self, tier: &str) -> bool {
         self.lacks_scratch && tier == SCRATCH
     }
 
-    /// The source of the tiers, for messages.
+    /// Returns the source of the tiers, for messages.
     fn source(&self) -> String {
         if self.are_own {
             format!(
@@ -252,8 +255,8 @@ impl Tiers {
         }
     }
 
-    /// Reads the text of a file for a user, with this home. `registry`: where campaigns are noted,
-    /// if the file doesn't say so.
+    /// Parses the text of a file of tiers, for a user with this home directory. `registry`: the
+    /// default location of campaigns' records.
     ///
     /// # Errors
     /// A message that names the file, the tier and the invalid value.
@@ -267,7 +270,7 @@ impl Tiers {
         Tiers::of(read, file, registry, (user, home))
     }
 
-    /// The content of a file, checked.
+    /// Checks the content of a file of tiers, and returns it.
     fn of(read: File, file: &Path, registry: &Path, (user, home): (&str, &Path)) -> Result<Tiers> {
         let shown = file.display();
         let in_file = |e: String| format!("{shown}: {e}");
@@ -359,10 +362,10 @@ impl Tiers {
         Ok(all)
     }
 
-    /// The tier with this name.
+    /// Returns the tier with this name.
     ///
     /// # Errors
-    /// If there is no tier of this name.
+    /// No tier has this name.
     pub fn get(&self, name: &str) -> Result<&Tier> {
         self.tiers.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.tiers.keys().map(String::as_str).collect();
@@ -374,11 +377,11 @@ impl Tiers {
         })
     }
 
-    /// The tier of campaigns that name none: the only one that isn't for archives, or, of a user's
-    /// own, that for temporary data.
+    /// Returns the tier of campaigns that name none: the only tier that isn't for archives or,
+    /// among a user's own tiers, `scratch`.
     ///
     /// # Errors
-    /// There are several, or none.
+    /// Several tiers, or none, aren't for archives.
     pub fn only(&self) -> Result<&str> {
         if self.are_own {
             return Ok(SCRATCH);
@@ -397,10 +400,10 @@ impl Tiers {
         }
     }
 
-    /// Checks that the action at the end is possible.
+    /// Checks that the action at a campaign's end is possible.
     ///
     /// # Errors
-    /// There is no such tier, or none for archives.
+    /// The tier doesn't exist, or no tier is for archives.
     pub fn check_end(&self, end: &AtEnd) -> Result<()> {
         match end {
             AtEnd::Archive => self.archive_tier().map(|_| ()),
@@ -409,10 +412,10 @@ impl Tiers {
         }
     }
 
-    /// The name of the tier for archives.
+    /// Returns the name of the tier for archives.
     ///
     /// # Errors
-    /// If there is no tier of this name.
+    /// No tier is for archives.
     pub fn archive_tier(&self) -> Result<&str> {
         self.archive.as_deref().ok_or_else(|| {
             format!(
@@ -475,11 +478,11 @@ fn registry_place(
 }
 
 impl Tier {
-    /// The quota of a campaign that requests this many bytes and files; without a number, the
-    /// tier's maximum.
+    /// Returns the quota of a campaign for which this many bytes and files are requested. None: the
+    /// tier's maximum is used.
     ///
     /// # Errors
-    /// The tier doesn't allow as many.
+    /// The request exceeds the tier's maximum.
     pub fn quota(
         &self,
         bytes: Option<u64>,
@@ -499,17 +502,17 @@ impl Tier {
         Ok((bytes.or(self.largest), files.or(self.most_files)))
     }
 
-    /// The place of a campaign: a path, or `s3://BUCKET/PREFIX`.
+    /// Returns the place of a campaign: a path, or `s3://BUCKET/PREFIX`.
     pub fn place_of(&self, owner: &str, name: &str) -> String {
         format!("{}/{name}", self.path.replace("{user}", owner))
     }
 }
 
 impl AtEnd {
-    /// Reads `archive`, `delete`, `keep` or `move:TIER`.
+    /// Parses `archive`, `delete`, `keep` or `move:TIER`.
     ///
     /// # Errors
-    /// It is none of these.
+    /// The text has none of these forms.
     pub fn parse(text: &str) -> Result<AtEnd> {
         match text {
             "archive" => Ok(AtEnd::Archive),

@@ -1,5 +1,5 @@
-//! The registry in a real etcd: one process at a time changes a campaign, and one that has lost its
-//! lock writes nothing.
+//! Tests of the registry with a real etcd: one process at a time changes a campaign, and a process
+//! that has lost its lock writes nothing.
 
 #[path = "../../../faces/verbs/tests/support/dir.rs"]
 mod dir;
@@ -71,7 +71,7 @@ fn who_has_lost_the_lock_writes_nothing() {
     let (one, two) = (registry(&etcd, "ann"), registry(&etcd, "ann"));
     drop(one.add(Campaign::new("c", "ann")).unwrap());
     let mut late = one.hold("c", Duration::ZERO).unwrap();
-    // As when the lock's lease has expired.
+    // Removing the key has the effect of an expired lease.
     let lock = encoded(b"/site/ann/locks/c");
     etcd.ask("/v3/kv/deleterange", &format!(r#"{{"key": "{lock}"}}"#));
     late.campaign.note("late");
@@ -82,7 +82,7 @@ fn who_has_lost_the_lock_writes_nothing() {
     next.save().unwrap();
     assert!(late.save().unwrap_err().contains("is lost"));
     assert!(late.forget().unwrap_err().contains("is lost"));
-    // The end of the first lock doesn't end the other's.
+    // Dropping the first lock doesn't release the second one.
     next.campaign.note("more");
     next.save().unwrap();
     let events: Vec<String> = one
@@ -109,7 +109,7 @@ fn an_etcd_that_is_restarted_loses_nothing() {
     std::thread::sleep(Duration::from_secs(3));
     assert!(etcd.start());
     let held = saver.join().unwrap().unwrap();
-    // The lock is kept, too: its lease is renewed.
+    // The lock is still held, because its lease is renewed.
     std::thread::sleep(Duration::from_secs(9));
     assert!(
         two.hold("c", Duration::ZERO)

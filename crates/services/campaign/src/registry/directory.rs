@@ -1,7 +1,7 @@
 //! Records in a directory: a file for each campaign, `NAME.json`.
 //!
-//! A file is replaced as a whole. The lock is that of `NAME.lock`; the kernel ends it with the
-//! process.
+//! A file is replaced as a whole. A campaign's lock is a lock on the file `NAME.lock`. The kernel
+//! releases it when the process ends.
 
 use crate::Result;
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of records of one user. Bytes beyond it aren't read.
+/// Maximum number of records of one user.
 const MAX_RECORDS: usize = 100_000;
 
-/// A campaign that is noted: its name, where its record lies, the record.
+/// A recorded campaign: its name, the record's location, the record.
 pub type Named = (String, String, Vec<u8>);
 
 pub struct Directory {
@@ -32,8 +32,10 @@ pub struct Lock {
 }
 
 impl Directory {
+    /// Opens the directory of records, and makes it if necessary.
+    ///
     /// # Errors
-    /// If the directory can't be made, or other users can change its entries: a process that can
+    /// The directory can't be made, or other users can change its entries. A process that can
     /// change records can have this user's data moved and removed.
     pub fn open(dir: &Path) -> Result<Directory> {
         let failed = |e| format!("{}: {e}", dir.display());
@@ -56,7 +58,8 @@ impl Directory {
         })
     }
 
-    /// Name, place and record of all campaigns; and of which the record can't be read, in words.
+    /// Returns name, location and record of all campaigns, and a message for each record that can't
+    /// be read.
     ///
     /// # Errors
     /// The directory can't be read, or has too many records.
@@ -93,7 +96,7 @@ impl Directory {
         format!("{}: {why}", self.dir.display())
     }
 
-    /// The record of a campaign, if there is one.
+    /// Returns the record of a campaign, if there is one.
     ///
     /// # Errors
     /// The file can't be read.
@@ -106,11 +109,11 @@ impl Directory {
         }
     }
 
-    /// The lock of a campaign. Its file stays, also when the campaign goes: removed, it could be
-    /// held twice.
+    /// Locks a campaign. The lock's file stays when the campaign is removed: if it were removed,
+    /// two processes could hold the lock.
     ///
     /// # Errors
-    /// If another process has the lock for longer than `timeout`.
+    /// Another process holds the lock for longer than `timeout`.
     pub fn lock(&self, name: &str, timeout: Duration) -> Result<Lock> {
         let path = self.dir.join(format!("{name}.lock"));
         let failed = |e: Errno| format!("{}: {e}", path.display());

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! PREFIX/OWNER/records/NAME    the record, as in a directory
-//! PREFIX/OWNER/locks/NAME      who works on the campaign; on a lease of that process
+//! PREFIX/OWNER/locks/NAME      which process holds the campaign; on a lease of that process
 //! ```
 //!
-//! A process holds a lock as long as it keeps its lease alive. A write has two conditions: the lock
-//! is the one that the process took, and the record is the one that it read. So a process that was
-//! stopped for longer than its lease can't write over what the next one has done. A request whose
-//! reply is lost is repeated only after a look at what became of it. While etcd can't be reached,
-//! requests are repeated for [`RECONNECT_TIMEOUT`]; then the command fails, and a later pass
-//! continues what the record says has begun.
+//! A process holds a lock as long as it renews its lease. A write has two conditions: the lock is
+//! the one that this process has taken, and the record is the one that it has read. So a process
+//! that was stopped for longer than its lease can't overwrite the next process's changes. If the
+//! reply to a request is lost, the process checks the outcome before it repeats the request. While
+//! etcd can't be reached, requests are repeated for [`RECONNECT_TIMEOUT`]. Then the command fails,
+//! and a later pass continues any move that the record says has begun.
 
 use crate::Result;
 use forebay_etcd::api::{self, Answer};
@@ -26,42 +26,42 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Life of a lease, and so of the lock of a process that was killed. Seconds.
+/// Lifetime of a lease that isn't renewed, and so of the lock of a killed process. Seconds.
 const LIFE: u64 = 8;
-/// How often it is renewed, and how long that may take at an endpoint.
+/// Interval between two renewals of a lease, and maximum time of a renewal at one endpoint.
 const SIGN: Duration = Duration::from_secs(2);
 /// Pause between two checks of another process's lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long requests are repeated while etcd can't be reached.
+/// Maximum time for which requests are repeated while etcd can't be reached.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Records that are read at once.
+/// Number of records that one request reads.
 const PAGE: usize = 200;
-/// Maximum number of bytes of a file with certificates.
+/// Maximum size of a file with certificates. Bytes.
 const MAX_CERTIFICATE_BYTES: u64 = 1 << 20;
 const PORT: &str = "2379";
 
-/// How a site's etcd is reached.
+/// Settings for reaching a site's etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdPlace {
     /// `HOST:PORT` of each endpoint.
     pub endpoints: Vec<String>,
     pub has_tls: bool,
-    /// Begins with a slash, and has none at its end.
+    /// Prefix of all keys. It begins with a slash, and doesn't end in one.
     pub prefix: String,
     /// Files: the authority's certificate, the client's certificate and its key.
     pub authority: Option<PathBuf>,
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
-    /// The user to log in as, and the file with the password.
+    /// The user name for logging in, and the file with the password.
     pub user: Option<String>,
     pub password_file: Option<PathBuf>,
 }
 
 impl EtcdPlace {
-    /// Reads `http[s]://HOST[:PORT][,HOST[:PORT]...]/PREFIX`.
+    /// Parses `http[s]://HOST[:PORT][,HOST[:PORT]...]/PREFIX`.
     ///
     /// # Errors
-    /// A message that says why the text is invalid.
+    /// A message with the reason why the text is invalid.
     pub fn parse(text: &str) -> Result<EtcdPlace> {
         let wrong = |why: &str| {
             format!(
@@ -100,7 +100,7 @@ impl EtcdPlace {
         })
     }
 
-    /// Whether all endpoints are of this host.
+    /// Whether all endpoints are on this host.
     pub fn is_local(&self) -> bool {
         let local = ["127.0.0.1:", "localhost:", "[::1]:"];
         let is_local = |endpoint: &String| local.iter().any(|begin| endpoint.starts_with(begin));
@@ -139,26 +139,26 @@ fn text_in(file: &Path) -> Result<String> {
         .map_err(|e| format!("{}: {e}", file.display()))
 }
 
-/// The records of a user.
+/// The records of one user.
 pub struct Etcd {
     client: Arc<Client>,
-    /// Prefix of all keys of the user, without a slash at its end.
+    /// Prefix of all keys of the user. It doesn't end in a slash.
     prefix: String,
     name: String,
 }
 
-/// The lock of a campaign, which this process keeps alive.
+/// The lock of a campaign. A thread of this process renews its lease.
 pub struct Lock {
     client: Arc<Client>,
     name: String,
     lock: Vec<u8>,
     record: Vec<u8>,
-    /// At which revision of etcd the lock was taken.
+    /// The revision of etcd at which the lock was taken.
     taken: u64,
-    /// The record's last change; 0: there is none.
+    /// The revision of the record's last change. 0: there is no record.
     revision: AtomicU64,
     lease: u64,
-    /// The thread that renews the lease ends when this is dropped.
+    /// Dropping this ends the thread that renews the lease.
     alive: Mutex<Option<Sender<()>>>,
 }
 
@@ -190,10 +190,10 @@ impl Etcd {
         })
     }
 
-    /// The names below which there are keys. Each costs a request.
+    /// Returns the names of users that have keys. Sends one request per name.
     ///
     /// # Errors
-    /// As for [`Etcd::open`]; if etcd doesn't answer, or refuses.
+    /// Those of [`Etcd::open`]; etcd doesn't answer, or refuses.
     pub fn users(place: &EtcdPlace) -> Result<Vec<String>> {
         let all = Etcd::open(place, "")?;
         let (mut from, to) = api::beginning(all.prefix.clone().into_bytes());
@@ -213,16 +213,16 @@ impl Etcd {
             let name = rest.split(|&b| b == b'/').next().unwrap_or_default();
             from = if name.len() < rest.len() {
                 names.extend(String::from_utf8(name.to_vec()));
-                // After all keys of this user, before those of a longer name.
+                // Skips to the end of this user's keys, which precede those of a longer name.
                 api::behind(&first.key.0[..skip + name.len() + 1])
             } else {
-                // Not a key of a user.
+                // This isn't a user's key.
                 [&first.key.0[..], &[0]].concat()
             };
         }
     }
 
-    /// Where a record is, for messages.
+    /// Returns a record's location, for messages.
     pub fn shown(&self, name: &str) -> String {
         format!("{}/records/{name}", self.name)
     }
@@ -231,10 +231,10 @@ impl Etcd {
         format!("{}/{kind}/{name}", self.prefix).into_bytes()
     }
 
-    /// Name, place and record of all campaigns.
+    /// Returns name, location and record of all campaigns.
     ///
     /// # Errors
-    /// If etcd doesn't answer, or refuses.
+    /// etcd doesn't answer, or refuses.
     pub fn list(&self) -> Result<Vec<(String, String, Vec<u8>)>> {
         let (mut from, to) = api::beginning(self.key("records", ""));
         let skip = from.len();
@@ -260,10 +260,10 @@ impl Etcd {
         }
     }
 
-    /// The record of a campaign, if there is one.
+    /// Returns the record of a campaign, if there is one.
     ///
     /// # Errors
-    /// If etcd doesn't answer, or refuses.
+    /// etcd doesn't answer, or refuses.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let get = api::get(&self.key("records", name));
         let found = look(&self.client, vec![get]);
@@ -271,11 +271,10 @@ impl Etcd {
         Ok(found.one(0).map(|pair| pair.value.0.clone()))
     }
 
-    /// The lock of a campaign, and its record, if there is one.
+    /// Locks a campaign. Returns the lock and the record, if there is one.
     ///
     /// # Errors
-    /// If another process has the lock for longer than `timeout`; if etcd doesn't answer, or
-    /// refuses.
+    /// Another process holds the lock for longer than `timeout`; etcd doesn't answer, or refuses.
     pub fn lock(&self, name: &str, timeout: Duration) -> Result<(Lock, Option<Vec<u8>>)> {
         let failed = |why: String| format!("{}: {why}", self.shown(name));
         let (lock, record) = (self.key("locks", name), self.key("records", name));
@@ -284,7 +283,7 @@ impl Etcd {
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy().into_owned();
         let me = format!("process {} on {host}, lease {lease:x}", std::process::id());
-        // From here on, the lease ends with it.
+        // From here on, dropping `held` revokes the lease.
         let mut held = Lock {
             client: self.client.clone(),
             name: self.shown(name),
@@ -302,7 +301,7 @@ impl Etcd {
             let both = || vec![api::get(&held.lock), api::get(&held.record)];
             let then = [vec![put], both()].concat();
             let request = api::transaction(free, then, both());
-            // The request may be sent twice: then, the lock is found to be ours.
+            // If the request is sent twice, the second one finds that this process has the lock.
             let asked = patiently(|| {
                 let asked = self.client.ask("/v3/kv/txn", &request);
                 asked.map_err(|e| (e.errno, e.text))
@@ -323,7 +322,7 @@ impl Etcd {
                         "another process works on the campaign '{name}' ({who}): try again later"
                     ));
                 }
-                // Another process's lock, or one that was just released.
+                // Another process holds the lock, or has just released it.
                 _ => std::thread::sleep(LOCK_POLL_INTERVAL),
             }
         }
@@ -336,8 +335,8 @@ fn keep_alive(client: &Arc<Client>, lease: u64) -> Result<Sender<()>> {
     let client = client.clone();
     let sign = move || {
         while end.recv_timeout(SIGN) == Err(RecvTimeoutError::Timeout) {
-            // Without a reply the outcome isn't known: etcd decides, and refuses writes that are
-            // too late.
+            // No reply: it isn't known whether the lease was renewed. If it has expired, etcd
+            // refuses writes.
             if matches!(client.renew(lease, SIGN), Ok(false)) {
                 break;
             }
@@ -348,7 +347,7 @@ fn keep_alive(client: &Arc<Client>, lease: u64) -> Result<Sender<()>> {
     Ok(alive)
 }
 
-/// Repeats a request that nothing came of because etcd couldn't be reached.
+/// Repeats a request that had no effect because etcd couldn't be reached.
 fn patiently<T>(mut ask: impl FnMut() -> std::result::Result<T, (Errno, String)>) -> Result<T> {
     let until = Instant::now() + RECONNECT_TIMEOUT;
     loop {
@@ -371,11 +370,11 @@ fn look(client: &Client, parts: Vec<Value>) -> Result<Answer> {
 }
 
 impl Lock {
-    /// Writes the record, or removes it.
+    /// Writes the record. None: removes it.
     ///
     /// # Errors
-    /// If the lock is lost: nothing was written. If etcd doesn't answer, or refuses: the outcome
-    /// isn't known.
+    /// The lock was lost: nothing was written. etcd doesn't answer, or refuses: it isn't known
+    /// whether the record was written.
     pub fn write(&self, text: Option<&[u8]>) -> Result<()> {
         let failed = |why: String| format!("{}: {why}", self.name);
         let until = Instant::now() + RECONNECT_TIMEOUT;
@@ -391,7 +390,7 @@ impl Lock {
         let compare = vec![api::unchanged(&self.lock, self.taken), same];
         let both = vec![api::get(&self.lock), api::get(&self.record)];
         let request = api::transaction(compare, vec![change], both);
-        // Whether an earlier try may have been carried out.
+        // Whether an earlier attempt may have been carried out.
         let mut is_unclear = false;
         loop {
             match self.client.ask_once("/v3/kv/txn", &request) {
@@ -402,7 +401,7 @@ impl Lock {
                 }
                 Ok(found) => {
                     let record = found.one(1);
-                    // Nobody else has written the key since: that would have required our lock.
+                    // No other process has written the key since: it would have needed this lock.
                     let is_ours = found.one(0).is_some_and(|l| l.mod_revision.0 == self.taken);
                     let is_done = record.map(|pair| &pair.value.0[..]) == text;
                     if is_unclear && is_done && is_ours {
@@ -434,7 +433,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        // If the lease can't be revoked, it expires by itself.
+        // If revoking the lease fails, the lease expires.
         let _ = self.client.revoke(self.lease);
     }
 }

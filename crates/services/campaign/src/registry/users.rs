@@ -1,18 +1,19 @@
-//! The users of a site that have campaigns.
+//! The list of a site's users that have campaigns.
 
 use super::EtcdPlace;
 use super::etcd::Etcd;
 use crate::Result;
 use std::path::{Path, PathBuf};
 
-/// Records below a user's home, unless the file of tiers names another place.
+/// Default directory of records, below a user's home directory.
 pub const IN_HOME: &str = ".local/share/forebay/campaigns";
 
-/// Where the campaigns of all users are recorded.
+/// The location of all users' campaigns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Everyone {
     Etcd(EtcdPlace),
-    /// In a directory for each user: its parent, and the path from the user's directory on.
+    /// One directory for each user: the parent of the users' directories, and the path below each
+    /// of them.
     Directories(PathBuf, PathBuf),
     /// [`IN_HOME`] of each.
     Homes,
@@ -21,7 +22,7 @@ pub enum Everyone {
 }
 
 impl Everyone {
-    /// Reads the path of a registry in which `{user}` is the user's name.
+    /// Parses a registry's path, in which `{user}` stands for the user's name.
     pub(crate) fn of_directories(path: &str) -> Everyone {
         match path.split_once("/{user}") {
             Some((parent, rest)) if rest.is_empty() || rest.starts_with('/') => {
@@ -32,12 +33,12 @@ impl Everyone {
         }
     }
 
-    /// The names below which something is noted, sorted. They may be no users of this host. `homes`
-    /// finds the users of this host, and their home directories.
+    /// Returns the names of the users that have records, sorted. Some may not be users of this
+    /// host. `homes` returns this host's users and their home directories.
     ///
     /// # Errors
-    /// If etcd doesn't answer, or refuses; if a directory can't be read; if the registry is that of
-    /// one user.
+    /// etcd doesn't answer, or refuses; a directory can't be read; the registry belongs to one
+    /// user.
     pub fn names(
         &self,
         homes: impl FnOnce() -> Result<Vec<(String, PathBuf)>>,
@@ -66,7 +67,7 @@ impl Everyone {
     }
 }
 
-/// Names in `parent` that have a directory `rest`.
+/// Returns the names of entries of `parent` that contain a directory `rest`.
 fn below(parent: &Path, rest: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(parent)? {
