@@ -1,8 +1,8 @@
 //! Users of this host, and acting as one of them.
 //!
-//! A service of root touches a user's files from a thread that has that user's identity for the
-//! file system ([`Account::act`]), and starts programs as that user by `setpriv`
-//! ([`Account::command`]). A service of another user serves that user only.
+//! If the service runs as root, a thread that accesses a user's files takes on that user's file
+//! system identity ([`Account::act`]), and programs are started as the user by `setpriv`
+//! ([`Account::command`]). If the service runs as another user, it serves only that user.
 
 use crate::{Result, names, programs};
 use rustix::process::{Gid, Uid};
@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Variables of the service's environment that programs of other users get.
+/// Environment variables of the service that other users' programs get.
 const PASSED_VARIABLES: [&str; 8] = [
     "PATH",
     "LANG",
@@ -32,10 +32,10 @@ pub struct Account {
     groups: Vec<u32>,
 }
 
-/// While it lives, this thread touches files as the user.
+/// While this exists, this thread accesses files as the user.
 pub struct Acting {
     groups: Option<Vec<Gid>>,
-    // Identity belongs to a thread.
+    // Makes the type !Send, since the identity is one thread's.
     _thread: std::marker::PhantomData<*const ()>,
 }
 
@@ -43,19 +43,19 @@ pub fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// The user that this process belongs to.
+/// Returns the user of this process.
 ///
 /// # Errors
-/// The user has no name in the system's databases.
+/// The system's databases have no name for the user.
 pub fn own() -> Result<Account> {
     let uid = rustix::process::getuid().as_raw();
     lookup(&uid.to_string())
 }
 
-/// A user, by name or number, as the system's databases have it.
+/// Looks up a user, by name or number, in the system's databases.
 ///
 /// # Errors
-/// There is no such user.
+/// The user doesn't exist.
 pub fn lookup(name: &str) -> Result<Account> {
     names::check_user(name)?;
     let line = output("getent", &["passwd", "--", name])
@@ -80,10 +80,10 @@ pub fn lookup(name: &str) -> Result<Account> {
     })
 }
 
-/// Names and home directories of the users that the system's databases list.
+/// Returns the names and home directories of the users in the system's databases.
 ///
 /// # Errors
-/// They can't be listed.
+/// The databases can't be listed.
 pub fn homes() -> Result<Vec<(String, PathBuf)>> {
     let all = output("getent", &["passwd"])?;
     let user = |line: &str| {
@@ -102,10 +102,10 @@ impl Account {
         is_root() && self.uid != 0
     }
 
-    /// Lets this thread touch files as the user until the result is dropped.
+    /// Makes this thread access files as the user until the result is dropped.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel refuses to change the identity.
     pub fn act(&self) -> Result<Acting> {
         let mut acting = Acting {
             groups: None,
@@ -124,7 +124,7 @@ impl Account {
         Ok(acting)
     }
 
-    /// A command that runs as the user, in the user's environment.
+    /// Returns a command that runs as the user, in the user's environment.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = if self.is_other() {
             let mut command = Command::new("setpriv");
@@ -165,7 +165,7 @@ impl Drop for Acting {
             .and_then(|()| set_thread_res_gid(None::<Gid>, root.1, None::<Gid>))
             .and_then(|()| set_thread_groups(&groups));
         if back.is_err() {
-            // A thread that went on would do one user's work with another's rights.
+            // If the thread continued, it would do one user's work with another user's rights.
             std::process::abort();
         }
     }

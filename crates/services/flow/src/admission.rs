@@ -1,17 +1,17 @@
-//! Which connections may be open at once.
+//! Admission of connections: which of them may be open at the same time.
 //!
-//! A connection counts for its address until its request shows a valid token, and for the token
-//! from then on. So requests that are never completed, from a login node or a proxy, take no place
-//! from users behind the same address. Addresses of IPv6 count by their /64, of which a user may
-//! have all.
+//! A connection counts for its address until its request has shown a valid token. From then on it
+//! counts for the token. So requests that are never completed don't keep out users behind the same
+//! address, such as a login node or proxy. IPv6 addresses count by their /64 network, since one
+//! user may have all of its addresses.
 //!
-//! - A new connection always gets a place. If its address has [`MAX_OF_ONE`] already, or the
-//!   service [`MAX_CONNECTIONS`], the slowest of the address or of the largest group loses its
-//!   place: its socket is shut for reading, and its thread answers 503. Tokens' connections stay
-//!   as long as there are others.
-//! - A request whose token has [`MAX_OF_ONE`] in progress is refused (503).
+//! - A new connection is always admitted. If its address has [`MAX_OF_ONE`] connections already,
+//!   the slowest of them loses its place. If the service has [`MAX_CONNECTIONS`], the slowest of
+//!   the largest group does. The loser's socket is shut down for reading, and its thread replies
+//!   503. Connections of tokens lose their place only if no other connections exist.
+//! - A request whose token has [`MAX_OF_ONE`] requests in progress is refused (503).
 //!
-//! Lock order: the table's lock is the innermost; nothing is waited for under it.
+//! Lock order: the table's lock is the innermost. Nothing blocks while it is held.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
@@ -19,20 +19,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Maximum number of connections: all, and those of one address or token.
+/// Maximum number of connections: of all, and of one address or token.
 pub const MAX_CONNECTIONS: usize = 128;
 pub const MAX_OF_ONE: usize = 32;
-/// The credit of a connection at its start, so that new ones aren't the slowest. Bytes.
+/// Bytes with which a connection begins, so that a new one isn't the slowest.
 const CREDIT: u64 = 16 << 10;
 
-/// For whom a connection counts.
+/// The address or token for which a connection counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Group {
     Address(IpAddr),
     Token(String),
 }
 
-/// The bits of an IPv6 address that name its network.
+/// Mask of the network part of an IPv6 address.
 const NETWORK: u128 = !0 << 64;
 
 impl Group {
@@ -44,19 +44,19 @@ impl Group {
     }
 }
 
-/// State of an open connection. Its thread and the table share it.
+/// The state of an open connection, shared by its thread and the table.
 struct Connection {
     tcp: Arc<TcpStream>,
     since: Instant,
-    /// Bytes received and sent.
+    /// Number of bytes received and sent.
     bytes: AtomicU64,
     is_lost: AtomicBool,
-    /// The reply is being sent.
+    /// Whether the reply is being sent.
     is_replying: AtomicBool,
 }
 
 impl Connection {
-    /// Bytes a second since it was opened.
+    /// Returns the connection's average rate since it was opened. Bytes per second.
     fn speed(&self, now: Instant) -> f64 {
         let bytes = self.bytes.load(Ordering::Relaxed) + CREDIT;
         bytes as f64 / (now - self.since).as_secs_f64().max(1e-6)
@@ -74,8 +74,8 @@ impl Table {
         self.open.values().filter(|(g, _)| g == group).count()
     }
 
-    /// The group with the most connections. Groups of addresses come first, if there are any; of
-    /// equal groups `preferred`.
+    /// Returns the group with the most connections. Groups of tokens are considered only if there
+    /// are no groups of addresses. Among equally large groups, returns `preferred` if it is one.
     fn largest(&self, preferred: &Group) -> Group {
         let mut counts: HashMap<&Group, usize> = HashMap::new();
         for (group, _) in self.open.values() {
@@ -92,7 +92,7 @@ impl Table {
         found.map_or_else(|| preferred.clone(), |(group, _)| group.clone())
     }
 
-    /// Takes the place of the slowest connection of a group.
+    /// Removes the slowest connection of a group from the table.
     fn shed(&mut self, group: &Group) {
         let now = Instant::now();
         let all = self.open.iter().filter(|(_, (g, _))| g == group);
@@ -101,7 +101,8 @@ impl Table {
             return;
         };
         if let Some((_, connection)) = self.open.remove(&id) {
-            // SeqCst, here and in `begin_reply`: one of both sides sees the other's flag.
+            // SeqCst here and in `begin_reply`: at least one of the two threads sees the other's
+            // flag.
             connection.is_lost.store(true, Ordering::SeqCst);
             // Wakes the connection's thread. If it hasn't begun to reply, it can still send the
             // reason.
@@ -115,11 +116,11 @@ impl Table {
     }
 }
 
-/// The connections and requests that a service admits.
+/// The table of admitted connections.
 #[derive(Clone, Default)]
 pub struct Admission(Arc<Mutex<Table>>);
 
-/// The token has as many requests in progress as it may have.
+/// The error of a token that has the maximum number of requests in progress.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -132,7 +133,7 @@ impl Admission {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection. If all are taken, the slowest one loses its place.
+    /// Admits a new connection. If there are too many, the slowest one loses its place.
     pub fn admit(&self, from: IpAddr, tcp: &Arc<TcpStream>) -> Place {
         let group = Group::of(from);
         let connection = Arc::new(Connection {
@@ -160,7 +161,7 @@ impl Admission {
     }
 }
 
-/// A connection's place, until this is dropped or another connection gets it.
+/// The place of a connection, until this is dropped or another connection gets the place.
 pub struct Place {
     admission: Admission,
     id: u64,
@@ -168,19 +169,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// Records bytes that were received or sent.
+    /// Counts bytes that were received or sent.
     pub fn moved(&self, bytes: usize) {
         let bytes = bytes as u64;
         self.connection.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Whether another connection has got the place.
+    /// Whether another connection has got this place.
     pub fn is_lost(&self) -> bool {
         self.connection.is_lost.load(Ordering::SeqCst)
     }
 
-    /// Records that the reply is sent from now on. Returns whether the connection still has its
-    /// place. Without it, only a short reply may be sent.
+    /// Records that sending the reply begins. Returns whether the connection still has its place.
+    /// If it doesn't, only a short reply may be sent.
     pub fn begin_reply(&self) -> bool {
         self.connection.is_replying.store(true, Ordering::SeqCst);
         !self.connection.is_lost.load(Ordering::SeqCst)
@@ -189,7 +190,7 @@ impl Place {
     /// Counts the connection for a token from now on.
     ///
     /// # Errors
-    /// The token has [`MAX_OF_ONE`]. The connection continues to count for its address.
+    /// The token has [`MAX_OF_ONE`] connections. This one continues to count for its address.
     pub fn belongs_to(&self, token: &str) -> Result<(), Busy> {
         let group = Group::Token(token.to_owned());
         let mut table = self.admission.table();
@@ -238,7 +239,7 @@ mod tests {
         let other = Ipv6Addr::new(0x2001, 0xdb8, 0, 2, 0, 0, 0, 1);
         let other = admit_from(&admission, other.into());
         assert_eq!(all.iter().filter(|p| p.is_lost()).count(), 1);
-        // An IPv4 address, however it is written.
+        // An IPv4 address that is written as an IPv6 address is the same group.
         let mapped = "::ffff:10.0.0.1".parse::<IpAddr>().unwrap();
         assert_eq!(Group::of(mapped), Group::of([10, 0, 0, 1].into()));
         drop(other);
@@ -288,7 +289,7 @@ mod tests {
         for token in ["a", "b", "c", "d"] {
             for _ in 0..MAX_OF_ONE {
                 let place = admit(&admission, 1);
-                // The last one of d stays its address's.
+                // The last connection of d continues to count for its address.
                 if all.len() < MAX_CONNECTIONS - 1 {
                     place.belongs_to(token).unwrap();
                 }
@@ -301,7 +302,8 @@ mod tests {
         assert_eq!(all.iter().filter(|p| p.is_lost()).count(), 1);
         assert_eq!(admission.table().open.len(), MAX_CONNECTIONS);
         assert!(all.last().unwrap().is_lost(), "one with a token was shed");
-        // All have tokens now: the largest group gives way, not the smallest.
+        // All connections have tokens now: one of the largest group loses its place, none of the
+        // smallest.
         let newer = admission.admit(HERE.into(), &all[0].connection.tcp);
         assert!(!newer.is_lost() && !new.is_lost());
     }

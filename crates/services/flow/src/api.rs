@@ -1,5 +1,5 @@
-//! The REST interface: one table of routes, from which requests are dispatched, and of which
-//! [`crate::openapi`] makes the document.
+//! The REST interface. One table has all routes: requests are dispatched by it, and
+//! [`crate::openapi`] generates the document from it.
 
 use crate::admission::MAX_OF_ONE;
 use crate::graph;
@@ -13,20 +13,20 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::Read;
 
-/// Longest body of a request but for uploads. Bytes.
+/// Maximum size of a request's body, except for uploads. Bytes.
 pub const MAX_JSON_BYTES: u64 = 256 << 10;
-/// Maximum number of bytes of a log in one reply.
+/// Maximum size of a log's part in one reply. Bytes.
 pub const LOG_PIECE: u64 = 256 << 10;
-/// Maximum number of bytes that are read of what tells of jobs.
+/// Maximum number of bytes that are read of the plan and of the events of a run.
 const EVENTS: u64 = 32 << 20;
 
-/// One operation, and what carries it out.
+/// An operation, and the function that carries it out.
 pub struct Route {
     pub what: Operation,
     handle: fn(&mut Call<'_, '_>) -> Done<Reply>,
 }
 
-/// A request on its way.
+/// A request that is being carried out.
 pub struct Call<'a, 'b> {
     service: &'a Service,
     head: &'a Head,
@@ -154,7 +154,8 @@ pub const ROUTES: &[Route] = &[
             Ok(Reply {
                 status: 200,
                 kind: "application/octet-stream",
-                // A browser stores it: files of a workflow aren't shown as pages of the service.
+                // Makes a browser save the file: a workflow's files aren't shown as pages of the
+                // service.
                 fields: vec![("Content-Disposition", "attachment".into())],
                 body: Body::File(file, size),
             })
@@ -296,7 +297,7 @@ pub const ROUTES: &[Route] = &[
     },
 ];
 
-/// The OpenAPI document of all routes.
+/// Returns the OpenAPI document of all routes.
 pub fn document() -> Value {
     openapi::document(ROUTES.iter().map(|r| &r.what))
 }
@@ -307,7 +308,7 @@ struct Rule {
     rule: String,
 }
 
-/// Answers a request: the reply, and the user for the log.
+/// Answers a request. Returns the reply, and the user for the log.
 pub fn answer(service: &Service, head: &Head, body: &mut Incoming<'_>) -> (Reply, String) {
     let mut user = String::from("-");
     let reply = dispatch(service, head, body, &mut user);
@@ -330,7 +331,7 @@ fn dispatch(
         .filter_map(|route| Some((route, matches(route, &head.path)?)))
         .collect();
     let route = matching.iter().find(|(r, _)| r.what.method == head.method);
-    // Without a token, a client can't find out which paths exist.
+    // A client without a token can't find out which paths exist.
     let needs_token = route.is_none_or(|(r, _)| r.what.scope.is_some());
     let mut scopes = Vec::new();
     if needs_token {
@@ -380,7 +381,7 @@ fn bearer(head: &Head) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The parameters of a path, if it is one of the route's.
+/// Returns the parameters in a path, if the path matches the route.
 fn matches(route: &Route, path: &[String]) -> Option<Vec<(&'static str, String)>> {
     let mut found = Vec::new();
     let mut rest = path.iter();
@@ -393,7 +394,7 @@ fn matches(route: &Route, path: &[String]) -> Option<Vec<(&'static str, String)>
                 None => found.push((name, rest.next()?.clone())),
                 Some(name) => {
                     let all: Vec<&str> = rest.by_ref().map(String::as_str).collect();
-                    // An escaped '/' can't make one part of two.
+                    // A component can't contain an escaped '/', which would change the path.
                     if all.is_empty() || all.iter().any(|p| p.contains('/')) {
                         return None;
                     }
@@ -492,7 +493,7 @@ fn log(c: &mut Call<'_, '_>) -> Done<Reply> {
     })))
 }
 
-/// A workflow as the interface shows it.
+/// Returns a workflow in the interface's format.
 fn shown(w: &Workflow, with_runs: bool) -> Value {
     let runs: Vec<Value> = if with_runs {
         w.runs.iter().map(|r| shown_run(w, r)).collect()
@@ -561,7 +562,7 @@ mod tests {
         let (route, values) = find("PUT", "api|v1|workflows|w|files|a|b").unwrap();
         assert_eq!((route, values[1].1.as_str()), (files, "a/b"));
         assert!(find("GET", "api|v1|workflows|w|files").unwrap().1.len() == 1);
-        // A part with an escaped slash stays one part.
+        // A component with an escaped slash isn't split into two.
         assert!(find("PUT", "api|v1|workflows|w|files|../../x").is_none());
         for nothing in [
             "",

@@ -1,7 +1,9 @@
-//! Files below a directory that a user can write to: no path leads out of it.
+//! Access to files below a directory in which a user can write. No path leads outside the
+//! directory.
 //!
-//! Paths are those of a [`Tree`]: no program that swaps a directory for a link can lead the service
-//! elsewhere. Only regular files are read. A file is written beside its name, and then renamed.
+//! Paths are resolved by [`Tree`], so a program that replaces a directory by a link can't redirect
+//! the service. Only regular files are read. A file is written under another name beside its own,
+//! and then renamed.
 
 use crate::names::path_parts;
 use crate::token;
@@ -14,23 +16,23 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Maximum number of files that a listing has.
+/// Maximum number of files in a listing.
 pub const MAX_LISTED_FILES: usize = 10_000;
-/// How deep a listing goes. Directories.
+/// Maximum depth of a listing. Directories.
 const DEEPEST: usize = 32;
-/// Bytes that are copied at once.
+/// Number of bytes that are copied at a time.
 const PIECE: usize = 256 << 10;
 
-/// Why a file isn't available.
+/// The reason why a file isn't available.
 #[derive(Debug)]
 pub enum Error {
-    /// The path can't be one: a message.
+    /// The path is invalid, for the reason in the message.
     Path(String),
     /// The file doesn't exist, or a component of its path isn't a directory.
     Absent,
-    /// The object is no regular file, or is a directory that isn't empty.
+    /// The object isn't a regular file, or is a directory that isn't empty.
     Kind,
-    /// The sender's bytes ended early, or came too slowly.
+    /// The bytes from the sender ended early, or came too slowly.
     Sender(io::Error),
     System(io::Error),
 }
@@ -55,7 +57,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 impl Area {
-    /// The directory at this path, which is the service's or a campaign's.
+    /// Opens the directory at this path, which belongs to the service or a campaign.
     ///
     /// # Errors
     /// The directory can't be opened.
@@ -64,8 +66,8 @@ impl Area {
         Ok(Area { tree })
     }
 
-    /// Writes a file of `size` bytes from a sender. The file is complete, or doesn't exist. Missing
-    /// directories are made.
+    /// Writes a file of `size` bytes from a sender. The file appears only when it is complete.
+    /// Missing directories are made.
     ///
     /// # Errors
     /// [`Error`]
@@ -100,13 +102,13 @@ impl Area {
         written
     }
 
-    /// A file for reading, and its size.
+    /// Opens a file for reading. Returns the file and its size in bytes.
     ///
     /// # Errors
     /// [`Error`]
     pub fn get(&self, path: &str) -> Result<(File, u64), Error> {
         path_parts(path).map_err(Error::Path)?;
-        // Without NONBLOCK the open of a FIFO would wait for a writer.
+        // O_NONBLOCK: otherwise opening a FIFO would wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = self.tree.open_file(path.as_bytes(), flags, Mode::empty());
         let file = file.map_err(from_errno)?;
@@ -132,8 +134,8 @@ impl Area {
         }
     }
 
-    /// All files below, by path, without Snakemake's own directory. Returns whether the list is
-    /// complete.
+    /// Lists everything below the area, sorted by path, except Snakemake's own directory. Also
+    /// returns whether the list is complete.
     ///
     /// # Errors
     /// [`Error`]
@@ -187,7 +189,7 @@ impl Area {
             match below(dir, name) {
                 Ok(_) if depth >= DEEPEST => all = false,
                 Ok(dir) => all &= self.walk(&dir, &format!("{path}/"), depth + 1, found)?,
-                // The directory was removed, or this user may not read it.
+                // The directory was removed, or the user may not read it.
                 Err(_) => all = false,
             }
         }
@@ -243,7 +245,7 @@ mod tests {
         assert!(matches!(put("dir/x"), Err(Error::Absent)));
         assert!(matches!(put("../out/x"), Err(Error::Path(_))));
         assert!(matches!(put("a/b"), Err(Error::Kind)), "a directory stays");
-        // The link is replaced, not followed.
+        // `put` replaces the link rather than following it.
         assert!(matches!(area.get("d/file"), Err(Error::Absent)));
         put("d/file").unwrap();
         assert_eq!(fs::read(outside.join("secret")).unwrap(), b"s");
@@ -252,7 +254,7 @@ mod tests {
         assert!(matches!(area.get("d"), Err(Error::Kind)));
         assert!(matches!(area.remove("dir/secret"), Err(Error::Absent)));
         assert!(matches!(area.remove("d"), Err(Error::Kind)));
-        // Bytes that are missing leave nothing.
+        // If bytes are missing, nothing is left.
         let short = area.put("short", &mut "ab".as_bytes(), 3);
         assert!(matches!(short, Err(Error::Sender(_))));
         let (found, all) = area.list().unwrap();

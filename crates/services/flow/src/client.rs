@@ -1,4 +1,4 @@
-//! The commands' side of the interface.
+//! The client of the service's interface, for commands.
 
 use crate::http::encoded;
 use crate::{Result, token};
@@ -11,16 +11,17 @@ use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long the service may be silent. A campaign is made within a minute.
+/// Maximum time without a reply. Making a campaign takes up to a minute.
 const SILENCE: Duration = Duration::from_secs(90);
-/// Maximum number of bytes of a reply in JSON.
+/// Maximum size of a JSON reply. Bytes.
 const MAX_REPLY_BYTES: u64 = 64 << 20;
-/// How often a request is sent, if the service is busy, or if no reply comes and the request may be
-/// repeated.
+/// Maximum number of attempts to send a request. It is sent again if the service is busy, or if no
+/// reply comes and the request may be repeated.
 const ATTEMPTS: u32 = 3;
-/// Maximum pause before a request is sent again, whatever the service asks for. Seconds.
+/// Maximum pause before a request is sent again, even if the service requests a longer one.
+/// Seconds.
 const MAX_RETRY_AFTER: u64 = 10;
-/// Files up to this size are sent without asking first. Bytes.
+/// Maximum size of files that are sent without asking the service first. Bytes.
 const MAX_UNANNOUNCED_BYTES: u64 = 64 << 10;
 
 /// The address of the service, and the token to use.
@@ -29,7 +30,7 @@ pub struct Settings {
     /// `https://HOST:PORT`
     pub server: String,
     pub token: String,
-    /// Certificates that are trusted, instead of the public ones.
+    /// File with certificates that are trusted instead of the public ones.
     pub ca: Option<PathBuf>,
 }
 
@@ -43,10 +44,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to nothing yet.
+    /// Returns a client. Doesn't connect yet.
     ///
     /// # Errors
-    /// The certificates can't be read; the address is none, or would show the token to others.
+    /// The certificates can't be read; the address isn't valid, or would show the token to others.
     pub fn new(settings: &Settings) -> Result<Client> {
         let server = settings.server.trim_end_matches('/').to_owned();
         let is_here = ["http://127.0.0.1", "http://localhost", "http://[::1]"];
@@ -97,8 +98,8 @@ impl Client {
         format!("Bearer {}", self.token)
     }
 
-    /// Sends a request. A busy service (503) has done nothing, so the request is sent again; if
-    /// there is no reply, only if it changes nothing or may be repeated.
+    /// Sends a request, and returns the response. A busy service (503) has not carried the request
+    /// out, so it is sent again. Without a response, it is sent again only if `may_repeat`.
     fn response(&self, may_repeat: bool, send: &dyn Fn() -> Sent) -> Result<Response<ureq::Body>> {
         let mut attempt = 1;
         loop {
@@ -121,10 +122,10 @@ impl Client {
         self.response(may_repeat, send).and_then(read)
     }
 
-    /// The value at a path.
+    /// Requests the JSON value at a path of the interface.
     ///
     /// # Errors
-    /// The service's message, or that it can't be reached.
+    /// The service's message, or a message that the service can't be reached.
     pub fn get(&self, parts: &[&str], query: &str) -> Result<Value> {
         let url = self.url(parts) + query;
         self.ask(true, &|| {
@@ -149,27 +150,27 @@ impl Client {
         self.ask(key.is_some(), &send)
     }
 
-    /// Makes a workflow.
+    /// Creates a workflow.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// Those of [`Client::get`].
     pub fn create(&self, workflow: &Value) -> Result<Value> {
         self.post(&["workflows"], workflow, None)
     }
 
-    /// Starts a run. If no reply comes, the request is repeated, and starts one run all the same.
+    /// Starts a run. The request has a key, so that it starts only one run even if it is repeated.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// Those of [`Client::get`].
     pub fn start(&self, workflow: &str, parameters: &Value) -> Result<Value> {
         let key = token::hex(&token::random::<16>()?);
         self.post(&["workflows", workflow, "runs"], parameters, Some(&key))
     }
 
-    /// Approves a rule of a run, or has the run cancelled, if there is none.
+    /// Approves a rule of a run. Without a rule, cancels the run.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// Those of [`Client::get`].
     pub fn act(&self, workflow: &str, run: &str, rule: Option<&str>) -> Result<Value> {
         match rule {
             Some(rule) => self.post(
@@ -188,7 +189,7 @@ impl Client {
     /// Uploads a file.
     ///
     /// # Errors
-    /// As for [`Client::get`]; the file can't be read.
+    /// Those of [`Client::get`]; the file can't be read.
     pub fn upload(&self, workflow: &str, path: &str, from: &Path) -> Result<()> {
         let url = self.file(workflow, path);
         let failed = |e: std::io::Error| format!("{}: {e}", from.display());
@@ -207,10 +208,10 @@ impl Client {
         self.ask(false, &send).map(|_| ())
     }
 
-    /// Copies a file of a workflow to a writer.
+    /// Downloads a file of a workflow to a writer.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// Those of [`Client::get`].
     pub fn download(&self, workflow: &str, path: &str, to: &mut dyn std::io::Write) -> Result<()> {
         let url = self.file(workflow, path);
         let response = self.response(true, &|| {
@@ -228,7 +229,7 @@ impl Client {
     /// Deletes a file of a workflow, or the whole workflow.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// Those of [`Client::get`].
     pub fn delete(&self, workflow: &str, path: Option<&str>) -> Result<()> {
         let url = match path {
             Some(path) => self.file(workflow, path),
@@ -242,7 +243,7 @@ impl Client {
     }
 }
 
-/// The value of a reply, or its message as an error.
+/// Returns the JSON value of a response, or its message as an error.
 fn read(response: Response<ureq::Body>) -> Result<Value> {
     let status = response.status();
     let mut text = String::new();

@@ -1,10 +1,10 @@
-//! The service's configuration: one TOML file. Every value has a default.
+//! The service's configuration: one TOML file, in which every value has a default.
 //!
 //! ```toml
 //! snakemake = "/opt/snakemake/bin/snakemake"
 //!
 //! [limits]
-//! runs = 4             # of a user at once
+//! runs = 4             # of one user, at the same time
 //! upload = "1G"        # one file
 //! uploads = "20G"      # all uploaded files of a user
 //!
@@ -21,34 +21,34 @@ use std::path::Path;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The program: a path, or a name that is found by the users' PATH.
+    /// The Snakemake program: a path, or a name that is searched for in the users' PATH.
     pub snakemake: String,
-    /// Whether root may have tokens and runs of its own.
+    /// Whether root may have tokens and runs.
     pub root: bool,
     pub limits: Limits,
-    /// Words for Snakemake, after those of the service.
+    /// Further arguments for Snakemake, for the local executor and for Slurm.
     pub local: Vec<String>,
     pub slurm: Vec<String>,
-    /// Maximum number of cores of all that a run may use on this host.
+    /// Maximum number of this host's cores that a run may use.
     pub cores: u32,
-    /// Variables of the environment of runs.
+    /// Environment variables for runs.
     pub environment: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Runs of a user at once that aren't over.
+    /// Maximum number of a user's runs that aren't over.
     pub runs: usize,
-    /// Runs of all users at once.
+    /// Maximum number of all users' runs that aren't over.
     pub all_runs: usize,
-    /// Workflows of a user.
+    /// Maximum number of workflows of a user.
     pub workflows: usize,
-    /// One uploaded file, all of a user. Bytes.
+    /// Maximum size of one uploaded file, and of all uploaded files of a user. Bytes.
     pub upload: u64,
     pub uploads: u64,
-    /// Uploaded files of a workflow.
+    /// Maximum number of uploaded files of a workflow.
     pub files: usize,
-    /// How often a run is started again that ended without an exit code.
+    /// Maximum number of times that a run is started again after it has ended without an exit code.
     pub restarts: u32,
 }
 
@@ -96,10 +96,10 @@ struct SlurmText {
 }
 
 impl Config {
-    /// Reads a file; without one, all is as by default.
+    /// Reads a configuration file. Without a file, returns the defaults.
     ///
     /// # Errors
-    /// The file can't be read or is invalid; the message names file and line.
+    /// The file can't be read or is invalid. The message names file and line.
     pub fn read(file: Option<&Path>) -> Result<Config> {
         let Some(file) = file else {
             return Config::parse("", Path::new(""));
@@ -113,7 +113,7 @@ impl Config {
         Config::parse(&text, file)
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a configuration file.
     ///
     /// # Errors
     /// A message that names the file and the invalid value.

@@ -1,4 +1,5 @@
-//! Files of the state directory: replaced as a whole, and on stable storage before a call returns.
+//! Files of the state directory. They are replaced as a whole, and are on stable storage when a
+//! call returns.
 //!
 //! ```text
 //! STATE/lock                 locked by the service
@@ -6,7 +7,7 @@
 //! STATE/records/USER/W.json  a workflow with its runs
 //! STATE/areas/USER/W/work    its files, unless it has a campaign; USER is owned by the user
 //! STATE/areas/USER/W/runs/N  a run: lock, pid, log, events, exit codes
-//! STATE/plugin               the plug-in by which Snakemake tells of jobs
+//! STATE/plugin               the plug-in by which Snakemake reports jobs
 //! ```
 
 use crate::Result;
@@ -20,23 +21,23 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Longest record. Bytes.
+/// Maximum size of a record. Bytes.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// Makes a directory with this mode, unless it exists.
+/// Makes a directory, unless it exists, and sets its mode.
 ///
 /// # Errors
 /// The directory can't be made.
 pub fn make_dir(path: &Path, mode: u32) -> Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(failed(path, &e)),
-        // The mode doesn't depend on the umask.
+        // The directory's mode must not depend on the umask.
         _ => fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
             .map_err(|e| failed(path, &e)),
     }
 }
 
-/// Writes a record; the earlier one stays until the new one is on stable storage.
+/// Writes a record. The earlier one stays until the new one is on stable storage.
 ///
 /// # Errors
 /// The record can't be written.
@@ -70,10 +71,10 @@ pub fn remove(path: &Path) -> Result<()> {
     removed.map_err(|e| failed(path, &e))
 }
 
-/// Reads a record. None: there is none.
+/// Reads a record; None if it doesn't exist.
 ///
 /// # Errors
-/// The file can't be read, or is no record.
+/// The file can't be read, or isn't a valid record.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let bytes = match untrusted::read(path, Links::Refuse, MAX_RECORD_BYTES) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -84,7 +85,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
         .map_err(|e| format!("{} is no record: {e}", path.display()))
 }
 
-/// Names of the records in a directory, without `.json`.
+/// Returns the names of the records in a directory, without `.json`.
 ///
 /// # Errors
 /// The directory can't be read.
@@ -100,10 +101,10 @@ pub fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Locks a file, which is created if necessary, until the result is dropped.
+/// Locks a file until the result is dropped. The file is created if necessary.
 ///
 /// # Errors
-/// If another process has the lock.
+/// Another process has the lock.
 pub fn lock(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)

@@ -1,7 +1,8 @@
-//! Moves runs on: starts them, notices their ends, adopts those of an earlier service.
+//! The engine moves runs from state to state: it starts them, notices their ends, and adopts the
+//! runs of an earlier service.
 //!
-//! One thread, one pass after the other. All state that a pass needs is in the records and in the
-//! run's directory, so that a service which is killed at any point leaves nothing undone.
+//! One thread makes one pass after the other. All state that a pass needs is in the records and in
+//! the runs' directories. So if the service is killed, the next one can continue everything.
 //!
 //! ```text
 //! queued --> running --> succeeded | failed | cancelled
@@ -20,31 +21,31 @@ use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two passes.
+/// Pause between two passes.
 const PASS: Duration = Duration::from_millis(300);
-/// How long a keeper may take to lock its run. Seconds.
+/// Maximum time in which a keeper must have locked its run. Seconds.
 const BEGIN: u64 = 10;
-/// How long Snakemake may take to end once it is asked to. Seconds.
+/// Time after which Snakemake is killed if it hasn't ended on request. Seconds.
 const ENDING: u64 = 30;
-/// Time until what failed is tried again.
+/// Time after a failure until work on a workflow is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Engine {
     service: Arc<Service>,
-    /// Keepers that this service has started.
+    /// The keepers that this service has started, by run.
     children: HashMap<Which, Child>,
-    /// Process groups that were asked to end, by run.
+    /// Process groups of Snakemake that were asked to end, by run.
     asked: HashMap<Which, String>,
-    /// Workflows that a thread works on, and when work on them failed.
+    /// Workflows on which a thread is working, and the times at which work on workflows failed.
     busy: Arc<Mutex<HashSet<(String, String)>>>,
     failed: Arc<Mutex<HashMap<(String, String), Instant>>>,
 }
 
-/// The result of a check of a running run.
+/// The result of checking a run in state Running.
 enum Found {
     Alive,
     Exit(i32),
-    /// The run isn't running, and has left no exit code.
+    /// The run's processes have gone, and have left no exit code.
     Gone,
 }
 
@@ -76,7 +77,8 @@ impl Engine {
         for w in all {
             match w.state {
                 Stage::Deleting => self.delete(w),
-                // A service that was killed has left it: this process makes none in this pass.
+                // A killed service has left it unfinished: this service makes no workflow during a
+                // pass.
                 Stage::Making if w.created + programs::SHORT.as_secs() * 2 < now() => {
                     self.delete(w)
                 }
@@ -97,7 +99,8 @@ impl Engine {
         }
     }
 
-    /// Whether work on a workflow is left for later: a thread does some, or it failed a moment ago.
+    /// Whether work on a workflow has to wait: a thread is working on it, or it failed a short time
+    /// ago.
     fn waits(&self, w: &Workflow) -> bool {
         let key = (w.owner.clone(), w.name.clone());
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +108,7 @@ impl Engine {
         busy.contains(&key) || failed.get(&key).is_some_and(|at| at.elapsed() < AGAIN)
     }
 
-    /// Does work for a workflow that may take long, in a separate thread.
+    /// Does long work for a workflow in a separate thread.
     fn aside(
         &self,
         w: &Workflow,
@@ -159,7 +162,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts the next attempt. It is recorded first: a keeper without a record would be lost.
+    /// Starts a run's next attempt. The attempt is recorded before its keeper is started, since a
+    /// keeper without a record would be lost.
     fn start(&mut self, w: &Workflow, run: &Run) -> Done<()> {
         let account = self.service.account(&w.owner);
         let account = match account {
@@ -170,7 +174,8 @@ impl Engine {
             }
         };
         self.service.records().change(&w.owner, &w.name, |w| {
-            // Approvals may have come since the pass began, or come until Snakemake ends.
+            // Rules approved since the pass began count. Approvals that come later wait until
+            // Snakemake ends.
             let omitted = w.run(run.number).map(|r| w.unapproved(r));
             if let Some(r) = w.run_mut(run.number) {
                 r.omitted = omitted.unwrap_or_default();
@@ -196,7 +201,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks whether a run continues.
+    /// Checks whether a run is alive.
     fn look(&mut self, w: &Workflow, run: &Run) -> Done<Found> {
         let key = which(w, run);
         let mut is_ours = false;
@@ -220,14 +225,14 @@ impl Engine {
         }
     }
 
-    /// Whether the keeper may not have begun yet: it hasn't written its first line.
+    /// Whether the keeper may not have begun yet: the lock's file and the log are empty.
     fn is_new(&self, w: &Workflow, run: &Run) -> Done<bool> {
         let (_, size) = self.service.run_file(w, run.number, "lock", 0, 0)?;
         let (log, _) = self.service.run_file(w, run.number, "log", 0, 1)?;
         Ok(size == 0 && log.is_empty())
     }
 
-    /// Whether a keeper or Snakemake lives: it holds the lock.
+    /// Whether the run's keeper or Snakemake is alive: one of them holds the lock.
     fn is_locked(&self, w: &Workflow, run: &Run) -> Done<bool> {
         let account = self.service.account(&w.owner)?;
         let _acting = account.act()?;
@@ -243,7 +248,7 @@ impl Engine {
         Ok(locked == Err(rustix::io::Errno::WOULDBLOCK))
     }
 
-    /// Asks a run that was cancelled to end: politely first, by force when it takes too long.
+    /// Makes a cancelled run end: by SIGINT first, by SIGKILL after [`ENDING`].
     fn end(&mut self, w: &Workflow, run: &Run) -> Done<()> {
         let key = which(w, run);
         let (pid, _) = self.service.run_file(w, run.number, "pid", 0, 16)?;
@@ -295,7 +300,8 @@ impl Engine {
                     r.end(State::Succeeded, "all jobs are done")
                 }
                 Found::Exit(0) => {
-                    // Some of the omitted rules may have been approved meanwhile.
+                    // Some of the omitted rules may have been approved while the attempt was
+                    // running.
                     let is_waiting = |rule: &&String| !r.approvals.iter().any(|a| a.rule == **rule);
                     let left: Vec<&str> =
                         r.omitted.iter().filter(is_waiting).map(|s| &**s).collect();

@@ -1,29 +1,30 @@
 //! The jobs of a run, from the lines that Snakemake's plug-in (`page/plugin.py`) writes.
 //!
-//! Two files: `plan`, all jobs before the first one began, and `events`, what happened. Numbers of
-//! jobs change from one attempt to the next, so a job is known by its rule and wildcards. Lines may
-//! be garbage or cut off: they come from a process of the user.
+//! There are two files: `plan` has all jobs, from before the first one began; `events` has the
+//! events since then. Job numbers differ between attempts, so a job is identified by its rule and
+//! wildcards. The files are written by a process of the user, so lines may be invalid or
+//! incomplete.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of jobs and edges that are shown.
+/// Maximum number of jobs that are shown, and of edges.
 pub const MAX_JOBS: usize = 2000;
 const MAX_EDGES: usize = 10_000;
-/// Maximum number of files of a job that are shown as its results.
+/// Maximum number of output files of a job that are shown.
 const MAX_RESULTS: usize = 20;
-/// Maximum number of input files of a job that are considered, and of output files.
+/// Maximum number of input files of a job that are read, and of output files.
 const MAX_FILES_PER_JOB: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Graph {
     pub jobs: Vec<Job>,
-    /// Pairs of indices: the second job needs a file of the first.
+    /// Pairs of indices in `jobs`: the second job needs a file of the first.
     pub edges: Vec<(usize, usize)>,
-    /// Steps done and in all, as Snakemake counts them in this attempt.
+    /// Number of finished steps, and of all steps, as Snakemake counts them in this attempt.
     pub done: u64,
     pub total: u64,
-    /// Whether jobs or edges are left out, since there are too many.
+    /// Whether jobs or edges were left out because of the limits.
     pub is_cut: bool,
 }
 
@@ -35,11 +36,11 @@ pub struct Job {
     /// Seconds since 1970.
     pub begun: Option<u64>,
     pub ended: Option<u64>,
-    /// Files for the job's own messages, below the workflow's directory.
+    /// Log files of the job. Paths relative to the workflow's directory.
     pub log: Vec<String>,
-    /// Files that it makes, there, too: the first of them.
+    /// Output files of the job, up to `MAX_RESULTS`. Paths relative to the workflow's directory.
     pub output: Vec<String>,
-    /// The longest way from a job that needs none.
+    /// Length of the longest path of edges that leads to this job. 0 if it needs no other job.
     pub layer: usize,
 }
 
@@ -52,11 +53,11 @@ pub enum JobState {
     Failed,
 }
 
-/// A line.
+/// A line of `plan` or `events`.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event {
-    /// Snakemake starts: numbers of jobs begin again.
+    /// Snakemake has started, so job numbers start again.
     Begin,
     Job {
         id: u64,
@@ -88,7 +89,8 @@ enum Event {
     },
 }
 
-/// Reads both files. `is_over`: nothing runs any more, so that jobs that had begun have failed.
+/// Reads both files. `is_over`: the run has ended, so jobs that have begun but not ended have
+/// failed.
 pub fn read(plan: &str, events: &str, is_over: bool) -> Graph {
     let mut all = Reader::default();
     for event in parsed(plan) {
@@ -213,7 +215,8 @@ impl Reader {
         }
     }
 
-    /// Layers in topological order. Edges that a forged file leads in a circle are left out.
+    /// Computes the jobs' layers in topological order. A forged file may contain cycles; their
+    /// edges are ignored.
     fn layers(&mut self, edges: &[(usize, usize)]) {
         let mut after = vec![Vec::new(); self.jobs.len()];
         let mut needs = vec![0usize; self.jobs.len()];

@@ -1,9 +1,10 @@
-//! HTTP/1.1 for the service: one thread and one request for each connection, with bounds.
+//! HTTP/1.1 for the service: one thread and one request per connection, with limits.
 //!
-//! Bounds: connections in all, of one address and of one token ([`crate::admission`]), the size of
-//! a head, and the time of each phase. The time for a body grows with its size, so that a sender
-//! slower than [`SLOWEST`] is cut off. A connection is closed after its reply; there is no
-//! pipelining, no chunked body, no compression.
+//! There are limits on the number of connections, in all and per address and token
+//! ([`crate::admission`]), on the size of a request's head, and on the time of each phase. The time
+//! for a body grows with its size, so that a sender slower than [`SLOWEST`] is cut off. A
+//! connection is closed after its reply. Pipelining, chunked bodies and compression aren't
+//! supported.
 
 use crate::Result;
 use crate::admission::{Admission, Busy, Place};
@@ -18,34 +19,35 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest head of a request. Bytes.
+/// Maximum size of a request's head. Bytes.
 pub const MAX_HEAD_BYTES: usize = 16 << 10;
-/// Maximum number of fields of a head.
+/// Maximum number of header fields.
 pub const MAX_HEAD_FIELDS: usize = 64;
-/// How long handshake and head may take together.
+/// Maximum time of the TLS handshake and the head together.
 pub const HEAD: Duration = Duration::from_secs(10);
-/// How long a body or reply may take, besides the time that its size allows.
+/// Maximum time of a body or reply, in addition to its size divided by [`SLOWEST`].
 pub const BODY: Duration = Duration::from_secs(20);
-/// Slowest sender or receiver. Bytes a second.
+/// Minimum rate of a sender or receiver. Bytes per second.
 pub const SLOWEST: u64 = 64 << 10;
-/// Limits on reading a body that was refused, so that the sender gets the reply. Bytes, and time.
+/// Maximum size (bytes) and time for reading the rest of a refused body, so that its sender gets
+/// the reply.
 const DRAINED: u64 = 4 << 20;
 const DRAINING: Duration = Duration::from_secs(2);
-/// When a client that was refused because of others may try again. Seconds.
+/// Time after which a client that was refused because of load may try again. Seconds.
 pub const RETRY_AFTER: u64 = 1;
 
 /// A request without its body.
 #[derive(Debug)]
 pub struct Head {
     pub method: String,
-    /// Parts of the path, decoded.
+    /// Components of the path, URL-decoded.
     pub path: Vec<String>,
-    /// The target as it was sent, for the log.
+    /// The request's target as it was sent, for the log.
     pub target: String,
     pub query: Vec<(String, String)>,
-    /// Names in lower case.
+    /// Header fields. Names are in lower case.
     fields: Vec<(String, String)>,
-    /// Length of the body. Bytes; None: not declared.
+    /// Length of the body. Bytes. None: not declared.
     pub length: Option<u64>,
     pub peer: SocketAddr,
 }
@@ -72,27 +74,27 @@ pub struct Reply {
 
 pub enum Body {
     Bytes(Vec<u8>),
-    /// This many bytes of a file.
+    /// A file, and the number of its bytes to send.
     File(File, u64),
 }
 
-/// Answers requests.
+/// A function that answers requests.
 pub type Handler = dyn Fn(&Head, &mut Incoming<'_>) -> Reply + Send + Sync;
 
-/// The body of a request, to be read once.
+/// The body of a request. It can be read once.
 pub struct Incoming<'a> {
     channel: &'a mut Channel,
-    /// Bytes that came with the head.
+    /// Bytes of the body that were received with the head.
     first: Vec<u8>,
     left: u64,
     expects: bool,
 }
 
 impl Incoming<'_> {
-    /// Counts the connection as one of this token from now on, no longer as one of its address.
+    /// Counts the connection for this token from now on, no longer for its address.
     ///
     /// # Errors
-    /// If the token has as many requests in progress as it may.
+    /// The token has the maximum number of requests in progress.
     pub fn belongs_to(&self, token: &str) -> std::result::Result<(), Busy> {
         self.channel.timed_ref().place.belongs_to(token)
     }
@@ -122,8 +124,8 @@ impl Read for Incoming<'_> {
     }
 }
 
-/// A socket whose reads and writes fail once their time limit has passed, or another connection has
-/// taken its place.
+/// A socket whose reads and writes fail after a time limit, or when another connection has got its
+/// place.
 struct Timed {
     tcp: Arc<TcpStream>,
     until: Instant,
@@ -141,7 +143,8 @@ impl Timed {
     }
 }
 
-/// Maps the kernel's error for an expired time limit, which differs by call.
+/// Maps the error of an expired time limit, for which system calls return different errors, to
+/// TimedOut.
 fn in_time<T>(result: io::Result<T>) -> io::Result<T> {
     result.map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
@@ -233,10 +236,10 @@ impl Write for Channel {
     }
 }
 
-/// The certificates and key of a service.
+/// Reads a service's certificates and key.
 ///
 /// # Errors
-/// A message: a file can't be read, or they don't belong together.
+/// A message: a file can't be read, or the key doesn't belong to the certificates.
 pub fn tls(certificates: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
     let failed = |path: &Path, e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let chain: std::result::Result<Vec<CertificateDer<'_>>, _> =
@@ -255,7 +258,8 @@ pub fn tls(certificates: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
-/// Serves connections for ever. `handle` answers a request; `tell` is called with errors.
+/// Accepts connections forever, each in a thread. `handle` answers a request; `tell` is called with
+/// errors.
 pub fn serve(
     listener: &TcpListener,
     tls: Option<&Arc<ServerConfig>>,
@@ -267,7 +271,7 @@ pub fn serve(
         let (tcp, peer) = match listener.accept() {
             Ok(accepted) => accepted,
             Err(e) => {
-                // Out of descriptors, most likely: connections end and give some back.
+                // Probably no descriptor is free. Connections that end will free some.
                 tell(&format!("accept: {e}"));
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
@@ -334,7 +338,7 @@ fn connection(
     }
     if send(&mut channel, reply, size).is_ok() {
         channel.close();
-        // The reply is complete: the rest of the client's request needs no place.
+        // The reply is complete. The place is lost, so the rest of the request isn't read.
         if channel.timed_ref().place.is_lost() {
             return;
         }
@@ -347,7 +351,7 @@ fn connection(
     }
 }
 
-/// An error as the interface tells it.
+/// Returns a reply with an error in the interface's format.
 pub fn error(status: u16, why: impl Into<String>) -> Reply {
     let body = serde_json::json!({"status": status, "error": why.into()});
     let fields = match status {
@@ -362,10 +366,10 @@ pub fn error(status: u16, why: impl Into<String>) -> Reply {
     }
 }
 
-/// The fault of a head: a status and a message; None: there is no client to send it to.
+/// An error in a head: status and message. None: there is no client to reply to.
 type Bad = Option<(u16, String)>;
 
-/// Reads a head, and the bytes of the body that came with it.
+/// Reads a head. Also returns the bytes of the body that were received with it.
 fn head(channel: &mut Channel, peer: SocketAddr) -> std::result::Result<(Head, Vec<u8>), Bad> {
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
@@ -382,7 +386,7 @@ fn head(channel: &mut Channel, peer: SocketAddr) -> std::result::Result<(Head, V
         });
         let got = match got {
             Err(Some(bad)) => {
-                // There is no time left to read; a moment to tell it.
+                // The time for reading has passed. A short time is left for sending the error.
                 channel.allow(DRAINING);
                 return Err(Some(bad));
             }
@@ -464,7 +468,7 @@ fn parse(bytes: &[u8], peer: SocketAddr) -> std::result::Result<Head, (u16, Stri
     })
 }
 
-/// A part of a target without its escapes. None: one is wrong, or the text is no UTF-8.
+/// URL-decodes a part of a target. None: an escape is invalid, or the text isn't UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -480,7 +484,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A part of a path with escapes, for clients.
+/// URL-encodes a component of a path, for clients.
 pub fn encoded(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~".contains(&b);
     let one = |b: u8| {
@@ -493,7 +497,7 @@ pub fn encoded(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// Content policy of pages: they may use only resources of the service itself.
+/// The Content-Security-Policy of pages: they may load resources from this service only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -516,7 +520,7 @@ fn send(channel: &mut Channel, reply: Reply, size: u64) -> io::Result<()> {
         Body::File(file, size) => {
             let sent = io::copy(&mut file.take(size), channel)?;
             if sent < size {
-                // The file became shorter: the receiver notices that bytes are missing.
+                // The file has become shorter. The receiver notices that bytes are missing.
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }

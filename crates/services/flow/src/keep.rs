@@ -1,8 +1,9 @@
-//! The process beside a run's Snakemake: `forebay flow keep`, as the run's user.
+//! The keeper of a run: the process beside the run's Snakemake (`forebay flow keep`), as the run's
+//! user.
 //!
-//! The keeper has its own session, so it outlives the service. While it or Snakemake lives, `lock`
-//! in the run's directory is locked; when Snakemake ends, its exit code is in `exit-ATTEMPT`. A run
-//! that isn't locked and has no exit code was killed.
+//! The keeper has its own session, so it outlives the service. While the keeper or Snakemake is
+//! alive, the file `lock` in the run's directory is locked. When Snakemake ends, the keeper writes
+//! its exit code to `exit-ATTEMPT`. So a run that isn't locked and has no exit code was killed.
 
 use crate::{Result, disk, slurm};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -15,34 +16,36 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a keeper waits for the lock: the service holds it for an instant when it checks.
+/// Maximum time that a keeper waits for the lock, which the service holds for an instant when it
+/// checks the run.
 const LOCK: Duration = Duration::from_secs(3);
-/// How long the plan of jobs may take.
+/// Maximum time for planning the jobs.
 const PLAN: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The attempt of a run that the keeper starts and watches.
+/// An attempt of a run, which the keeper starts and watches.
 #[derive(Debug)]
 pub struct Kept {
-    /// The run's directory, and where Snakemake works.
+    /// The run's directory, and Snakemake's working directory.
     pub dir: PathBuf,
     pub work: PathBuf,
     pub attempt: u32,
-    /// The run's id, if its jobs are Slurm's.
+    /// The run's id, if its jobs run in Slurm.
     pub slurm: Option<String>,
-    /// Words for a pass that lists all jobs, before the first attempt.
+    /// Command line of the plan, a pass of Snakemake that lists all jobs before the first attempt.
     pub plan: Vec<OsString>,
-    /// Snakemake's command line.
+    /// Command line of Snakemake.
     pub words: Vec<OsString>,
 }
 
-/// Runs Snakemake: its exit code.
+/// Runs Snakemake, and returns its exit code.
 ///
 /// # Errors
-/// Another keeper has the run, or the directory can't be used.
+/// Another keeper has locked the run, or the directory can't be used.
 pub fn keep(kept: &Kept) -> Result<i32> {
     let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", kept.dir.display());
-    // The service starts it without a group of its own, so that it can lead a session.
+    // setsid() succeeds because the service doesn't start the keeper as the leader of a process
+    // group.
     rustix::process::setsid().map_err(|e| failed(&e))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mode = Mode::RUSR | Mode::WUSR;
@@ -55,7 +58,7 @@ pub fn keep(kept: &Kept) -> Result<i32> {
             Err(e) => return Err(failed(&e)),
         }
     }
-    // Snakemake inherits the lock; it closes it for its own jobs.
+    // Snakemake inherits the lock. It doesn't pass it to its jobs.
     rustix::io::fcntl_setfd(&lock, FdFlags::empty()).map_err(|e| failed(&e))?;
     let exit = kept.dir.join(format!("exit-{}", kept.attempt));
     if exit.exists() {
@@ -73,7 +76,8 @@ pub fn keep(kept: &Kept) -> Result<i32> {
             127
         }
     };
-    // The lock is still held: this attempt can't be taken for lost in between.
+    // The keeper still holds the lock, so that no check finds the run unlocked and without an exit
+    // code.
     disk::replace(&exit, code.to_string().as_bytes(), 0o600)?;
     Ok(code)
 }
@@ -97,7 +101,7 @@ fn run(kept: &Kept, log: &File) -> Result<i32> {
     };
     let before = kept.attempt.saturating_sub(1);
     if before > 0 && !kept.dir.join(format!("exit-{before}")).exists() {
-        // The attempt before was killed: the run's lock says that Snakemake's has no owner.
+        // The attempt before was killed, so its lock on Snakemake's working directory has no owner.
         if let Some(run) = &kept.slurm {
             slurm::clear(run, &|program| Command::new(program))?;
         }
@@ -109,7 +113,7 @@ fn run(kept: &Kept, log: &File) -> Result<i32> {
     if !kept.dir.join("planned").exists() && !kept.plan.is_empty() {
         let mut plan = command(&kept.plan, "plan");
         plan.stdout(Stdio::null()).stderr(Stdio::null());
-        // A Snakefile that can't be planned tells why when it runs.
+        // If planning fails, Snakemake reports the reason when it runs.
         let _ = bounded(&mut plan, kept);
         disk::replace(&kept.dir.join("planned"), b"", 0o600)?;
     }
@@ -128,7 +132,7 @@ fn note_pid(kept: &Kept, pid: u32) -> Result<()> {
     disk::replace(&kept.dir.join("pid"), pid.to_string().as_bytes(), 0o600)
 }
 
-/// Runs a command that may take [`PLAN`] at most.
+/// Runs a command, for at most [`PLAN`].
 fn bounded(command: &mut Command, kept: &Kept) -> Result<()> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().map_err(|e| format!("{shown}: {e}"))?;

@@ -10,17 +10,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-/// Default maximum number of jobs in Slurm at once.
+/// Default maximum number of jobs in Slurm at the same time.
 const JOBS: u32 = 50;
 
-/// Where a run's own files, and its workflow's, are.
+/// The paths of a run's directory, the workflow's directory and the plug-in.
 pub struct Places {
     pub run: PathBuf,
     pub work: PathBuf,
     pub plugin: PathBuf,
 }
 
-/// The words of Snakemake: for the run, and for the pass that lists its jobs.
+/// Returns the command lines of Snakemake for the run, and for the pass that lists its jobs.
 pub fn words(config: &Config, workflow: &Workflow, run: &Run) -> (Vec<OsString>, Vec<OsString>) {
     let p = &run.parameters;
     let mut all: Vec<String> = vec![config.snakemake.clone()];
@@ -74,8 +74,8 @@ pub fn words(config: &Config, workflow: &Workflow, run: &Run) -> (Vec<OsString>,
     (os(all), os(plan))
 }
 
-/// Starts a run's next attempt: its keeper, which continues without this process. `log` gets the
-/// keeper's output.
+/// Starts a run's next attempt: starts its keeper, which continues without this process. The
+/// keeper's output goes to `log`.
 ///
 /// # Errors
 /// The keeper can't be started.
@@ -108,10 +108,10 @@ pub fn start(
         .map_err(|e| format!("the run can't be started: {e}"))
 }
 
-/// Makes a run's directory, and opens its log, with the rights that this thread has.
+/// Makes a run's directory, and opens its log, with this thread's current rights.
 ///
 /// # Errors
-/// They can't be made.
+/// The directory or the log can't be made.
 pub fn prepare(places: &Places) -> Result<File> {
     disk::make_dir(places.run.parent().unwrap_or(&places.run), 0o700)?;
     disk::make_dir(&places.run, 0o700)?;
@@ -119,24 +119,26 @@ pub fn prepare(places: &Places) -> Result<File> {
     File::options()
         .append(true)
         .create(true)
-        // A link or a pipe put there by a user is neither followed nor waited for.
+        // If the user has replaced the log by a link or FIFO, opening it neither follows nor
+        // blocks.
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(&path)
         .map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Sends a signal to a run's Snakemake, as its user: `pid` comes from a file of that user.
+/// Sends a signal to the process group of a run's Snakemake. It is sent as the run's user, because
+/// `pid` comes from a file of that user.
 pub fn signal(account: &Account, pid: &str, name: &str) {
     let is_pid = pid.parse::<u32>().is_ok_and(|pid| pid > 1);
     if is_pid {
         let mut command = account.command("kill");
         command.args([&format!("-{name}"), "--", &format!("-{pid}")]);
-        // A process group that has ended meanwhile can't be signalled.
+        // The process group may have ended meanwhile, so an error is ignored.
         let _ = programs::output(&mut command);
     }
 }
 
-/// Runs a short command of Forebay as a user: its standard output.
+/// Runs a short command of Forebay as a user, and returns its standard output.
 ///
 /// # Errors
 /// The command's message, if it fails or takes too long.
@@ -146,7 +148,7 @@ pub fn forebay(account: &Account, config: &Config, words: &[&str]) -> Result<Str
     programs::output(command.args(words).envs(&config.environment))
 }
 
-/// The directory of a run.
+/// Returns the directory of a run.
 pub fn run_dir(area: &Path, number: u32) -> PathBuf {
     area.join("runs").join(number.to_string())
 }

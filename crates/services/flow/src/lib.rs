@@ -1,16 +1,19 @@
-//! The workflow service: `forebay flow serve` starts and watches Snakemake runs that outlive login
-//! sessions.
+//! The workflow service: `forebay flow serve` starts and watches Snakemake runs, which outlive
+//! login sessions.
 //!
 //! Guarantees:
-//! - A run goes on while the service is dead: its Snakemake has its own session ([`keep`]). The
-//!   next service adopts it, or starts it again if it ended without an exit code ([`engine`]).
-//! - Records are replaced as a whole and synced ([`records`]); one service has a state directory.
-//! - Files of a user are touched with that user's rights only ([`account`]), and never through
-//!   symbolic links ([`area`]).
-//! - Each request has a bound in size and time ([`http`]), and a token with a scope ([`token`]).
-//!   Unfinished requests take no place from others ([`admission`]).
+//! - A run continues while the service is dead: its Snakemake has its own session ([`keep`]). The
+//!   next service adopts the run, or starts it again if it has ended without an exit code
+//!   ([`engine`]).
+//! - Records are replaced as a whole and synced ([`records`]). One service at a time uses a state
+//!   directory.
+//! - The service accesses a user's files only with that user's rights ([`account`]), and never
+//!   through symbolic links ([`area`]).
+//! - Each request has limits of size and time ([`http`]), and a token with a scope ([`token`]).
+//!   Requests that are never completed don't keep other users from being served ([`admission`]).
 //!
-//! [`api`] has the table of all routes, of which the OpenAPI document is made. Decision: 0087.
+//! [`api`] has the table of all routes, from which the OpenAPI document is generated. Decision:
+//! 0087.
 
 pub mod account;
 pub mod admission;
@@ -35,10 +38,10 @@ pub mod service;
 pub mod slurm;
 pub mod token;
 
-/// Why something can't be done: one line for the user.
+/// The reason for a failure: one line for the user.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// Seconds since 1970.
+/// Returns the current time. Seconds since 1970.
 pub fn now() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

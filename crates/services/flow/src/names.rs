@@ -1,18 +1,19 @@
-//! Names and paths from clients: the accepted ones. Everything else is refused.
+//! Checks of names and paths from clients. Everything that isn't accepted here is refused.
 
 use crate::Result;
 
-/// Longest name of a workflow, and of one part of a path. Bytes.
+/// Maximum length of a workflow's name, and of a component of a path. Bytes.
 pub const MAX_NAME_BYTES: usize = 100;
-/// Longest path of a file in a workflow's directory. Bytes, parts.
+/// Maximum length of a file's path in a workflow's directory: bytes, and components.
 pub const MAX_PATH_BYTES: usize = 1000;
 pub const MAX_PATH_PARTS: usize = 16;
-/// Longest name of a user. Bytes.
+/// Maximum length of a user's name. Bytes.
 const MAX_USER_NAME_BYTES: usize = 64;
-/// Longest value of a parameter. Bytes.
+/// Maximum length of a parameter's value. Bytes.
 pub const MAX_VALUE_BYTES: usize = 1000;
 
-/// Checks the name of a workflow or campaign: letters, digits, `-`, `_` and `.`, which isn't first.
+/// Checks the name of a workflow or campaign: letters, digits, `-`, `_` and `.`. It can't begin
+/// with `-` or `.`.
 ///
 /// # Errors
 /// A message: the name is empty, too long, or has other characters.
@@ -30,7 +31,7 @@ pub fn check_name(name: &str) -> Result<()> {
 /// Checks a user's name.
 ///
 /// # Errors
-/// A message: it can't be one.
+/// A message: the text can't be a user's name.
 pub fn check_user(name: &str) -> Result<()> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     match name.len() {
@@ -41,10 +42,10 @@ pub fn check_user(name: &str) -> Result<()> {
     }
 }
 
-/// Checks the name of a rule, or of a parameter: an identifier of Python, in ASCII.
+/// Checks the name of a rule or parameter: a Python identifier, in ASCII.
 ///
 /// # Errors
-/// A message: it is none.
+/// A message: the name isn't an identifier.
 pub fn check_identifier(name: &str) -> Result<()> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || c == '_';
     match name.len() {
@@ -59,11 +60,11 @@ pub fn check_identifier(name: &str) -> Result<()> {
     }
 }
 
-/// Splits a path relative to a workflow's directory into its parts.
+/// Splits a path relative to a workflow's directory into its components.
 ///
 /// # Errors
-/// A message: it is empty, too long, absolute, has `.`, `..`, an empty part or a control character,
-/// or leads into Snakemake's own directory.
+/// A message: the path is empty, too long or absolute; a component is `.`, `..`, empty, or has a
+/// control character; or the path leads into Snakemake's own directory.
 pub fn path_parts(path: &str) -> Result<Vec<&str>> {
     if path.len() > MAX_PATH_BYTES {
         return Err(format!("a path has {MAX_PATH_BYTES} bytes at most"));
@@ -94,10 +95,10 @@ pub fn path_parts(path: &str) -> Result<Vec<&str>> {
     }
 }
 
-/// Checks a target or value that becomes a word of Snakemake's command line.
+/// Checks a target or value that becomes an argument of Snakemake.
 ///
 /// # Errors
-/// A message: too long, begins with `-`, or has a control character.
+/// A message: the word is empty, too long, begins with `-`, or has a control character.
 pub fn check_word(word: &str) -> Result<()> {
     match word.len() {
         1..=MAX_VALUE_BYTES if !word.starts_with('-') && !word.chars().any(char::is_control) => {

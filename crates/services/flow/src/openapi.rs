@@ -1,23 +1,23 @@
-//! The interface's OpenAPI document, made of the table of routes.
+//! Generates the interface's OpenAPI document from the table of routes.
 
 use crate::token::Scope;
 use serde_json::{Map, Value, json};
 
-/// An operation of the interface at a path.
+/// An operation of the interface: a method and a path.
 pub struct Operation {
     pub method: &'static str,
-    /// Parts in braces are parameters; `{path...}` takes all that is left.
+    /// Components in braces are parameters; `{path...}` stands for all further components.
     pub path: &'static str,
-    /// The right that a token needs; None: no token is needed.
+    /// The scope that a token needs. None: the operation needs no token.
     pub scope: Option<Scope>,
     pub about: &'static str,
-    /// The body: a schema's name, or `bytes`.
+    /// The request's body: a schema's name, or `bytes`.
     pub takes: Option<&'static str>,
-    /// The status of success, and the schema of its body.
+    /// The status of a successful reply, and the schema of its body.
     pub gives: (u16, Option<&'static str>),
 }
 
-/// The document of these operations.
+/// Returns the OpenAPI document of these operations.
 pub fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> Value {
     let mut paths = Map::new();
     for route in operations {
@@ -84,7 +84,7 @@ pub fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> Value {
     })
 }
 
-/// `workflows_files` of `/api/v1/workflows/{workflow}/files`.
+/// Returns `workflows_files` for `/api/v1/workflows/{workflow}/files`.
 fn words(path: &str) -> String {
     let parts = path.trim_start_matches("/api/v1/").split('/');
     let parts: Vec<String> = parts

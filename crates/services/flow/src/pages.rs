@@ -1,8 +1,8 @@
-//! The web page: three files that are part of the program.
+//! The web page: files that are compiled into the program.
 
 use crate::http::{Body, Reply};
 
-/// The file at a path of the service, if it is one of the page's.
+/// Returns the file at a path, if it is part of the web page.
 pub fn find(path: &[String]) -> Option<Reply> {
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     let (kind, text) = match parts[..] {
@@ -15,7 +15,7 @@ pub fn find(path: &[String]) -> Option<Reply> {
             "text/javascript; charset=utf-8",
             include_str!("../page/flow.js"),
         ),
-        // Browsers request it, and there is none.
+        // Browsers request this icon. It is empty.
         ["favicon.ico"] => ("image/x-icon", ""),
         _ => return None,
     };

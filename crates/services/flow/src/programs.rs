@@ -1,4 +1,4 @@
-//! Short programs: their output, within limits of time and size.
+//! Running short programs, with limits on time and on the size of their output.
 
 use crate::Result;
 use std::io::Read;
@@ -6,16 +6,16 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest time of a short program, such as `squeue` or `forebay campaign`.
+/// Maximum run time of a short program, such as `squeue` or `forebay campaign`.
 pub const SHORT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum output that is read. Bytes.
+/// Maximum size of output that is read. Bytes.
 const MAX_OUTPUT_BYTES: u64 = 4 << 20;
 
-/// Runs a program: its standard output.
+/// Runs a program, and returns its standard output. Blocks.
 ///
 /// # Errors
-/// The program can't be started, takes too long, or fails: then its own message.
+/// The program can't be started or takes too long; or it fails, which returns its own message.
 pub fn output(command: &mut Command) -> Result<String> {
     let shown = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null());
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(sh("echo a; echo b >&2"), Ok("a\n".into()));
         assert_eq!(sh("echo 'forebay: bad' >&2; exit 1"), Err("bad".into()));
         assert!(sh("exit 3").unwrap_err().contains("exit status: 3"));
-        // More than a pipe holds, and than is read.
+        // More output than a pipe holds, and than the limit.
         let many = sh("head -c 6000000 /dev/zero | tr '\\0' x").unwrap();
         assert_eq!(many.len() as u64, MAX_OUTPUT_BYTES);
         assert!(output(&mut Command::new("/no/such")).is_err());

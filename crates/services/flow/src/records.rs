@@ -1,4 +1,4 @@
-//! The service's state: workflows and their runs, in memory and on disk.
+//! The service's records: workflows and their runs, in memory and on disk.
 
 use crate::names::check_name;
 use crate::{Result, disk, now};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub const FORMAT: u32 = 1;
-/// Maximum number of runs that a workflow keeps.
+/// Maximum number of runs that a workflow's record has.
 pub const MAX_RUNS: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,14 +16,14 @@ pub struct Workflow {
     pub format: u32,
     pub name: String,
     pub owner: String,
-    /// Seconds since 1970, here and below.
+    /// Times here and below are in seconds since 1970.
     pub created: u64,
     pub state: Stage,
     pub executor: Executor,
     /// Rules whose jobs wait for an approval.
     pub approve: Vec<String>,
     pub campaign: Option<OfCampaign>,
-    /// Uploaded files and their sizes. Bytes.
+    /// Uploaded files, and their sizes in bytes.
     pub uploads: BTreeMap<String, u64>,
     pub runs: Vec<Run>,
 }
@@ -43,7 +43,7 @@ pub enum Stage {
 pub enum Executor {
     /// Jobs run on the service's host.
     Local,
-    /// Jobs are Slurm's.
+    /// Jobs run in Slurm.
     Slurm,
 }
 
@@ -51,45 +51,45 @@ pub enum Executor {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfCampaign {
     pub name: String,
-    /// Where its data are; empty while it is being made.
+    /// The path of the campaign's data. Empty while the campaign is being made.
     pub place: String,
-    /// Whether it was made for the workflow, and ends with it.
+    /// Whether the campaign was made for the workflow, and is deleted with it.
     pub is_own: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     pub number: u32,
-    /// Random: names the run's jobs in Slurm.
+    /// A random id, which is part of the names of the run's jobs in Slurm.
     pub id: String,
     pub state: State,
     pub begun: u64,
     pub ended: Option<u64>,
-    /// The key of the request that has started it.
+    /// The key of the request that started the run: a repeated request starts no second run.
     pub key: Option<String>,
     pub parameters: Parameters,
     pub approvals: Vec<Approval>,
-    /// The rules that the latest attempt leaves out.
+    /// The rules that the latest attempt omits, because they aren't approved.
     pub omitted: Vec<String>,
-    /// How often Snakemake was started, and how often it was lost.
+    /// Number of attempts, and of those that ended without an exit code.
     pub attempt: u32,
     pub lost: u32,
-    /// When the latest attempt was started.
+    /// Start time of the latest attempt.
     pub attempted: u64,
-    /// When the run was asked to end.
+    /// Time of the request to cancel the run.
     pub cancelled: Option<u64>,
     pub exit: Option<i32>,
-    /// The last event, for people.
+    /// The last event, as a message to users.
     pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// The run is to be started.
+    /// The run's next attempt is still to be started.
     Queued,
     Running,
-    /// All that needs no approval is done.
+    /// All jobs that need no further approval are done.
     Waiting,
     Succeeded,
     Failed,
@@ -107,15 +107,15 @@ pub struct Approval {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Jobs at once, or cores of the local executor.
+    /// Maximum number of jobs at the same time; for the local executor, number of cores.
     pub jobs: Option<u32>,
-    /// Default resources of jobs: `mem_mb`, `runtime`, `slurm_partition`, ...
+    /// Default resources of a job: `mem_mb`, `runtime`, `slurm_partition`, ...
     pub resources: BTreeMap<String, String>,
-    /// Values for the Snakefile's `config`.
+    /// Values in the Snakefile's `config`.
     pub config: BTreeMap<String, String>,
-    /// Rules or files that are wanted, instead of the first rule.
+    /// Rules or files to make, instead of the first rule.
     pub targets: Vec<String>,
-    /// Go on with independent jobs after one has failed.
+    /// Whether independent jobs continue after a job has failed.
     pub keep_going: bool,
 }
 
@@ -126,7 +126,7 @@ impl State {
 }
 
 impl Workflow {
-    /// The rules that a run may not yet begin.
+    /// Returns the rules that need an approval and that the run doesn't have it for.
     pub fn unapproved(&self, run: &Run) -> Vec<String> {
         let is_approved = |rule: &&String| run.approvals.iter().any(|a| a.rule == **rule);
         let left = self.approve.iter().filter(|rule| !is_approved(rule));
@@ -155,14 +155,14 @@ impl Run {
     }
 }
 
-/// All workflows, by owner and name. Changes are on stable storage before a call returns.
+/// All workflows, by owner and name. Changes are on stable storage when a call returns.
 pub struct Records {
     dir: PathBuf,
     all: BTreeMap<(String, String), Workflow>,
 }
 
 impl Records {
-    /// Reads all records below a state directory. Damaged ones are reported, and not changed.
+    /// Reads all records below a state directory. Damaged ones are reported and left unchanged.
     ///
     /// # Errors
     /// The directory can't be read.
@@ -213,10 +213,10 @@ impl Records {
         self.dir.join(owner).join(format!("{name}.json"))
     }
 
-    /// Adds a workflow. Fails if its record exists, even unreadable.
+    /// Adds a workflow. Fails if its record exists, even one that can't be read.
     ///
     /// # Errors
-    /// If the record exists, or can't be written.
+    /// The record exists, or can't be written.
     pub fn add(&mut self, workflow: Workflow) -> Result<()> {
         check_name(&workflow.name)?;
         disk::make_dir(&self.dir.join(&workflow.owner), 0o700)?;
@@ -230,10 +230,11 @@ impl Records {
         Ok(())
     }
 
-    /// Changes a workflow, if it exists. Returns the result of the change.
+    /// Calls `change` on a workflow and saves it. Returns the result of `change`; None if the
+    /// workflow doesn't exist.
     ///
     /// # Errors
-    /// The record can't be written: then nothing has changed.
+    /// The record can't be written. The workflow is unchanged.
     pub fn change<T>(
         &mut self,
         owner: &str,

@@ -1,14 +1,14 @@
 //! The campaigns that the rules of a Snakefile request: `resources: campaign="100TB,scratch,2d"`.
 //!
-//! Only texts that stand in the file itself are found. A Snakefile is a program: values that it
-//! computes are known to Snakemake only, as are those of included files.
+//! Only texts that are literally in the file are found. A Snakefile is a program, so values that it
+//! computes, and those of included files, are known only to Snakemake.
 
 use std::collections::BTreeSet;
 
-/// Distinct texts of `campaign` in the `resources` of rules, in alphabetical order.
+/// Returns the distinct texts of `campaign` in the `resources` of rules, sorted.
 pub fn campaigns(snakefile: &str) -> Vec<String> {
     let mut found = BTreeSet::new();
-    // Indentation of the `resources:` whose values are being read.
+    // Indentation of the `resources:` section that contains the current line.
     let mut inside: Option<usize> = None;
     for line in snakefile.lines() {
         let text = line.trim_start();
@@ -32,7 +32,7 @@ pub fn campaigns(snakefile: &str) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// The text of a `campaign` in a line of resources.
+/// Returns the text of `campaign` in a line of resources.
 fn campaign(line: &str) -> Option<String> {
     let mut from = 0;
     loop {

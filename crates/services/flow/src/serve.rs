@@ -1,4 +1,4 @@
-//! `forebay flow serve`: the service until it gets SIGTERM or SIGINT.
+//! `forebay flow serve`: runs the service until SIGTERM or SIGINT.
 
 use crate::config::Config;
 use crate::engine::Engine;
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How a service is reached.
+/// The address on which a service is reached.
 #[derive(Debug)]
 pub struct Listen {
     pub at: SocketAddr,
-    /// Certificates and key.
+    /// Files with the TLS certificates and the key.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
 
-/// Serves for ever, unless it can't begin. `ready` is called with the address once requests are
-/// answered.
+/// Runs the service. Returns only if it can't begin. Calls `ready` with the address once requests
+/// are accepted.
 ///
 /// # Errors
-/// If the state directory is another service's; if the address isn't available, or needs TLS.
+/// Another service uses the state directory; the address isn't available, or needs TLS.
 pub fn serve(
     state: &Path,
     config: Config,
@@ -54,7 +54,8 @@ pub fn serve(
     let handle = move |head: &Head, body: &mut Incoming<'_>| -> Reply {
         let began = Instant::now();
         let (reply, user) = api::answer(&service, head, body);
-        // Logging the reads of pages and states would hide the changes.
+        // Successful GET requests aren't logged: so many reads of pages and states would hide the
+        // changes.
         if head.method != "GET" || reply.status >= 400 {
             let time = began.elapsed().as_millis();
             let (peer, method, target) = (head.peer, &head.method, &head.target);

@@ -1,7 +1,8 @@
-//! The service's operations for users: workflows, files, runs. Requests and the engine call them.
+//! The service's operations on workflows, files and runs. The interface's requests and the engine
+//! call them.
 //!
-//! Locks: `records` is held for a change of a record and its write, and while nothing else is
-//! waited for. Programs and users' files are used without it.
+//! Locking: `records` is locked only while a record is changed and written. Nothing else blocks
+//! under this lock, and programs and users' files are never used under it.
 
 use crate::account::{self, Account};
 use crate::area::{self, Area};
@@ -22,16 +23,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The plug-in of Snakemake that tells of jobs.
+/// The plug-in by which Snakemake reports jobs.
 const PLUGIN: &str = include_str!("../page/plugin.py");
-/// How long facts about a user or a campaign's usage are valid.
+/// Time for which data about a user, or about a campaign's usage, aren't read again.
 const FRESH: Duration = Duration::from_secs(15);
-/// Maximum number of parameters of a kind, and rules that need approvals.
+/// Maximum number of parameters of one kind, and of rules that need approvals.
 const MAX_VALUES: usize = 100;
-/// Longest key of a request. Bytes.
+/// Maximum length of a request's key. Bytes.
 const MAX_REQUEST_KEY_BYTES: usize = 100;
 
-/// Why a request isn't done: a status of HTTP, and a message.
+/// The reason why a request isn't carried out: an HTTP status and a message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Error {
     pub status: u16,
@@ -46,7 +47,7 @@ impl Error {
         }
     }
 
-    /// Another connection has got the place of this one.
+    /// Returns the error for a connection that has lost its place to another one.
     pub fn shed() -> Error {
         Error::new(
             503,
@@ -59,7 +60,7 @@ impl Error {
     }
 }
 
-/// Something in the service's own files failed: the request isn't to blame.
+/// A message about the service's own files is an internal error (500).
 impl From<String> for Error {
     fn from(message: String) -> Error {
         Error::new(500, message)
@@ -96,7 +97,7 @@ impl From<area::Error> for Error {
 
 pub type Done<T> = std::result::Result<T, Error>;
 
-/// A user's request for a workflow.
+/// The body of the request that makes a workflow.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewWorkflow {
@@ -112,7 +113,7 @@ fn local() -> Executor {
     Executor::Local
 }
 
-/// An existing campaign, or one to be made if there is a `spec`.
+/// An existing campaign. If there is a `spec`, a campaign to be made.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewCampaign {
@@ -120,11 +121,11 @@ pub struct NewCampaign {
     pub spec: Option<String>,
 }
 
-/// A run, by owner, workflow and number.
+/// Identifies a run: owner, workflow, number.
 pub type Which = (String, String, u32);
-/// Facts about users and campaigns, each with the time of its look-up.
+/// Data about users or campaigns, each with the time when it was read.
 type Known<K, V> = HashMap<K, (V, Instant)>;
-/// A campaign, by owner and name: as the interface shows it.
+/// Campaigns in the interface's format, by owner and name. None: the campaign can't be shown.
 type Shown = Known<(String, String), Option<Value>>;
 
 pub struct Service {
@@ -139,12 +140,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// The service of a state directory, which is made if it doesn't exist.
+    /// Opens a service's state directory, which is made if it doesn't exist.
     ///
     /// # Errors
-    /// If another service has it; if it can't be read or made.
+    /// Another service uses it; it can't be read or made.
     pub fn open(state: &Path, config: Config, tell: fn(&str)) -> Result<Service> {
-        // Users reach their own areas below.
+        // Under root, users must be able to reach their areas below it.
         let seen = if account::is_root() { 0o711 } else { 0o700 };
         disk::make_dir(state, seen)?;
         let state =
@@ -177,10 +178,10 @@ impl Service {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The account of a user whom this service serves.
+    /// Returns the account of a user, if this service serves that user.
     ///
     /// # Errors
-    /// 403: the user isn't served; there is none.
+    /// 403: the user doesn't exist, or isn't served.
     pub fn account(&self, user: &str) -> Done<Account> {
         if !account::is_root() {
             return if user == self.own.name {
@@ -215,7 +216,7 @@ impl Service {
         self.state.join("areas").join(owner).join(name)
     }
 
-    /// Where a workflow works.
+    /// Returns the directory in which a workflow works.
     pub fn work(&self, w: &Workflow) -> PathBuf {
         match &w.campaign {
             Some(campaign) => campaign.place.clone().into(),
@@ -231,10 +232,10 @@ impl Service {
         }
     }
 
-    /// A workflow of this owner.
+    /// Returns a workflow of this owner.
     ///
     /// # Errors
-    /// 404
+    /// 404: the workflow doesn't exist.
     pub fn workflow(&self, owner: &str, name: &str) -> Done<Workflow> {
         let records = self.records();
         records.get(owner, name).cloned().ok_or_else(Error::absent)
@@ -257,7 +258,8 @@ impl Service {
     /// Makes a workflow with its directory and campaign.
     ///
     /// # Errors
-    /// 400: the name is invalid. 409: the name exists, or the campaign isn't available. 507.
+    /// 400: the name is invalid. 409: the name exists, or the campaign isn't available. 507: the
+    /// user has too many workflows.
     pub fn create(&self, owner: &str, new: NewWorkflow) -> Done<Workflow> {
         let bad = |why| Error::new(400, why);
         check_name(&new.name).map_err(bad)?;
@@ -325,14 +327,15 @@ impl Service {
                 self.workflow(owner, &new.name)
             }
             Err(refusal) => {
-                // A campaign that couldn't be made isn't this workflow's to remove.
+                // If the campaign couldn't be made, one of that name isn't this workflow's, so it
+                // isn't removed.
                 self.unmake(&account, &workflow, false)?;
                 Err(refusal)
             }
         }
     }
 
-    /// Makes directory and campaign: the campaign's place.
+    /// Makes the workflow's directory and campaign. Returns the campaign's place.
     fn make(&self, account: &Account, w: &Workflow, spec: Option<&str>) -> Done<Option<String>> {
         let areas = self.state.join("areas").join(&account.name);
         disk::make_dir(&areas, 0o700)?;
@@ -370,11 +373,11 @@ impl Service {
         }
     }
 
-    /// Removes everything of a workflow, also its record. `with_campaign`: also a campaign of its
-    /// own.
+    /// Removes a workflow with its files and its record. `with_campaign`: also the campaign, if it
+    /// was made for the workflow.
     ///
     /// # Errors
-    /// Something can't be removed: the record stays.
+    /// Something can't be removed. The record stays.
     pub fn unmake(&self, account: &Account, w: &Workflow, with_campaign: bool) -> Result<()> {
         if let Some(campaign) = &w.campaign
             && campaign.is_own
@@ -407,7 +410,7 @@ impl Service {
             Err(why) if why.contains("there is no campaign") => return Ok(()),
             Err(why) => return Err(why),
         };
-        // An older one of this name is why none could be made.
+        // A campaign that is older than the workflow wasn't made for it.
         if shown["created"].as_u64().unwrap_or(0) < w.created {
             return Ok(());
         }
@@ -415,10 +418,10 @@ impl Service {
         launch::forebay(account, &self.config, &words).map(|_| ())
     }
 
-    /// Marks a workflow to be deleted by the engine.
+    /// Marks a workflow as to be deleted by the engine.
     ///
     /// # Errors
-    /// 404. 409: a run isn't over.
+    /// 404: the workflow doesn't exist. 409: a run isn't over.
     pub fn delete(&self, owner: &str, name: &str) -> Done<()> {
         let w = self.workflow(owner, name)?;
         self.change(&w, |w| match (w.state, w.is_active()) {
@@ -434,7 +437,7 @@ impl Service {
     /// Receives a file of `size` bytes.
     ///
     /// # Errors
-    /// 400: a bad path, or bytes are missing. 413, 507: too much. 409: it is a directory.
+    /// 400: a bad path, or bytes are missing. 413, 507: too much. 409: the path is a directory.
     pub fn upload(
         &self,
         owner: &str,
@@ -447,7 +450,8 @@ impl Service {
         self.may_upload(&w, path, size)?;
         let account = self.account(owner)?;
         let limits = self.config.limits;
-        // The room is taken before the bytes come, so that uploads at once don't exceed it.
+        // The size is recorded before the bytes arrive, so that concurrent uploads don't exceed the
+        // limit.
         let before = {
             let mut records = self.records();
             let used: u64 = records.of(owner).flat_map(|w| w.uploads.values()).sum();
@@ -487,10 +491,10 @@ impl Service {
         done
     }
 
-    /// Whether an upload would be refused before its bytes come.
+    /// Checks, before an upload's bytes arrive, that it wouldn't be refused.
     ///
     /// # Errors
-    /// As of [`Service::upload`].
+    /// Those of [`Service::upload`].
     pub fn may_upload(&self, w: &Workflow, path: &str, size: u64) -> Done<()> {
         path_parts(path).map_err(|why| Error::new(400, why))?;
         let most = self.config.limits.upload;
@@ -509,10 +513,10 @@ impl Service {
         Ok(())
     }
 
-    /// Calls a function with the directory of a workflow, as its user.
+    /// Calls a function with the directory of a workflow. The thread acts as the workflow's owner.
     ///
     /// # Errors
-    /// As the function does; 409: there is no directory now.
+    /// Errors of the function. 409: the workflow has no directory now.
     pub fn with_area<T>(
         &self,
         owner: &str,
@@ -534,7 +538,7 @@ impl Service {
     /// Removes a file of a workflow.
     ///
     /// # Errors
-    /// 404, 409
+    /// 404: no such file. 409: it isn't a file.
     pub fn remove_file(&self, owner: &str, name: &str, path: &str) -> Done<()> {
         self.with_area(owner, name, |area| area.remove(path))?;
         let w = self.workflow(owner, name)?;
@@ -543,7 +547,8 @@ impl Service {
         })
     }
 
-    /// Starts a run, unless one with the same key was started: the run, and whether it is new.
+    /// Starts a run, unless a request with the same key has started one. Returns the run, and
+    /// whether it is new.
     ///
     /// # Errors
     /// 400, 404. 409: there is no Snakefile, or a run isn't over. 429: too many runs.
@@ -644,7 +649,8 @@ impl Service {
         changed.ok_or_else(Error::absent)?
     }
 
-    /// Records where a workflow's campaign is now: it may have been moved to another tier.
+    /// Records the current place of a workflow's campaign, which may have been moved to another
+    /// tier.
     fn find_campaign(&self, account: &Account, w: &Workflow) -> Done<()> {
         let Some(campaign) = &w.campaign else {
             return Ok(());
@@ -681,7 +687,8 @@ impl Service {
         changed.ok_or_else(Error::absent)?
     }
 
-    /// Approves a step: its run may begin the rule's jobs. Done twice, it is done once.
+    /// Approves a rule, so that the run may begin the rule's jobs. Repeating the request has no
+    /// further effect.
     ///
     /// # Errors
     /// 404. 409: the run has ended, or the rule needs no approval.
@@ -729,7 +736,8 @@ impl Service {
         })
     }
 
-    /// A workflow's campaign: place, quota, usage, end. None: the workflow has none.
+    /// Returns a workflow's campaign in the interface's format: place, quota, usage, end. None: the
+    /// workflow has none.
     pub fn campaign(&self, w: &Workflow) -> Option<Value> {
         let campaign = w.campaign.as_ref()?;
         let key = (w.owner.clone(), campaign.name.clone());
@@ -743,7 +751,8 @@ impl Service {
         shown
     }
 
-    /// Counts a campaign's usage, if wanted, and shows it.
+    /// Returns a workflow's campaign in the interface's format. If `is_new`, its usage is counted
+    /// again.
     pub fn count(&self, w: &Workflow, is_new: bool) -> Option<Value> {
         let campaign = w.campaign.as_ref()?;
         let account = self.account(&w.owner).ok()?;
@@ -778,11 +787,11 @@ impl Service {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a file of a run's directory from an offset, as the run's user: at most `most` bytes,
-    /// and the file's size. A missing file is empty.
+    /// Reads a file of a run's directory, as the run's user, from an offset, up to `most` bytes.
+    /// Also returns the file's size. A missing file counts as empty.
     ///
     /// # Errors
-    /// The file system fails.
+    /// Errors of the file system.
     pub fn run_file(
         &self,
         w: &Workflow,
@@ -809,7 +818,7 @@ impl Service {
     }
 }
 
-/// Checks what becomes part of Snakemake's command line.
+/// Checks the parameters that become arguments of Snakemake.
 fn check(p: &Parameters) -> Result<()> {
     if p.resources.len() > MAX_VALUES || p.config.len() > MAX_VALUES {
         return Err(format!(

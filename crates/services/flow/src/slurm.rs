@@ -1,23 +1,24 @@
-//! Slurm's jobs of a run. The executor plug-in names them `fb-ID_UUID`, with the run's own ID.
+//! The jobs of a run in Slurm. Their names are `fb-ID_UUID`, given by the executor plug-in; ID is
+//! the run's.
 
 use crate::{Result, programs};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long jobs may take to go once they are cancelled.
+/// Maximum time until cancelled jobs have gone.
 const GOING: Duration = Duration::from_secs(90);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The prefix of the names of a run's jobs.
+/// Returns the prefix of the names of a run's jobs.
 pub fn prefix(run: &str) -> String {
     format!("fb-{run}")
 }
 
-/// Cancels the rest of a run's jobs, and waits until none is left. `command` makes commands that
-/// run as the run's user.
+/// Cancels a run's remaining jobs, and waits until none is left. `command` returns a command that
+/// runs as the run's user.
 ///
 /// # Errors
-/// If Slurm can't be asked, or jobs don't end.
+/// Slurm doesn't answer, or jobs don't end in time.
 pub fn clear(run: &str, command: &dyn Fn(&str) -> Command) -> Result<()> {
     let until = Instant::now() + GOING;
     let mut cancelled = Vec::new();
@@ -43,7 +44,7 @@ fn jobs(run: &str, command: &dyn Fn(&str) -> Command) -> Result<Vec<String>> {
     Ok(named(&text, &prefix(run)))
 }
 
-/// The ids of jobs with names of this prefix, in squeue's output.
+/// Returns the ids of the jobs whose names have this prefix, from squeue's output.
 fn named(text: &str, prefix: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.trim().split_once(' '));
     lines

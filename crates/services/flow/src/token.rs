@@ -1,5 +1,5 @@
-//! Tokens: `fbf_ID_SECRET`. Only the SHA-256 of a token is kept, in a file of the state directory
-//! that is read at each request, so that a token which is revoked is refused at once.
+//! Tokens: `fbf_ID_SECRET`. Only a token's SHA-256 is stored, in a file of the state directory. The
+//! file is read for each request, so that a revoked token is refused at once.
 
 use crate::names::check_user;
 use crate::{Result, disk, now};
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "fbf_";
-/// Bytes of an id and of a secret.
+/// Lengths of an id and of a secret. Bytes, before encoding.
 const ID: usize = 8;
 const SECRET: usize = 32;
-/// Longest text that can be a token. Bytes.
+/// Maximum length of a token's text. Bytes.
 const MAX_TOKEN_BYTES: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// May see workflows, files, runs, logs.
+    /// Permits reading workflows, files, runs and logs.
     Read,
-    /// Makes and deletes workflows, uploads and deletes files.
+    /// Permits making and deleting workflows, uploading and deleting files.
     Write,
-    /// Starts and cancels runs.
+    /// Permits starting and cancelling runs.
     Start,
-    /// Approves steps.
+    /// Permits approving rules.
     Approve,
 }
 
@@ -41,10 +41,10 @@ impl Scope {
         }
     }
 
-    /// Reads `read,write`.
+    /// Parses a list of scopes: `read,write`.
     ///
     /// # Errors
-    /// A word that is no scope.
+    /// A message: a word isn't a scope.
     pub fn parse_list(text: &str) -> Result<Vec<Scope>> {
         let mut all = Vec::new();
         for word in text.split(',').map(str::trim) {
@@ -64,18 +64,18 @@ pub struct Token {
     pub id: String,
     pub user: String,
     pub scopes: Vec<Scope>,
-    /// Seconds since 1970.
+    /// Times in seconds since 1970.
     pub created: u64,
     pub expires: u64,
-    /// SHA-256 of the whole token, in hexadecimal digits.
+    /// SHA-256 of the token's whole text, in hexadecimal digits.
     pub hash: String,
 }
 
-/// Makes a token that is valid for this many seconds. Returns its text, which isn't stored
+/// Makes a token that is valid for this many seconds. Returns it with its text, which isn't stored
 /// anywhere.
 ///
 /// # Errors
-/// The user's name can't be one; it can't be written.
+/// The user's name is invalid; the token's file can't be written.
 pub fn make(state: &Path, user: &str, scopes: &[Scope], seconds: u64) -> Result<(Token, String)> {
     check_user(user)?;
     let dir = state.join("tokens");
@@ -94,7 +94,7 @@ pub fn make(state: &Path, user: &str, scopes: &[Scope], seconds: u64) -> Result<
     Ok((token, text))
 }
 
-/// All tokens, also those that have expired.
+/// Returns all tokens, including those that have expired.
 ///
 /// # Errors
 /// The directory or a token can't be read.
@@ -113,7 +113,7 @@ pub fn list(state: &Path) -> Result<Vec<Token>> {
 /// Revokes a token.
 ///
 /// # Errors
-/// There is none with this id.
+/// No token has this id.
 pub fn revoke(state: &Path, id: &str) -> Result<()> {
     let known = list(state)?.into_iter().any(|t| t.id == id);
     if known {
@@ -125,7 +125,7 @@ pub fn revoke(state: &Path, id: &str) -> Result<()> {
     }
 }
 
-/// The token with this text, if it is valid now. None also if its file can't be read.
+/// Returns the token with this text. None: it isn't valid now, or its file can't be read.
 pub fn check(state: &Path, text: &str) -> Option<Token> {
     let id = id_of(text)?;
     let token: Token = disk::load(&path(state, id)).ok()??;
@@ -133,7 +133,7 @@ pub fn check(state: &Path, text: &str) -> Option<Token> {
     (is_same && token.id == id && now() < token.expires).then_some(token)
 }
 
-/// The id in a token's text.
+/// Returns the id in a token's text.
 fn id_of(text: &str) -> Option<&str> {
     if text.len() > MAX_TOKEN_BYTES {
         return None;
@@ -151,16 +151,16 @@ fn hash(text: &str) -> String {
     hex(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref())
 }
 
-/// Whether both are the same; the time it takes depends on the lengths only.
+/// Whether both are equal. The time of the comparison depends only on the lengths.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let differs = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
     a.len() == b.len() && std::hint::black_box(differs) == 0
 }
 
-/// Random bytes of the system.
+/// Returns random bytes from the system.
 ///
 /// # Errors
-/// There are none.
+/// The system returns none.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);

@@ -15,7 +15,7 @@ pub enum Everyone {
     /// One directory for each user: the parent of the users' directories, and the path below each
     /// of them.
     Directories(PathBuf, PathBuf),
-    /// [`IN_HOME`] of each.
+    /// [`IN_HOME`] of each user.
     Homes,
     /// One directory, of one user.
     One(PathBuf),
