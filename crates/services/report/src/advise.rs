@@ -1,10 +1,10 @@
-//! The advisor: which rules and settings a run suggests, and what each would save and forbid.
+//! The advisor: the rules and settings that a run suggests, with what each would save and forbid.
 //!
-//! A control is proposed for a pattern only if no file of the run that matches it was used in a way
-//! that the control would have refused or changed, as far as events show. The saving of a proposal
-//! is an estimate with its reasoning, in time summed over processes. A control that fits but gains
-//! nothing that the run shows isn't proposed; it is listed apart. A run is one sample: another one
-//! may do what this one didn't, so rules are tried with `on_violation = "report"` first.
+//! A control is proposed for a pattern only if, as far as events show, the control would not have
+//! refused or changed any use of a matching file in the run. A proposal's saving is an estimate
+//! with its reasoning, in time summed over processes. A control that fits, but for which the run
+//! shows no gain, is listed separately and isn't proposed. A run is one sample, and another run may
+//! use files differently. So rules should be tried with `on_violation = "report"` first.
 
 use crate::run::{Group, Run, Source, Verdict};
 use crate::text;
@@ -13,38 +13,39 @@ use forebay_controls::{Pattern, Rules};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Limit on proposals.
+/// Maximum number of proposals.
 pub const MAX_PROPOSALS: usize = 60;
-/// Limit on notes.
+/// Maximum number of notes.
 const MAX_NOTES: usize = 20;
-/// A weaker consistency sends writes together up to this size, and reads ahead as much. Bytes.
+/// Maximum number of bytes that a weaker consistency collects before writing, or reads ahead.
 const BUFFERED_BYTES: f64 = (512u64 << 10) as f64;
-/// From this size on, a file of several nodes is worth being striped. Bytes.
+/// Minimum size at which striping is proposed for a file of several nodes. Bytes.
 const WORTH_STRIPING: u64 = 64 << 20;
-/// The cost that keeping a copy of the bytes adds to a request for them, in requests. Measured with
+/// Additional cost of a request if the node keeps a copy of the bytes. In requests. Measured with
 /// the kernel `samples` on two cores: 70 to 100 µs of 230 to 260.
 const KEEPING: f64 = 0.4;
-/// Share of a group's files that must show a control's pattern.
+/// Minimum share of a group's files that must show a control's pattern.
 const MIN_GROUP_SHARE: f64 = 0.9;
-/// Number of files from which the extra step of an immutable file's last close counts.
+/// Number of files from which the additional step in the last close of immutable files matters.
 const MANY_FILES: u64 = 1000;
-/// From this share of a medium in use on, it counts as full.
+/// Share of use from which a medium counts as full.
 const NEARLY_FULL: f64 = 0.8;
 
-/// Estimated saving of a proposal.
+/// The estimated saving of a proposal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
-    /// Estimated time, summed over processes. Seconds. None: no time, or it isn't known.
+    /// Estimated time, summed over processes. Seconds. None: no time is saved, or the time isn't
+    /// known.
     pub seconds: Option<f64>,
-    /// How the estimate was made, or what else is won.
+    /// The method of the estimate, or another gain.
     pub reasoning: String,
-    /// Whether room is won, in memory or in the pool.
+    /// Whether the proposal saves room, in memory or in the pool.
     #[serde(default)]
     pub is_room: bool,
 }
 
 impl Saving {
-    /// Whether the run shows that something is won.
+    /// Whether the run shows that the proposal saves anything.
     fn is_shown(&self) -> bool {
         self.is_room || self.seconds.is_some_and(|s| s > 0.0)
     }
@@ -59,39 +60,40 @@ pub struct Proposal {
     pub control: String,
     /// The setting's value.
     pub value: String,
-    /// Files of the run that match.
+    /// Number of matching files of the run.
     pub files: u64,
     /// The measured pattern that suggests it.
     pub why: String,
     /// Estimated saving.
     pub saves: Saving,
-    /// Operations that the proposal would forbid, or how it would change them.
+    /// The operations that the proposal would forbid, or the ways in which it would change them.
     pub forbids: String,
-    /// A rule to paste into a file of rules. None: it is no control.
+    /// A rule for a file of rules. None: the proposal isn't a control.
     pub toml: Option<String>,
-    /// A command: instead of a rule, or beside it, for files that exist already.
+    /// A command, instead of the rule, or in addition to it for files that exist.
     pub command: Option<String>,
 }
 
 /// The advisor's proposals for a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// Proposals, those that save most first.
+    /// Proposals. Those that save most come first.
     pub proposals: Vec<Proposal>,
-    /// Controls that nothing in the run contradicts, but from which it shows no gain.
+    /// Controls that nothing in the run contradicts, but for which it shows no gain.
     #[serde(default)]
     pub fitting: Vec<Proposal>,
-    /// Controls that the advisor didn't propose, and why.
+    /// Sentences about controls that weren't proposed, with the reasons.
     pub notes: Vec<String>,
 }
 
 impl Advice {
-    /// A file of rules with all proposals that are controls. With `report_first`, operations that
-    /// they would refuse are carried out, and listed by `forebay violations`.
+    /// Returns a file of rules with all proposals that are controls. With `report_first`,
+    /// operations that the rules would refuse are carried out, and `forebay violations` lists them.
     pub fn rules(&self, report_first: bool) -> String {
         let mut by_path: BTreeMap<(usize, &str), Vec<&Proposal>> = BTreeMap::new();
         for proposal in self.proposals.iter().filter(|p| p.toml.is_some()) {
-            // The last rule counts: those for names come after those for directories.
+            // The last matching rule has precedence, so rules for names come after those for
+            // directories.
             let order = usize::from(!proposal.path.ends_with("/**"));
             let rule = by_path.entry((order, &proposal.path)).or_default();
             rule.push(proposal);
@@ -122,9 +124,9 @@ impl Advice {
 struct Advisor<'a> {
     run: &'a Run,
     mount: &'a str,
-    /// Nodes of the pool; None: not known.
+    /// Number of nodes of the pool. None: not known.
     nodes: Option<usize>,
-    /// The mean time of a request to another node. Nanoseconds.
+    /// Mean time of a request to another node. Nanoseconds.
     request: Option<f64>,
     /// Whether events are missing.
     lossy: bool,
@@ -132,7 +134,7 @@ struct Advisor<'a> {
     advice: Advice,
 }
 
-/// Which media there are.
+/// The kinds of media that the pool has.
 #[derive(Clone, Copy)]
 struct Media {
     known: bool,
@@ -142,7 +144,7 @@ struct Media {
     full: bool,
 }
 
-/// Computes the proposals for a run.
+/// Computes the advice for a run.
 pub fn advise(run: &Run) -> Advice {
     let nodes = run.nodes.len().max(run.facts.nodes.len());
     let known = run.source == Source::Forebay && nodes > 0;
@@ -175,7 +177,8 @@ fn verdict<'a>(group: &'a Group, control: &str) -> Option<&'a Verdict> {
     group.verdicts.get(control)
 }
 
-/// Whether nothing contradicts the control, and this share of `of` files shows its pattern.
+/// Whether no file contradicts the control, and at least this share of `of` files shows its
+/// pattern.
 fn holds(group: &Group, control: &str, of: u64, share: f64) -> bool {
     verdict(group, control)
         .is_some_and(|v| v.against == 0 && v.supports > 0 && v.supports as f64 >= of as f64 * share)
@@ -188,7 +191,7 @@ fn seconds(nanoseconds: f64) -> f64 {
 impl Advisor<'_> {
     fn controls(&mut self) {
         let all = &self.run.groups;
-        // If several directories above each other hold the same files, the lowest one counts.
+        // If nested directories contain the same files, only the lowest is considered.
         let is_above = |a: &Group, b: &Group| {
             let dir = a.pattern.strip_suffix("**");
             let below = dir.is_some_and(|dir| b.pattern.starts_with(dir));
@@ -196,7 +199,7 @@ impl Advisor<'_> {
         };
         let lowest = |g: &&Group| !g.directory || !all.iter().any(|other| is_above(g, other));
         let mut groups: Vec<&Group> = all.iter().filter(lowest).collect();
-        // Directories before names, and those above before those below.
+        // Directories before names, and outer directories before inner ones.
         groups.sort_by_key(|g| (!g.directory, g.pattern.matches('/').count()));
         for group in groups {
             for control in self.choose(group) {
@@ -220,7 +223,7 @@ impl Advisor<'_> {
         }
     }
 
-    /// Whether a rule for a directory above declares the control already.
+    /// Whether a rule for a directory above the group declares the control already.
     fn is_covered(&self, group: &Group, name: &str) -> bool {
         let below = |pattern: &str| {
             Pattern::parse(pattern).is_ok_and(|pattern| {
@@ -237,7 +240,7 @@ impl Advisor<'_> {
             .any(|p| p.control == name && p.path.ends_with("/**") && below(&p.path))
     }
 
-    /// The controls for a group.
+    /// Returns the controls to propose for a group.
     fn choose(&mut self, group: &Group) -> Vec<&'static str> {
         let files = group.files;
         let most = |control: &str| holds(group, control, files, MIN_GROUP_SHARE);
@@ -289,7 +292,7 @@ impl Advisor<'_> {
         chosen
     }
 
-    /// Records why a control that some files suggest isn't proposed.
+    /// Records the reasons why controls that some files suggest aren't proposed.
     fn reject(&mut self, group: &Group, chosen: &[&str]) {
         for control in [control::IMMUTABLE, control::EXCLUSIVE, control::COMMIT] {
             let name = control.split('=').next().unwrap_or("");
@@ -318,10 +321,11 @@ impl Advisor<'_> {
         }
     }
 
-    /// A rule to paste.
+    /// Returns a rule for a file of rules.
     fn rule(&self, pattern: &str, control: &str, value: &str) -> Option<String> {
         let mount = self.mount.trim_end_matches('/');
-        // A path that begins as the mount prefix does would lose it.
+        // A path that begins like the mount prefix would lose that beginning, so the prefix is
+        // added.
         let path = match pattern.strip_prefix(mount) {
             Some(rest) if rest.starts_with('/') => format!("{mount}{pattern}"),
             _ => pattern.to_owned(),
@@ -368,7 +372,7 @@ impl Advisor<'_> {
         });
     }
 
-    /// Requests to other nodes that are saved, as time.
+    /// Converts a number of saved requests to other nodes to time.
     fn requests(&self, saved: f64, how: &str) -> Saving {
         let Some(mean) = self.request.filter(|_| saved >= 1.0) else {
             return Saving {
@@ -496,7 +500,7 @@ impl Advisor<'_> {
         }
     }
 
-    /// Large files that several nodes use at once.
+    /// Proposes striping for large files that several nodes use.
     fn striping(&mut self) {
         let remote = |g: &Group| {
             self.run.source == Source::Darshan || g.remote_reads + g.remote_writes >= 1.0
@@ -570,7 +574,7 @@ impl Advisor<'_> {
         }
     }
 
-    /// Media that are too small, or of the wrong kind.
+    /// Proposes other media if those of the run are too small, or of the wrong kind.
     fn media(&mut self) {
         if !self.media.full {
             return;
@@ -672,7 +676,7 @@ impl Advisor<'_> {
     }
 }
 
-/// "The file was", or "Each of 12 files was".
+/// Returns "The file was", or "Each of 12 files was".
 fn each(n: u64) -> String {
     match n {
         1 => "The file was".into(),
@@ -680,7 +684,7 @@ fn each(n: u64) -> String {
     }
 }
 
-/// The measured pattern.
+/// Describes the measured pattern that suggests a control.
 fn why(group: &Group, control: &str) -> String {
     let each = each(group.files);
     let written = text::bytes(group.writes.bytes as f64);
@@ -729,7 +733,7 @@ fn why(group: &Group, control: &str) -> String {
     }
 }
 
-/// Operations that a control forbids or changes, as a sentence.
+/// Returns a sentence about the operations that a control forbids or changes.
 fn forbids(control: &str) -> &'static str {
     match control {
         control::IMMUTABLE => {

@@ -1,26 +1,26 @@
-//! Aligns the clocks of nodes, from the recording itself.
+//! Aligning the clocks of nodes, from the recording itself.
 //!
-//! A request leaves one node (`LINK_SEND`), is carried out on another (`SERVE_ENTER` to
-//! `SERVE_EXIT`), and its reply comes back (`LINK_REPLY`). So the other node's clock can't be so
-//! far ahead that the carrying out ends after the reply, nor so far behind that it begins before
-//! the sending. All requests between two nodes together leave an interval; its middle is taken, and
-//! half its length is the error.
+//! A request leaves one node (`LINK_SEND`) and is carried out on another (`SERVE_ENTER` to
+//! `SERVE_EXIT`), whose reply comes back (`LINK_REPLY`). So the other node's clock can't be so far
+//! ahead that `SERVE_EXIT` is after the reply, nor so far behind that `SERVE_ENTER` is before the
+//! sending. All requests between two nodes bound the difference of their clocks to an interval. Its
+//! middle becomes the offset, and half its length is the maximum error.
 
 use crate::stream::Recording;
 use forebay_trace::Point;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How the clock of a node was moved.
+/// The change that was made to the times of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
     /// Offset that was added to the node's times. Nanoseconds.
     pub offset: i64,
-    /// Largest remaining error, to either side. Nanoseconds; None: unknown.
+    /// Maximum remaining error, in both directions. Nanoseconds. None: unknown.
     pub error: Option<u64>,
 }
 
-/// Moves the times of all nodes to the clock of the first one. `same` says whether two nodes have
-/// the same clock anyway (they are on one host).
+/// Moves the times of all nodes to the clock of the first one. `same`: whether two nodes have the
+/// same clock, because they are on one host.
 pub fn align(
     recording: &mut Recording,
     same: impl Fn(u16, u16) -> bool,
@@ -36,7 +36,7 @@ pub fn align(
     };
     done.insert(first, exact);
     let bounds = bounds(recording);
-    // Proceeds from aligned nodes to nodes that exchanged requests with them.
+    // Each step goes from aligned nodes to a node that has exchanged requests with one of them.
     while let Some((node, alignment)) = next(&nodes, &done, &bounds, &same) {
         done.insert(node, alignment);
     }
@@ -79,7 +79,7 @@ fn next(
     None
 }
 
-/// Bounds of the offset that makes the clock of node b agree with that of node a, by (a, b).
+/// Returns, by (a, b), the bounds of the offset that moves node b's times to node a's clock.
 /// Nanoseconds.
 fn bounds(recording: &Recording) -> HashMap<(u16, u16), (i64, i64)> {
     let mut bounds: HashMap<(u16, u16), (i64, i64)> = HashMap::new();
@@ -92,7 +92,7 @@ fn bounds(recording: &Recording) -> HashMap<(u16, u16), (i64, i64)> {
             *bound = (bound.0.max(low), bound.1.min(high));
         }
     };
-    // The n-th request of a kind within a program's request, on both sides.
+    // Identifies the n-th request of a kind within a program's request, on both nodes.
     type Key = (u64, u16, u16, u64);
     let mut sides: HashMap<(Key, u32), Vec<i64>> = HashMap::new();
     for event in &recording.events {

@@ -1,8 +1,8 @@
-//! Computes a [`Run`] from a recording, exact counters and facts.
+//! Computing a [`Run`] from a recording, exact counters and facts.
 //!
-//! One pass over the events in the order of their times. Per file it keeps what
-//! [`crate::usage`] needs, so memory grows with the number of files, of processes that use each,
-//! and of pieces that aren't neighbours.
+//! It makes one pass over the events in the order of time. For each file it keeps the data that
+//! [`crate::usage`] needs. So memory grows with the number of files, of processes that use each
+//! file, and of its separate ranges.
 
 use crate::groups::{self, Member};
 use crate::run::*;
@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Limit on the depth of directories made in a run. Deeper ones count as unknown.
+/// Maximum depth of directories made in the run. The path of a deeper one counts as unknown.
 const DEEPEST: usize = 256;
 
 /// A read or write that has begun.
@@ -56,18 +56,18 @@ struct Analysis<'a> {
     unnamed_directories: u64,
 }
 
-/// Whether the process carried out another process's request: a daemon, which has nothing open
-/// itself.
+/// Whether the event's process (a daemon) was carrying out a request of another process. A daemon
+/// has no file open itself.
 fn is_for_another(event: &Event) -> bool {
     let (_, process, _) = forebay_trace::parts(event.record.request);
     process != 0 && process != event.record.process
 }
 
-/// Paths of directories, also of those that were removed before the end.
+/// Paths of directories, including those that were removed before the end.
 struct Directories<'a> {
     /// Paths at the end of the recording.
     at_end: &'a BTreeMap<u64, String>,
-    /// Parent and name of each object made or renamed in the run.
+    /// Parent and name of each directory made in the run.
     made: HashMap<u64, (u64, Vec<u8>)>,
 }
 
@@ -89,7 +89,7 @@ impl Directories<'_> {
         }
     }
 
-    /// The path of a directory; None: it isn't known.
+    /// Returns the path of a directory. None: it isn't known.
     fn path(&self, id: u64) -> Option<String> {
         let (mut id, mut below) = (id, Vec::new());
         while let Some((parent, name)) = self.made.get(&id) {
@@ -109,9 +109,9 @@ impl Directories<'_> {
     }
 }
 
-/// The run that a recording, the difference of counters and facts show.
+/// Computes a run from a recording, counters and facts.
 ///
-/// `counted` is what each process has counted in the run: after it, less before it.
+/// `counted`: the counters of each process after the run, minus those from before.
 pub fn run(recording: &Recording, counted: &[Process], facts: Facts) -> Run {
     let times = || recording.events.iter().map(|e| e.record.time);
     let begin = facts.begin.or(times().next()).unwrap_or(0);
@@ -167,7 +167,7 @@ impl Analysis<'_> {
         (u128::from(since) * BINS as u128 / u128::from(self.length)) as usize
     }
 
-    /// Spreads bytes over the bins of a time.
+    /// Distributes bytes evenly over the bins between two times.
     fn spread(&mut self, worker: u32, write: bool, from: u64, to: u64, bytes: u64) {
         let (first, last) = (self.bin(from), self.bin(to).max(self.bin(from)));
         let series = &mut self.workers[worker as usize].series;
@@ -204,7 +204,7 @@ impl Analysis<'_> {
             let worker = self.worker(node, record.process);
             let bin = self.bin(time);
             self.workers[worker as usize].series.operations[bin] += 1;
-            // Directories are opened to be listed; the page is about files.
+            // Directories are opened for listing. The page shows files only.
             let flags = OFlags::from_bits_retain(third as u32);
             if flags.contains(OFlags::DIRECTORY) || self.directories.at_end.contains_key(&file) {
                 return;
@@ -214,7 +214,8 @@ impl Analysis<'_> {
             usage.opened(worker, node, time, third as u32);
         } else if is(Point::STORE_CLOSE) && !is_for_another(event) {
             let worker = self.worker(node, record.process);
-            // Directories are closed, too; of files that weren't opened here nothing is known.
+            // Descriptors of directories are closed, too. A file that wasn't opened in the
+            // recording isn't known.
             if let Some(named) = self.files.get_mut(&file) {
                 named.usage.closed(worker);
             }
@@ -283,7 +284,7 @@ impl Analysis<'_> {
         let usage = &mut self.file(begun.file).usage;
         match begun.write {
             true => usage.wrote(worker, end, begun.at, n, took),
-            // No read begins there: the event is damaged.
+            // A read can't begin at `AT_END`: the event is damaged.
             false if begun.at == AT_END => {}
             false => usage.read(worker, node, begun.at, n, took),
         }
@@ -309,7 +310,7 @@ impl Analysis<'_> {
 
     fn finish(mut self, recording: &Recording, facts: Facts) -> Run {
         let mut files = std::mem::take(&mut self.files);
-        // A file that was only closed, or waited for, wasn't used.
+        // A file whose only events are closes or waits for locks wasn't used.
         files.retain(|_, named| !named.usage.users.is_empty());
         let shares = Shares::of(&self.workers, &files);
         let (mut listed, mut members) = (Vec::new(), Vec::new());
@@ -480,12 +481,12 @@ impl Analysis<'_> {
     }
 }
 
-/// How the remote operations of each process are distributed over the files that it used.
+/// For each process, the distribution of its remote operations over the files that it used.
 struct Shares {
-    /// By process: the shares of its reads and of its writes, both of files made on other nodes,
-    /// and of its opens.
+    /// By process: the number of remote operations per read, per write and per open. If the process
+    /// read (or wrote) files that were made on other nodes, only these reads (writes) count.
     of: Vec<[f64; 3]>,
-    /// Whether the process used files that were made on other nodes.
+    /// Whether the process read, and whether it wrote, files that were made on other nodes.
     away: Vec<[bool; 2]>,
 }
 
@@ -545,7 +546,7 @@ impl Shares {
     }
 }
 
-/// The files that took most time, or moved most bytes, and a sum for the rest.
+/// Returns the files that took most time or moved most bytes, and the sum of the others.
 pub(crate) fn bounded(mut files: Vec<File>) -> (Vec<File>, Rest) {
     files.sort_by_key(|f| (Reverse(f.time()), Reverse(f.bytes()), Reverse(f.opens)));
     let mut rest = Rest::default();
@@ -558,7 +559,7 @@ pub(crate) fn bounded(mut files: Vec<File>) -> (Vec<File>, Rest) {
     (files, rest)
 }
 
-/// The processes with most operations and bytes, and a sum for the rest.
+/// Returns the processes with most operations and bytes, and the sum of the others.
 pub(crate) fn busiest(mut processes: Vec<ProcessPart>) -> (Vec<ProcessPart>, Option<ProcessPart>) {
     let used = |p: &ProcessPart| {
         let seen: u64 = p.series.operations.iter().sum();

@@ -1,17 +1,17 @@
-//! Figures of a page, as SVG that needs no script: curves over time, strips, bars.
+//! Figures of a page: curves over time, strips and bars, as SVG without a script.
 //!
-//! A figure fills the given width: its texts stand beside it in HTML, so that they keep their size
-//! on narrow screens. Colours are classes of the page's style.
+//! A figure fills the given width. Its texts are outside the SVG, in HTML, so that they keep their
+//! size on narrow screens. Colours are classes in the page's style sheet.
 
 use std::fmt::Write;
 
-/// Height of a curve's drawing. In units of the drawing, not of the screen.
+/// Height of a curve, in units of the SVG's coordinate system.
 const HEIGHT: f64 = 100.0;
-/// Levels of a strip's colours.
+/// Number of colour levels of a strip.
 const LEVELS: u64 = 8;
 
-/// An area over bins, in steps, 100 high at `most`. `class` sets the colour, `label` describes the
-/// content.
+/// Returns a stepped area over bins. A bin of `most` has the full height. `class` sets the colour;
+/// `label` describes the content.
 pub fn area(bins: &[u64], most: u64, class: &str, label: &str) -> String {
     let mut path = format!("M0 {HEIGHT}");
     let mut last = None;
@@ -31,7 +31,8 @@ pub fn area(bins: &[u64], most: u64, class: &str, label: &str) -> String {
     )
 }
 
-/// A strip: one field for each bin, the darker the more. `most` is the darkest.
+/// Returns a strip with one field for each bin. The larger the bin, the darker its field; `most`
+/// has the darkest colour.
 pub fn strip(bins: &[u64], most: u64, class: &str, label: &str) -> String {
     let level = |n: u64| match n {
         0 => 0,
@@ -60,7 +61,7 @@ pub fn strip(bins: &[u64], most: u64, class: &str, label: &str) -> String {
     )
 }
 
-/// A bar for a cell of a table, whose text has the same value.
+/// Returns a bar for a table cell, whose text has the same value.
 pub fn bar(share: f64, class: &str) -> String {
     let width = (share.clamp(0.0, 1.0) * 1000.0).round() / 10.0;
     format!(
@@ -70,7 +71,7 @@ pub fn bar(share: f64, class: &str) -> String {
     )
 }
 
-/// A bar of several shares, one after another. `label` describes the content.
+/// Returns a bar of several adjacent shares. `label` describes the content.
 pub fn shares(shares: &[(f64, &str)], label: &str) -> String {
     let (mut parts, mut at) = (String::new(), 0.0);
     for (share, class) in shares {

@@ -1,8 +1,9 @@
-//! Moves events out of the rings of nodes into a stream, while programs run.
+//! The collector: it moves events from the rings of nodes into a stream, while programs run.
 //!
-//! The collector notes itself in the shared memory of each node. If events are to wait for it
-//! (`waits`), a full ring holds its process up, for a second at most, and never once the collector
-//! is gone or can't write. Otherwise the ring goes on, and what was overwritten is counted as lost.
+//! The collector registers itself in the shared memory of each node. If events have to wait for it
+//! (`waits`), a process with a full ring pauses until the collector has emptied it, for at most one
+//! second. It doesn't wait when the collector has ended or can't write. Without `waits`, a full
+//! ring overwrites its oldest events, which count as lost.
 
 use crate::node::Node;
 use crate::stream::Writer;
@@ -18,42 +19,43 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Duration;
 
-/// Looks for new rings only once in this many turns.
+/// Number of turns between two searches for new rings.
 const LIST_EVERY: u32 = 8;
 
-/// Over how long a time the length of ticks is measured, at least.
+/// Minimum time over which the length of clock ticks is measured.
 const BASE: Duration = Duration::from_millis(100);
 
 /// A ring that is being emptied.
 struct Open {
     region: Region,
-    /// The number of the first event that wasn't taken.
+    /// Number of the first event that hasn't been taken.
     next: u64,
-    /// Whether all its events go to the stream: it was made after the collector began.
+    /// Whether all events of the ring go to the stream, because the ring was made after the
+    /// collector began.
     whole: bool,
     named: bool,
 }
 
-/// Numbers of events collected.
+/// Numbers of events and rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Events written.
+    /// Number of events written.
     pub events: u64,
-    /// Events that were overwritten before they were read.
+    /// Number of events that were overwritten before they were read.
     pub lost: u64,
-    /// Events that couldn't be written: the disk is full.
+    /// Number of events that couldn't be written, because the disk is full.
     pub unwritten: u64,
-    /// Rings that couldn't be read.
+    /// Number of rings that couldn't be read.
     pub damaged: u64,
-    /// Processes that had no room for a ring.
+    /// Number of processes that found no room for a ring.
     pub refused: u64,
 }
 
-/// Empties rings into a stream.
+/// Moves events from rings into a stream.
 pub struct Collector<W: Write> {
     nodes: Vec<Node>,
-    /// One scale per node, the same from beginning to end: otherwise later events could seem to be
-    /// earlier.
+    /// One scale per node, fixed for the whole recording: with a changed scale, a later event could
+    /// get an earlier time.
     scales: Vec<Scale>,
     open: HashMap<PathBuf, Open>,
     damaged: BTreeSet<PathBuf>,
@@ -62,22 +64,22 @@ pub struct Collector<W: Write> {
     waits: bool,
     turns: u32,
     refused_before: u64,
-    /// Points of each node that this collector has switched on.
+    /// Tracepoints of each node that this collector has switched on.
     switched: Vec<Vec<usize>>,
     /// The directories in which files were opened.
     directories: BTreeSet<u64>,
-    /// Numbers so far.
+    /// The numbers so far.
     pub collected: Collected,
-    /// Why nothing is written any more.
+    /// The error because of which the collector no longer writes.
     pub failed: Option<io::Error>,
 }
 
 impl<W: Write> Collector<W> {
-    /// Switches points on, and begins to collect the events of these nodes. With `waits`, programs
-    /// wait for the collector when a ring is full, so that no event is lost.
+    /// Switches tracepoints on, and begins to collect the events of these nodes. With `waits`, a
+    /// program whose ring is full waits for the collector, so that no event is lost.
     ///
     /// # Errors
-    /// EBUSY if another process records; errors of writing the beginning of the stream.
+    /// EBUSY: another process records. Errors of writing the beginning of the stream.
     pub fn new(nodes: Vec<Node>, to: W, waits: bool, points: &[usize]) -> io::Result<Collector<W>> {
         claim(&nodes)?;
         let writer = Writer::new(to).inspect_err(|_| release(&nodes))?;
@@ -118,7 +120,7 @@ impl<W: Write> Collector<W> {
 
     fn find_rings(&mut self) {
         for node in &self.nodes {
-            // Without descriptors now, the next turn finds them.
+            // If no descriptor is free now, the next turn finds the rings.
             for path in node.ring_files().unwrap_or_default() {
                 if self.open.contains_key(&path) || self.damaged.contains(&path) {
                     continue;
@@ -126,7 +128,7 @@ impl<W: Write> Collector<W> {
                 let Ok(region) = Region::open(&path, size_of::<Header>()) else {
                     continue;
                 };
-                // One that is just being made has no events yet.
+                // The ring is still being made, so it has no events.
                 if header(&region).magic.load(Acquire) == 0 {
                     continue;
                 }
@@ -169,7 +171,8 @@ impl<W: Write> Collector<W> {
         let dir = self.nodes[node].dir().to_owned();
         let head = &self.nodes[node].shared().head;
         head.reader_seen.store(clock::monotonic(), Relaxed);
-        // Again each time: processes no longer wait for a collector that stood still for a while.
+        // Set in each turn, because processes stop waiting for a collector that hasn't moved for a
+        // while.
         let waits = self.waits && self.writer.is_some();
         head.waits.store(waits.into(), Relaxed);
         let rings: Vec<PathBuf> = (self.open.keys())
@@ -180,14 +183,15 @@ impl<W: Write> Collector<W> {
             let Some(mut open) = self.open.remove(&path) else {
                 continue;
             };
-            // Checked first: if so, the process's last events are in the ring.
+            // Checked before reading: if the process has ended, its last events are in the ring.
             let ended = lists && process::has_ended(header(&open.region).process.load(Relaxed));
             let extent = if ended { Extent::All } else { extent };
             if self.empty(&mut open, (number, scale), extent).is_err() {
                 self.collected.damaged += 1;
                 self.damaged.insert(path);
             } else if ended && open.whole && self.writer.is_some() {
-                // Makes room for rings of other processes. If it fails, the keeper does it.
+                // Makes room for the rings of other processes. If this fails, the keeper removes
+                // the ring.
                 let _ = self.nodes[node].clear_ring(&path);
             } else {
                 self.open.insert(path, open);
@@ -195,10 +199,10 @@ impl<W: Write> Collector<W> {
         }
     }
 
-    /// Takes the events of a ring.
+    /// Takes the events of one ring.
     ///
     /// # Errors
-    /// A sentence about why the ring can't be read.
+    /// A sentence with the reason why the ring can't be read.
     fn empty(
         &mut self,
         open: &mut Open,
@@ -240,15 +244,15 @@ impl<W: Write> Collector<W> {
         Ok(())
     }
 
-    /// Nothing more can be written: programs no longer wait.
+    /// Stops writing after an error. Programs no longer wait for the collector.
     fn give_up(&mut self, error: io::Error) {
         release(&self.nodes);
         self.writer = None;
         self.failed.get_or_insert(error);
     }
 
-    /// Switches points off, takes the remaining events, and ends the stream with the paths of the
-    /// directories in which files were opened: `path` finds them by their ids.
+    /// Switches tracepoints off, takes the remaining events, and ends the stream. The stream's end
+    /// has the paths of the directories in which files were opened; `path` returns them by id.
     ///
     /// # Errors
     /// The first error of writing the stream.
@@ -276,7 +280,7 @@ impl<W: Write> Collector<W> {
     }
 }
 
-/// The directory in which something was opened, made or renamed.
+/// Returns the directory in which an object was opened, made or renamed.
 fn directory(record: &Record) -> Option<u64> {
     let in_one = [
         Point::POSIX_OPENED,
@@ -287,7 +291,7 @@ fn directory(record: &Record) -> Option<u64> {
     is_it.then_some(record.fields[1])
 }
 
-/// Processes of these nodes that had no room for a ring so far.
+/// Returns the number of processes of these nodes that have found no room for a ring.
 fn refused(nodes: &[Node]) -> u64 {
     let of = |node: &Node| node.shared().head.refused.load(Relaxed);
     nodes.iter().map(of).sum()
@@ -296,7 +300,7 @@ fn refused(nodes: &[Node]) -> u64 {
 /// Registers this process as the only one that empties the rings of these nodes.
 ///
 /// # Errors
-/// EBUSY if another process does.
+/// EBUSY: another process empties them.
 fn claim(nodes: &[Node]) -> io::Result<()> {
     for (i, node) in nodes.iter().enumerate() {
         let head = &node.shared().head;
@@ -316,7 +320,7 @@ fn claim(nodes: &[Node]) -> io::Result<()> {
     Ok(())
 }
 
-/// No process reads the rings of these nodes any more, and no event waits.
+/// Unregisters the collector: no process reads the rings of these nodes, and no event waits.
 fn release(nodes: &[Node]) {
     for node in nodes {
         node.shared().head.waits.store(0, Release);
@@ -324,7 +328,7 @@ fn release(nodes: &[Node]) {
     }
 }
 
-/// How long the ticks of a node are, measured over [`BASE`] at least.
+/// Returns the scale of a node's clock ticks, measured over at least [`BASE`].
 fn settled_scale(node: &Node) -> Scale {
     let age = clock::monotonic().saturating_sub(node.shared().head.begun().monotonic);
     std::thread::sleep(BASE.saturating_sub(Duration::from_nanos(age)));
@@ -336,14 +340,14 @@ fn header(region: &Region) -> &Header {
     unsafe { region.at(0) }
 }
 
-/// Switches points of a node on or off.
+/// Switches tracepoints of a node on or off.
 pub fn switch(node: &Node, points: &[usize], on: bool) {
     for &point in points {
         node.shared().on[point].store(on.into(), Release);
     }
 }
 
-/// The points that are on.
+/// Returns the tracepoints that are on.
 pub fn on(node: &Node) -> Vec<usize> {
     let shared = node.shared();
     (0..POINTS.len())

@@ -1,4 +1,4 @@
-//! Two runs beside each other: what differs, as numbers, as a text and as a page.
+//! Comparing two runs: the differences as numbers, as a text and as a page.
 
 use crate::html::{Page, title};
 use crate::run::*;
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Limit on the files that are compared one by one.
+/// Maximum number of files that are compared one by one.
 const MAX_FILES_COMPARED: usize = 50;
 
-/// Unit of a number.
+/// The unit of a compared number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -22,12 +22,12 @@ pub enum Unit {
     Count,
     /// A part of a whole, 0 to 1.
     Share,
-    /// A multiple.
+    /// A multiple of 1.
     Factor,
 }
 
 impl Unit {
-    /// A number with its unit.
+    /// Formats a number with its unit.
     pub fn show(self, n: f64) -> String {
         match self {
             Unit::Bytes => text::bytes(n),
@@ -39,21 +39,21 @@ impl Unit {
     }
 }
 
-/// A number of both runs.
+/// One number of both runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     /// Name of the number.
     pub name: String,
-    /// The value's unit.
+    /// The unit of both values.
     pub unit: Unit,
-    /// Value of the first run; None if it isn't known.
+    /// Value in the first run. None: not known.
     pub before: Option<f64>,
-    /// Value of the second run.
+    /// Value in the second run. None: not known.
     pub after: Option<f64>,
 }
 
 impl Difference {
-    /// The second number as a multiple of the first.
+    /// Returns the second value as a multiple of the first.
     pub fn factor(&self) -> Option<f64> {
         match (self.before, self.after) {
             (Some(before), Some(after)) if before > 0.0 => Some(after / before),
@@ -77,14 +77,14 @@ impl Difference {
     }
 }
 
-/// Numbers of two runs, side by side.
+/// The numbers of two runs, side by side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Numbers of the runs as wholes.
+    /// Numbers of the whole runs.
     pub whole: Vec<Difference>,
     /// Number, bytes and time of each kind of operation.
     pub operations: Vec<Difference>,
-    /// Time in files that both runs list, or one, the largest change first.
+    /// Time spent in each file that one of the runs lists. The largest change comes first.
     pub files: Vec<Difference>,
 }
 
@@ -181,7 +181,7 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
     }
 }
 
-/// A comparison as a table for a terminal.
+/// Returns a comparison as a table for a terminal.
 pub fn text(before: &Run, after: &Run) -> String {
     let comparison = compare(before, after);
     let mut out = String::new();
@@ -212,7 +212,7 @@ pub fn text(before: &Run, after: &Run) -> String {
     out
 }
 
-/// A comparison as a page.
+/// Returns a comparison as an HTML page.
 pub fn page(before: &Run, after: &Run) -> String {
     let comparison = compare(before, after);
     let (a, b) = (title(before), title(after));

@@ -1,14 +1,14 @@
-//! A run without Forebay: the text that `darshan-parser` makes of a log of Darshan.
+//! Reading a run without Forebay: from the text that `darshan-parser` makes of a Darshan log.
 //!
 //! Header lines begin with `#`. Data lines have a module, a rank (-1: all ranks together), a record
-//! id, a counter, a value, a path, a mount point and a file system, separated by tabs. The modules
-//! POSIX and STDIO make the totals; MPI-IO lies above POSIX and is shown beside them; others are
-//! left out. Reading is bounded ([`MAX_RECORDS`], [`MAX_LINE_BYTES`]), and what can't be read is an
-//! error with its line.
+//! id, a counter, a value, a path, a mount point and a file system, separated by tabs. The totals
+//! come from the modules POSIX and STDIO. MPI-IO is a layer above POSIX, and is shown separately.
+//! Other modules are ignored. Input is limited ([`MAX_RECORDS`], [`MAX_LINE_BYTES`]). A line that
+//! can't be parsed is an error, which names the line.
 //!
-//! A log has no single operations. Series over time spread a record's bytes evenly between its
-//! first and its last operation. Verdicts on controls compare intervals of time per rank, and count
-//! as contradicted what these don't show.
+//! A log has no single operations. So the series over time distribute a record's bytes evenly
+//! between its first and its last operation. Verdicts on controls compare each rank's intervals of
+//! time. Where these don't show enough, a control counts as contradicted.
 
 use crate::analyse::{bounded, busiest};
 use crate::groups::{self, Member};
@@ -18,12 +18,12 @@ use crate::usage::{LARGE, control};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead, Read};
 
-/// Limit on records: a module, a rank and a file each.
+/// Maximum number of records. A record is that of a module, a rank and a file.
 pub const MAX_RECORDS: usize = 1_000_000;
-/// Limit on the length of a line. Bytes.
+/// Maximum length of a line. Bytes.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Counters that are read, without the prefix of their module.
+/// Names of the counters that are read, without the prefix of their module.
 const COUNTERS: [&str; 58] = [
     "OPENS",
     "READS",
@@ -61,7 +61,7 @@ const COUNTERS: [&str; 58] = [
     "F_READ_END_TIMESTAMP",
     "F_WRITE_END_TIMESTAMP",
     "F_CLOSE_END_TIMESTAMP",
-    // Before version 3.1 the starts were named so.
+    // Names of the start times before version 3.1.
     "F_OPEN_TIMESTAMP",
     "F_CLOSE_TIMESTAMP",
     "SIZE_READ_0_100",
@@ -85,7 +85,7 @@ const COUNTERS: [&str; 58] = [
     "SIZE_WRITE_100M_1G",
     "SIZE_WRITE_1G_PLUS",
 ];
-/// Lower bounds of Darshan's classes of sizes. Bytes.
+/// Lower bounds of Darshan's classes of operation sizes. Bytes.
 const CLASSES: [u64; 10] = [
     0,
     100,
@@ -107,7 +107,7 @@ enum Module {
 }
 
 impl Module {
-    /// The module of this name, and the prefix of its counters.
+    /// Returns the module with this name, and the prefix of its counters.
     fn of(name: &str) -> Option<(Module, &'static str)> {
         match name {
             "POSIX" => Some((Module::Posix, "POSIX_")),
@@ -118,13 +118,13 @@ impl Module {
     }
 }
 
-/// Counters of a module for a rank and a file: by their place in [`COUNTERS`].
+/// The counters of a module, a rank and a file, by their index in [`COUNTERS`].
 type Record = BTreeMap<u8, f64>;
 
 fn value(record: &Record, name: &str) -> f64 {
     let place = COUNTERS.iter().position(|c| *c == name);
     let found = place.and_then(|p| record.get(&(p as u8)));
-    // -1 and other negative numbers stand for what isn't known.
+    // Negative numbers, mostly -1, mean that the value isn't known.
     found.copied().unwrap_or(0.0).max(0.0)
 }
 
@@ -151,10 +151,10 @@ struct Log {
     records: HashMap<(Module, i64, u64), Record>,
 }
 
-/// Reads the output of `darshan-parser`.
+/// Reads a run from the output of `darshan-parser`.
 ///
 /// # Errors
-/// A sentence that names the first line that can't be parsed; or that the text isn't output of
+/// A sentence: the first line that can't be parsed, or that the text isn't output of
 /// `darshan-parser`.
 pub fn read(from: impl BufRead) -> Result<Run, String> {
     let mut from = from;
@@ -197,7 +197,7 @@ fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
         .map_err(|_| format!("{what} is '{}', which isn't a number", shown(text)))
 }
 
-/// The beginning of a text, for messages.
+/// Returns the beginning of a text, for messages.
 fn shown(text: &str) -> String {
     let short: String = text.chars().take(60).collect();
     short.escape_debug().to_string()
@@ -242,7 +242,7 @@ impl Log {
             return Err(format!("{} is {amount}", shown(counter)));
         }
         let name = match fields.len() {
-            // A path with tabs in it.
+            // The path contains tabs.
             8.. => fields[5..fields.len() - 2].join("\t"),
             _ => fields.get(5).copied().unwrap_or("").to_owned(),
         };
@@ -399,7 +399,7 @@ fn shown_whole(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-/// A time in seconds, which some versions write with a fraction.
+/// Parses a time in seconds, which some versions write with a fraction.
 fn seconds(text: &str, what: &str) -> Result<u64, String> {
     let seconds: f64 = number(text, what)?;
     Ok(seconds.max(0.0) as u64)
@@ -431,7 +431,7 @@ fn add_totals(totals: &mut Totals, record: &Record) {
     let syncs = whole(record, "FSYNCS") + whole(record, "FDSYNCS") + whole(record, "FLUSHES");
     let names = whole(record, "OPENS") + whole(record, "STATS");
     let meta = value(record, "F_META_TIME");
-    // The log has one time for all operations on names: by their number.
+    // The log has one time for all operations on names. It is divided by their numbers.
     let part = |n: u64| meta * n as f64 / names.max(1) as f64;
     let opens = whole(record, "OPENS");
     let stats = whole(record, "STATS");
@@ -467,7 +467,7 @@ fn add_totals(totals: &mut Totals, record: &Record) {
     }
 }
 
-/// Spreads a record's operations over the time between its first and its last one.
+/// Distributes a record's operations over the time between its first and its last operation.
 fn spread(series: &mut Series, record: &Record, length: u64) {
     let bin = |seconds: f64| {
         let at = (seconds * 1e9 / length.max(1) as f64 * BINS as f64) as usize;
@@ -498,7 +498,7 @@ fn opened_at(record: &Record) -> f64 {
     value(record, "F_OPEN_START_TIMESTAMP").max(value(record, "F_OPEN_TIMESTAMP"))
 }
 
-/// Counters of a file, by one rank or by all together.
+/// The counters of a file for one rank, or for all ranks together.
 #[derive(Debug, Default)]
 struct ByRank {
     opens: u64,
@@ -507,7 +507,7 @@ struct ByRank {
     end: u64,
     written_end: u64,
     maps: u64,
-    /// Seconds since the run began: open to close, of reads, of writes.
+    /// Intervals in seconds since the run's begin: from open to close, of reads, of writes.
     open: Option<(f64, f64)>,
     read: Option<(f64, f64)>,
     write: Option<(f64, f64)>,
@@ -575,14 +575,14 @@ impl ByRank {
         self.read = joined(self.read, read);
         self.write = joined(self.write, write);
         let closed = value(record, "F_CLOSE_END_TIMESTAMP").max(value(record, "F_CLOSE_TIMESTAMP"));
-        // A file that was never closed was open to the end.
+        // A file without a close was open until the end.
         let closed = if closed > 0.0 { closed } else { f64::MAX };
         let open = (whole(record, "OPENS") > 0).then_some((opened_at(record), closed));
         self.open = joined(self.open, open);
     }
 }
 
-/// A file by rank; -1: all ranks together.
+/// The use of a file by rank. -1: all ranks together.
 #[derive(Debug, Default)]
 struct Used {
     by_rank: BTreeMap<i64, ByRank>,
@@ -651,7 +651,8 @@ impl Used {
         (group, file)
     }
 
-    /// Whether the file's use suggests a control; an error says what contradicts it.
+    /// Returns whether the file's use suggests a control. Err: the use that contradicts the
+    /// control.
     fn verdict(
         &self,
         name: &str,
@@ -811,7 +812,7 @@ mod tests {
         assert_eq!(series(|s| &s.read), 64 << 20);
         assert_eq!(series(|s| &s.written), of("write").bytes);
         assert!(run.incomplete.iter().any(|i| i.contains("incomplete data")));
-        // The checkpoints of each rank, and what all share.
+        // The checkpoints of single ranks, and the files that all ranks share.
         let verdict = |pattern: &str, control: &str| {
             let group = run.groups.iter().find(|g| g.pattern == pattern);
             group

@@ -1,31 +1,32 @@
-//! Groups of files by path: for each directory and for names that differ by numbers, the pattern
-//! that a rule would have, and facts about all files that match it.
+//! Groups of files by path: one for each directory, and one for each set of names that differ only
+//! in numbers. A group has the pattern that a rule for it would have, and facts about all files
+//! that match.
 //!
-//! A verdict for a pattern counts every file of the run that matches it, not only those that it was
-//! made from.
+//! A verdict for a pattern counts every file of the run that matches it, not only the files from
+//! which the pattern was made.
 
 use crate::run::{Group, MAX_GROUPS};
 use forebay_controls::Pattern;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Limit on comparisons of a path with a pattern: it bounds the patterns that are tried.
+/// Maximum number of comparisons of a path with a pattern. It limits the number of tried patterns.
 const MAX_COMPARISONS: usize = 10_000_000;
-/// Limit on patterns that are tried.
+/// Maximum number of tried patterns.
 const MAX_PATTERNS: usize = 400;
 
 /// A file with a known path.
 pub struct Member {
     /// The file's path in the pool.
     pub path: String,
-    /// Whether the end of its name may be missing.
+    /// Whether the end of the file's name may be missing.
     pub cut: bool,
-    /// Nodes that used it.
+    /// Nodes that used the file.
     pub nodes: BTreeSet<u32>,
-    /// The group of this file alone.
+    /// The group that contains only this file.
     pub group: Group,
 }
 
-/// A name as a pattern of that name only.
+/// Returns the pattern that matches only this name.
 fn literal(name: &str) -> String {
     plain(&escaped(name))
 }
@@ -34,7 +35,7 @@ fn escaped(name: &str) -> String {
     let mut pattern = String::with_capacity(name.len());
     for c in name.chars() {
         match c {
-            // Bytes that are no text were replaced by this.
+            // U+FFFD has replaced bytes that aren't text.
             '\u{fffd}' => pattern.push('*'),
             '*' | '?' | '[' | ']' | '{' | '}' | '\\' | ',' | '!' => {
                 pattern.push('\\');
@@ -46,7 +47,7 @@ fn escaped(name: &str) -> String {
     pattern
 }
 
-/// A name as a pattern in which digits are `*`, but for those of a short suffix (`.h5`).
+/// Returns the name as a pattern in which digits are `*`, except in a short suffix (`.h5`).
 fn general(name: &str) -> String {
     let suffix = name.rfind('.').filter(|&dot| {
         let rest = &name[dot + 1..];
@@ -67,7 +68,7 @@ fn general(name: &str) -> String {
     plain(&(pattern + &literal(suffix)))
 }
 
-/// A pattern without two stars in a row, which stand for whole names.
+/// Removes stars that follow a star, since `**` stands for whole names.
 fn plain(pattern: &str) -> String {
     let (mut plain, mut star, mut escaped) = (String::new(), false, false);
     for c in pattern.chars() {
@@ -81,8 +82,8 @@ fn plain(pattern: &str) -> String {
     plain
 }
 
-/// The paths of a candidate, component by component. `general`: the component as a pattern.
-/// `common`: the component that all paths so far have; None: they differ.
+/// A candidate for a group's pattern, component by component. `general`: the components as
+/// patterns. `common`: the component that all paths so far have; None if they differ.
 struct Candidate {
     general: Vec<String>,
     common: Vec<Option<String>>,
@@ -98,7 +99,7 @@ impl Candidate {
     }
 }
 
-/// Candidates by their general names, and whether they stand for all below a directory.
+/// Candidates by their general components, and whether they stand for everything below a directory.
 struct Candidates(BTreeMap<(Vec<String>, bool), Candidate>);
 
 impl Candidates {
@@ -119,7 +120,7 @@ impl Candidates {
     }
 }
 
-/// A name as patterns.
+/// A name as a literal pattern and as a general one.
 struct Written {
     literal: String,
     general: String,
@@ -133,7 +134,7 @@ fn joined(names: impl Iterator<Item = String>) -> String {
     names.fold(String::new(), |path, name| path + "/" + &name)
 }
 
-/// The state of a pattern for the directory of a path, then for the path.
+/// Whether a pattern matches a member's path. `known`: the pattern's states for directories.
 fn matches(pattern: &Pattern, member: &Member, known: &mut HashMap<String, u64>) -> bool {
     let (dir, name) = member.path.rsplit_once('/').unwrap_or(("", &member.path));
     let state = match known.get(dir) {
@@ -147,11 +148,11 @@ fn matches(pattern: &Pattern, member: &Member, known: &mut HashMap<String, u64>)
             state
         }
     };
-    // If the end of a name is missing, any name could be the file's.
+    // If the end of the name is missing, any name in the directory could be the file's.
     state != 0 && (member.cut || pattern.matches(pattern.below(state, name.as_bytes())))
 }
 
-/// The groups of these files, those with most time first.
+/// Returns the groups of these files, sorted by time, longest first.
 pub fn of(members: &[Member]) -> Vec<Group> {
     let mut candidates = Candidates(BTreeMap::new());
     for member in members {
@@ -182,7 +183,7 @@ pub fn of(members: &[Member]) -> Vec<Group> {
     let mut seen = BTreeSet::new();
     for ((_, directory), candidate) in candidates {
         let text = candidate.pattern(directory);
-        // Names that no pattern can have (too many of them on a path).
+        // The pattern isn't valid, for example because the path has too many names.
         let Ok(pattern) = Pattern::parse(&text) else {
             continue;
         };
@@ -200,7 +201,7 @@ fn weight(group: &Group) -> u64 {
     group.reads.nanoseconds + group.writes.nanoseconds + 1000 * group.opens
 }
 
-/// Adds facts about other files.
+/// Adds the facts about the files of another group.
 pub fn add(to: &mut Group, other: &Group) {
     to.files += other.files;
     to.created += other.created;

@@ -1,9 +1,8 @@
-//! A run and its advice as one HTML page that needs nothing else: no network, and no script but
-//! for sorting tables.
+//! A run and its advice as one self-contained HTML page: it needs no network, and its only script
+//! sorts tables and copies blocks.
 //!
-//! All texts are escaped, and the page's policy allows no other script than its own, by hash. The
-//! run lies in the page as JSON (`<script type="application/json" id="run">`), from which
-//! [`run_of`] reads it again.
+//! All texts are escaped, and the page's policy allows only its own script, by hash. The page
+//! contains the run as JSON (`<script type="application/json" id="run">`), which [`run_of`] reads.
 
 mod page;
 
@@ -17,19 +16,19 @@ use std::fmt::Write;
 
 pub(crate) use page::Page;
 
-/// Characters of a title that are shown: a longer one loses its middle.
+/// Maximum number of shown characters of a title. A longer title loses its middle.
 const MAX_TITLE_CHARS: usize = 100;
-/// Strips of processes that are shown.
+/// Maximum number of processes for which a strip is shown.
 const MAX_STRIPS: usize = 16;
 
-/// The title of a run's page.
+/// Returns the title of a run's page.
 pub fn title(run: &Run) -> String {
     let facts = &run.facts;
     let title = facts.title.clone().or_else(|| facts.command.clone());
     title.unwrap_or_else(|| "A run".into())
 }
 
-/// The page of a run.
+/// Returns the page of a run.
 pub fn page(run: &Run, advice: &Advice) -> String {
     let mut page = Page::new(&format!("{} – I/O report", title(run)));
     head(&mut page, run);
@@ -65,10 +64,10 @@ pub fn page(run: &Run, advice: &Advice) -> String {
     page.finish(Some(&run.to_json()))
 }
 
-/// The run in a page, or in its JSON.
+/// Reads the run from a page, or from its JSON.
 ///
 /// # Errors
-/// A sentence about why `text` isn't a page with a run.
+/// A sentence with the reason why `text` isn't a page with a run.
 pub fn run_of(text: &str) -> Result<Run, String> {
     if text.trim_start().starts_with('{') {
         return Run::from_json(text);
@@ -147,7 +146,7 @@ fn summary(page: &mut Page, run: &Run) {
         Some(i) => format!("{:.2} ({})", i.factor(), i.word()),
         None => "–".into(),
     };
-    // The scale: the factor if all have the same, and if one has everything.
+    // Explains the factor's range: from even shares to one node or process having everything.
     let scale = |i: Option<Imbalance>| {
         i.map_or(String::new(), |i| {
             format!("; 1 is even, {} is all by one", i.count)
@@ -281,7 +280,7 @@ fn over_time(page: &mut Page, run: &Run) {
             .collect();
         strips(&nodes, "Nodes", page);
     }
-    // A process that only opens files and looks for names has an empty strip.
+    // A process that only opens files and looks up names would have an empty strip.
     let moves = |p: &&ProcessPart| {
         [&p.series.read, &p.series.written]
             .iter()
@@ -846,7 +845,7 @@ fn advice_section(page: &mut Page, advice: &Advice) {
     page.add("</section>");
 }
 
-/// A proposal: those that would save time are unfolded, the others are folded.
+/// Returns a proposal as HTML. Proposals that would save time are unfolded, others are folded.
 fn proposed(proposal: &Proposal) -> String {
     let Proposal {
         path: pattern,

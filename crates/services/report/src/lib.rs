@@ -1,18 +1,19 @@
 //! Reports and advice for people, from tracepoints and counters.
 //!
-//! * [`node`]: the shared memory of the nodes on this host: switching points, reading rings.
-//! * [`stream`]: a file of events of several nodes, compressed.
-//! * [`align`]: clocks of nodes brought together.
-//! * [`collect`]: moving events out of rings into a stream while programs run.
-//! * [`profiles`]: named sets of points.
-//! * [`totals`]: the counters of nodes and processes, as numbers to show.
-//! * [`spans`]: how long what took, from pairs of events.
-//! * [`run`]: the model of a run that reports show.
-//! * [`analyse`]: a run from events and counters; [`usage`]: one file; [`groups`]: files by path;
-//!   [`ranges`]: bytes of a file.
-//! * [`darshan`]: a run without Forebay, from the text of a Darshan log.
-//! * [`advise`]: proposals of rules and settings for a run.
-//! * [`html`]: a run as a page, [`compare`]: the differences of two; [`chart`], [`text`]: their parts.
+//! - [`node`]: the shared memory of the nodes on this host: switching tracepoints, reading rings.
+//! - [`stream`]: the compressed file of events of several nodes.
+//! - [`align`]: aligning the clocks of nodes.
+//! - [`collect`]: moving events from rings into a stream while programs run.
+//! - [`profiles`]: named sets of tracepoints.
+//! - [`totals`]: the counters of nodes and processes, as numbers to show.
+//! - [`spans`]: durations of operations, from pairs of events.
+//! - [`run`]: the model of a run that reports show.
+//! - [`analyse`]: a run from events and counters; [`usage`]: one file; [`groups`]: files by path;
+//!   [`ranges`]: ranges of bytes of a file.
+//! - [`darshan`]: a run without Forebay, from the text of a Darshan log.
+//! - [`advise`]: proposals of rules and settings for a run.
+//! - [`html`]: a run as a page; [`compare`]: the differences of two runs; [`chart`], [`text`]:
+//!   parts of pages.
 
 pub mod advise;
 pub mod align;

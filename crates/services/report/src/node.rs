@@ -1,4 +1,4 @@
-//! The tracing of one node on this host, from outside: its switches, its rings, its counters.
+//! Access to the tracing of one node on this host: its switches, rings and counters.
 
 use forebay_client::Place;
 use forebay_store::control_region::{Control, MAX_PROCESSES};
@@ -23,7 +23,7 @@ pub struct Node {
     control: Control,
 }
 
-/// A ring that was read, or why it couldn't be.
+/// A ring's file, and the result of reading it.
 pub struct Found {
     /// The ring's file.
     pub path: PathBuf,
@@ -35,7 +35,7 @@ impl Node {
     /// Maps the shared memory of the node at `place`.
     ///
     /// # Errors
-    /// Errors of open and mmap; EINVAL if it belongs to another version of Forebay.
+    /// Errors of open and mmap; EINVAL if the memory belongs to another version of Forebay.
     pub fn open(place: &Place) -> Result<Node, Errno> {
         let path = place.dir.join("control");
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
@@ -62,12 +62,12 @@ impl Node {
         &self.dir
     }
 
-    /// How its ticks become times, as of now.
+    /// Returns the scale that converts the node's clock ticks to times, as measured until now.
     pub fn scale(&self) -> Scale {
         Scale::between(self.shared().head.begun(), Moment::now())
     }
 
-    /// The files of its rings.
+    /// Returns the files of the node's rings.
     ///
     /// # Errors
     /// Errors of reading the directory.
@@ -83,7 +83,7 @@ impl Node {
         Ok(files)
     }
 
-    /// Forgets the events of a ring. The ring of an ended process is removed.
+    /// Drops the events of a ring. Removes the ring if its process has ended.
     ///
     /// # Errors
     /// Errors of open, mmap and unlink.
@@ -101,7 +101,7 @@ impl Node {
         Ok(())
     }
 
-    /// Reads all rings.
+    /// Reads all rings of the node.
     ///
     /// # Errors
     /// Errors of reading the directory.
@@ -113,10 +113,10 @@ impl Node {
         Ok(self.ring_files()?.into_iter().map(found).collect())
     }
 
-    /// The number of the next event of the ring at `path`: its events so far come before that one.
+    /// Returns the number that the next event of the ring at `path` will have.
     ///
     /// # Errors
-    /// Errors of open and mmap; ENODATA if it is shorter than a header.
+    /// Errors of open and mmap; ENODATA if the file is shorter than a header.
     pub fn ring_end(path: &Path) -> Result<u64, Errno> {
         let region = Region::open(path, size_of::<Header>())?;
         // SAFETY: the region has at least a header's bytes; atomics.
@@ -124,11 +124,11 @@ impl Node {
         Ok(header.next.load(Acquire))
     }
 
-    /// Reads the events of the ring at `path` from number `from` on, without marking them as taken:
-    /// the process that records the node's events, if there is one, isn't disturbed.
+    /// Reads the events of the ring at `path` from number `from` on. Doesn't mark them as taken, so
+    /// that a process that records the node's events isn't disturbed.
     ///
     /// # Errors
-    /// A sentence about why the ring can't be read.
+    /// A sentence with the reason why the ring can't be read.
     pub fn ring_since(path: &Path, from: u64) -> Result<Ring, String> {
         let region = Region::open(path, size_of::<Header>()).map_err(|e| e.to_string())?;
         // SAFETY: a ring is made of 8-byte words, all of them atomics; the mapping outlives them.
@@ -139,8 +139,9 @@ impl Node {
         read(&Words::new(words), from, Extent::All)
     }
 
-    /// Counters of processes, in the order of their slots, ended ones included as long as no other
-    /// process has the slot. The last block has the sum of all other ended processes.
+    /// Returns the counters of processes, in the order of their slots. They include those of an
+    /// ended process until another process gets its slot. The last block is the sum of all other
+    /// ended processes.
     ///
     /// # Errors
     /// Errors of reading the file.

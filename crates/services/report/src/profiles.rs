@@ -1,5 +1,5 @@
-//! Named sets of tracepoints: files of TOML with a description and a list of names, in which `*`
-//! stands for anything.
+//! Named sets of tracepoints (*profiles*): TOML files with a description and a list of names, in
+//! which `*` stands for any characters.
 
 use forebay_trace::points::POINTS;
 use std::path::Path;
@@ -11,15 +11,15 @@ const KEYS: &str = "description = \"text\" and points = [\"NAME\", ...]";
 /// A named set of tracepoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The profile's purpose, in a line.
+    /// The profile's purpose, in one line.
     pub description: String,
-    /// Names and patterns of its points.
+    /// Names and patterns of tracepoints.
     pub points: Vec<String>,
 }
 
 macro_rules! shipped {
     ($($name:literal)*) => {
-        /// The profiles that come with Forebay: name and text.
+        /// The profiles that come with Forebay: names and texts.
         pub const SHIPPED: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../profiles/", $name, ".toml")))),*];
     };
@@ -29,7 +29,7 @@ shipped! {
     "create-analysis" "small-io" "data-path" "metadata" "locks" "network" "startup" "io-pattern" "coarse"
 }
 
-/// Whether a name fits a pattern.
+/// Whether a name matches a pattern.
 pub fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -43,7 +43,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 }
 
 impl Profile {
-    /// Reads a profile's text.
+    /// Parses a profile's text.
     ///
     /// # Errors
     /// A sentence about the mistake in the text.
@@ -80,7 +80,7 @@ impl Profile {
         }
     }
 
-    /// The profile of this name, or in the file of this path.
+    /// Finds the profile with this name, or in the file with this path.
     ///
     /// # Errors
     /// A sentence with the file and the mistake in it.
@@ -99,10 +99,11 @@ impl Profile {
     }
 }
 
-/// The points that names, patterns and profiles stand for, as places in [`POINTS`], each once.
+/// Returns the tracepoints for names, patterns and profiles, as indices of [`POINTS`], without
+/// repetition.
 ///
 /// # Errors
-/// A sentence that names the word that is neither a point nor a profile.
+/// A sentence that names the word that is neither a tracepoint nor a profile.
 pub fn chosen(words: &[String]) -> Result<Vec<usize>, String> {
     let mut points = Vec::new();
     for word in words {

@@ -1,25 +1,25 @@
-//! Which bytes of a file were used, and by which process last: disjoint ranges in order.
+//! Disjoint ranges of bytes of a file, in order, each with the process that used it last.
 //!
-//! Neighbouring ranges of the same owner become one, so that a file that is written from its
-//! beginning to its end takes one entry.
+//! Adjacent ranges of the same owner are merged, so that a file that is written from its beginning
+//! to its end needs one entry.
 
 use std::collections::BTreeMap;
 
 /// Disjoint ranges of bytes, each with an owner.
 #[derive(Debug, Default)]
 pub struct Ranges {
-    /// By the first byte: the first byte after the range, and the owner.
+    /// By the first byte: the end (exclusive), and the owner.
     ranges: BTreeMap<u64, (u64, u32)>,
 }
 
 impl Ranges {
-    /// Number of ranges.
+    /// Returns the number of ranges.
     pub fn count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Gives the bytes from `start` to before `end` to `owner`. Calls `met` with each owner that
-    /// had some of them.
+    /// Makes `owner` the owner of the bytes from `start` to `end` (exclusive). Calls `met` with
+    /// each owner that had some of these bytes.
     pub fn give(&mut self, start: u64, end: u64, owner: u32, mut met: impl FnMut(u32)) {
         if start >= end {
             return;
@@ -58,7 +58,7 @@ impl Ranges {
         self.ranges.insert(start, (end, owner));
     }
 
-    /// Forgets all.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.ranges.clear();
     }

@@ -1,27 +1,27 @@
-//! A run of programs, as a report shows it: a plain model that is written as JSON and read again.
+//! The model of a run of programs that reports show. It can be written as JSON and read again.
 //!
-//! Totals come from exact counters. Patterns, times of files and sharing come from events, and
-//! [`Run::incomplete`] says where these are not whole. [`crate::analyse`] computes a run from a
+//! Totals come from exact counters. Access patterns, times of files and sharing come from events;
+//! [`Run::incomplete`] tells where events are missing. [`crate::analyse`] computes a run from a
 //! recording, [`crate::darshan`] from the log of a run without Forebay.
 
 use crate::totals::{Counted, Totals};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the JSON form. A reader refuses later ones.
+/// Version of the JSON form. A reader refuses later versions.
 pub const VERSION: u32 = 1;
-/// Bins of a series over time.
+/// Number of bins of a series over time.
 pub const BINS: usize = 200;
-/// Limit on the files that are listed one by one.
+/// Maximum number of files that are listed one by one.
 pub const MAX_LISTED_FILES: usize = 200;
-/// Limit on the processes that are listed one by one.
+/// Maximum number of processes that are listed one by one.
 pub const MAX_LISTED_PROCESSES: usize = 64;
-/// Limit on groups of files.
+/// Maximum number of groups of files.
 pub const MAX_GROUPS: usize = 100;
-/// Limit on the processes and nodes that are listed for a file, and on its other names.
+/// Maximum number of listed processes, nodes and further paths of a file.
 pub const MAX_LISTED_USERS: usize = 8;
 
-/// Kinds of operations that move bytes; those of [`METADATA`] work on names and attributes.
+/// Kinds of operations that move bytes.
 pub const DATA: [&str; 4] = ["read", "write", "get", "put"];
 /// Kinds of operations on names and attributes.
 pub const METADATA: [&str; 12] = [
@@ -39,7 +39,7 @@ pub const METADATA: [&str; 12] = [
     "truncate",
 ];
 
-/// Facts about a run besides events and counters. Each may be unknown.
+/// Facts about a run that don't come from events or counters. Each may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -47,13 +47,13 @@ pub struct Facts {
     pub title: Option<String>,
     /// The command that was run.
     pub command: Option<String>,
-    /// When it began. Nanoseconds since 1970.
+    /// Time of the begin. Nanoseconds since 1970.
     pub begin: Option<u64>,
-    /// When it ended. Nanoseconds since 1970.
+    /// Time of the end. Nanoseconds since 1970.
     pub end: Option<u64>,
-    /// Nodes of the pool.
+    /// The nodes of the pool.
     pub nodes: Vec<NodeFacts>,
-    /// Media of the nodes.
+    /// The media of the nodes.
     pub media: Vec<MediumFacts>,
     /// Mount prefix of the pool, such as `/fb`.
     pub mount: Option<String>,
@@ -66,12 +66,12 @@ pub struct Facts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OriginFacts {
-    /// The file's path.
+    /// The origin's path, or the bucket's address.
     pub path: String,
-    /// Files and bytes that were read from it.
+    /// Files and bytes that were read from the origin.
     pub fetched_files: u64,
     pub fetched_bytes: u64,
-    /// Files and bytes that were written to it.
+    /// Files and bytes that were written to the origin.
     pub written_files: u64,
     pub written_bytes: u64,
 }
@@ -90,13 +90,13 @@ pub struct NodeFacts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MediumFacts {
-    /// The node.
+    /// The medium's node.
     pub node: u32,
-    /// `memory` or `files`, then a colon and more, if more is known.
+    /// `memory` or `files`. A colon and details may follow.
     pub kind: String,
-    /// Size. Bytes.
+    /// Size of the medium. Bytes.
     pub capacity: Option<u64>,
-    /// Peak use. Bytes.
+    /// Maximum use during the run. Bytes.
     pub peak: Option<u64>,
 }
 
@@ -115,16 +115,17 @@ pub enum Source {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Series {
-    /// Bytes read in each bin. Estimated within an operation: it is spread evenly over its time.
+    /// Number of bytes read in each bin. The bytes of an operation are distributed evenly over its
+    /// time.
     pub read: Vec<u64>,
-    /// Bytes written in each bin.
+    /// Number of bytes written in each bin, distributed in the same way.
     pub written: Vec<u64>,
-    /// Reads, writes and opens that began in each bin.
+    /// Number of reads, writes and opens that began in each bin.
     pub operations: Vec<u64>,
 }
 
 impl Series {
-    /// A series of [`BINS`] bins without anything.
+    /// Returns a series of [`BINS`] empty bins.
     pub fn empty() -> Series {
         Series {
             read: vec![0; BINS],
@@ -151,11 +152,11 @@ impl Series {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodePart {
-    /// Its number.
+    /// The node's number.
     pub node: u32,
-    /// Exact counts.
+    /// Totals from exact counters.
     pub totals: Totals,
-    /// From events.
+    /// The series from events.
     pub series: Series,
 }
 
@@ -163,17 +164,17 @@ pub struct NodePart {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessPart {
-    /// Its node.
+    /// The process's node.
     pub node: u32,
     /// Process id, or MPI rank in a run of [`Source::Darshan`].
     pub process: u32,
-    /// Its program.
+    /// The program's name.
     pub program: String,
-    /// Exact counts.
+    /// Totals from exact counters.
     pub totals: Totals,
-    /// From events.
+    /// The series from events.
     pub series: Series,
-    /// How many processes this entry stands for.
+    /// Number of processes that this entry stands for.
     pub stands_for: u64,
 }
 
@@ -181,24 +182,26 @@ pub struct ProcessPart {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Access {
-    /// Operations.
+    /// Number of operations.
     pub count: u64,
-    /// Bytes that they moved.
+    /// Number of bytes that the operations moved.
     pub bytes: u64,
-    /// Their time. Nanoseconds.
+    /// Sum of the operations' durations. Nanoseconds.
     pub nanoseconds: u64,
-    /// How many began at the end of the process's last one in the same file.
+    /// Number of operations that began where the process's last one in the same file ended.
     pub consecutive: u64,
-    /// Number of accesses that began there or later. Includes consecutive ones.
+    /// Number of operations that began there or at a higher offset. Includes consecutive ones.
     pub sequential: u64,
-    /// How many were a process's first in their file: they have no order.
+    /// Number of operations that were the first of a process in a file, and so neither sequential
+    /// nor random.
     pub first: u64,
-    /// How many by size: powers of two, as lower bounds; 0: nothing was moved. Bytes.
+    /// Number of operations by size. The key is the lower bound of the size, a power of two. Bytes.
+    /// 0: nothing was moved.
     pub sizes: BTreeMap<u64, u64>,
 }
 
 impl Access {
-    /// Adds others.
+    /// Adds other accesses.
     pub fn add(&mut self, other: &Access) {
         self.count += other.count;
         self.bytes += other.bytes;
@@ -211,8 +214,8 @@ impl Access {
         }
     }
 
-    /// Consecutive, merely sequential and random operations, as shares of those that have an
-    /// order; None if none has.
+    /// Returns the shares of consecutive, only sequential, and random operations. First operations
+    /// don't count. None if all operations are first ones.
     pub fn shares(&self) -> Option<[f64; 3]> {
         let ordered = self.count.saturating_sub(self.first);
         (ordered > 0).then(|| {
@@ -226,13 +229,13 @@ impl Access {
         })
     }
 
-    /// Mean size. Bytes.
+    /// Returns the mean size of an operation. Bytes.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.bytes as f64 / self.count as f64)
     }
 }
 
-/// The lower bound of a size's class.
+/// Returns the lower bound of the class of sizes that contains `size`.
 pub fn class(size: u64) -> u64 {
     match size {
         0 => 0,
@@ -244,55 +247,56 @@ pub fn class(size: u64) -> u64 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct File {
-    /// Path in the pool under which the file was first opened; unknown parts are in parentheses.
+    /// The path in the pool by which the file was first opened. Unknown parts are in parentheses.
     pub path: String,
-    /// Whether all of the path is known.
+    /// Whether the whole path is known.
     pub known: bool,
-    /// Other paths under which it was opened, [`MAX_LISTED_USERS`] at most.
+    /// Other paths by which the file was opened, up to [`MAX_LISTED_USERS`].
     pub also: Vec<String>,
-    /// How often it was opened.
+    /// Number of opens.
     pub opens: u64,
-    /// Whether it was created in the run.
+    /// Whether the file was created in the run.
     pub created: bool,
     /// Reads.
     pub reads: Access,
     /// Writes.
     pub writes: Access,
-    /// The largest end of an operation. Bytes.
+    /// Maximum end offset of an operation. Bytes.
     pub size: u64,
-    /// Processes that used it, as `NODE:PROCESS`, [`MAX_LISTED_USERS`] at most.
+    /// Processes that used the file, as `NODE:PROCESS`, up to [`MAX_LISTED_USERS`].
     pub processes: Vec<String>,
-    /// How many processes used it.
+    /// Number of processes that used the file.
     pub process_count: u64,
-    /// Nodes on which it was used, [`MAX_LISTED_USERS`] at most.
+    /// Nodes on which the file was used, up to [`MAX_LISTED_USERS`].
     pub nodes: Vec<u32>,
-    /// On how many nodes it was used.
+    /// Number of nodes on which the file was used.
     pub node_count: u64,
-    /// Waits for locks that programs take on the file. Only if the recording has these events.
+    /// Number of waits for locks that programs take on the file. 0 if the recording doesn't have
+    /// these events.
     pub lock_waits: u64,
-    /// Their time. Nanoseconds.
+    /// Sum of the waits' durations. Nanoseconds.
     pub lock_nanoseconds: u64,
 }
 
 impl File {
-    /// Time of its reads and writes. Nanoseconds.
+    /// Returns the time of its reads and writes. Nanoseconds.
     pub fn time(&self) -> u64 {
         self.reads.nanoseconds + self.writes.nanoseconds
     }
 
-    /// Bytes read and written.
+    /// Returns the number of bytes read and written.
     pub fn bytes(&self) -> u64 {
         self.reads.bytes + self.writes.bytes
     }
 }
 
-/// Files that are not listed one by one.
+/// The sum of the files that aren't listed one by one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rest {
-    /// How many.
+    /// Number of files.
     pub files: u64,
-    /// How often they were opened.
+    /// Number of opens.
     pub opens: u64,
     /// Reads.
     pub reads: Access,
@@ -300,7 +304,7 @@ pub struct Rest {
     pub writes: Access,
 }
 
-/// How many files, and bytes in them, were used by whom.
+/// A number of files, and the bytes read from and written to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Used {
@@ -310,19 +314,19 @@ pub struct Used {
     pub bytes: u64,
 }
 
-/// Files by the number of their users.
+/// Files by the number of processes and nodes that used them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sharing {
-    /// Used by one process.
+    /// Files used by one process.
     pub process: Used,
-    /// Used by several processes of one node.
+    /// Files used by several processes of one node.
     pub node: Used,
-    /// Used on several nodes.
+    /// Files used on several nodes.
     pub nodes: Used,
 }
 
-/// Whether the files of a group may have a control.
+/// The verdict on declaring a control for the files of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
@@ -330,12 +334,12 @@ pub struct Verdict {
     pub supports: u64,
     /// Number of files whose use the control would have forbidden or changed.
     pub against: u64,
-    /// One of these, and why.
+    /// One of the files that count against the control, and the reason.
     pub example: Option<String>,
 }
 
 impl Verdict {
-    /// Adds that of another file.
+    /// Adds another verdict.
     pub fn add(&mut self, other: &Verdict) {
         self.supports += other.supports;
         self.against += other.against;
@@ -345,77 +349,79 @@ impl Verdict {
     }
 }
 
-/// Files whose paths match a pattern, and what their use in this run means for controls.
+/// Files whose paths match a pattern, and the conclusions from their use in this run for controls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Group {
-    /// The pattern, as rules write it.
+    /// The pattern, in the syntax of rules.
     pub pattern: String,
-    /// Whether it stands for all below a directory.
+    /// Whether the pattern stands for everything below a directory.
     pub directory: bool,
     /// The path of one of the files.
     pub example: String,
-    /// Files that match.
+    /// Number of matching files.
     pub files: u64,
-    /// How many of them were created in the run.
+    /// Number of matching files that were created in the run.
     pub created: u64,
-    /// How often they were opened.
+    /// Number of opens of the files.
     pub opens: u64,
     /// Reads.
     pub reads: Access,
     /// Writes.
     pub writes: Access,
-    /// The largest file. Bytes.
+    /// Size of the largest file. Bytes.
     pub largest: u64,
-    /// Nodes that used them.
+    /// Number of nodes that used the files.
     pub nodes: u64,
     /// Maximum number of nodes that used one file.
     pub nodes_of_a_file: u64,
     /// Maximum number of processes that used one file.
     pub processes_of_a_file: u64,
-    /// Directories (of those that hold the files) that were used on several nodes.
+    /// Number of directories containing these files that were used on several nodes.
     pub shared_directories: u64,
-    /// Reads that asked other nodes, estimated from the counters of the processes.
+    /// Number of reads that sent requests to other nodes, estimated from the processes' counters.
     pub remote_reads: f64,
-    /// Writes that asked other nodes, estimated.
+    /// Number of writes that sent requests to other nodes, estimated.
     pub remote_writes: f64,
-    /// Operations on names and attributes that asked other nodes, estimated.
+    /// Number of operations on names and attributes that sent requests to other nodes, estimated.
     pub remote_names: f64,
-    /// Bytes that nodes other than the creator's read, each node's first reading left out.
+    /// Number of bytes that nodes other than the creator's read again, after their first reading.
     pub read_again: u64,
-    /// MiB that these nodes read at least once: the requests of their first reading.
+    /// Number of MiB that these nodes read at least once. It counts the requests of their first
+    /// reading.
     pub fetched: u64,
     /// Verdicts by control, such as `mutability=immutable`.
     pub verdicts: BTreeMap<String, Verdict>,
 }
 
-/// Events of a process that are missing.
+/// The number of missing events of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lost {
-    /// Node.
+    /// The process's node.
     pub node: u32,
     /// Process id.
     pub process: u32,
-    /// Its program.
+    /// The program's name.
     pub program: String,
-    /// How many are missing.
+    /// Number of missing events.
     pub count: u64,
 }
 
-/// Operations of a layer above that reach files by others that are counted: for information.
+/// Operations of a layer above, which reaches files by other operations that are counted already.
+/// Shown for information only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Layer {
-    /// Its name, such as `MPI-IO`.
+    /// The layer's name, such as `MPI-IO`.
     pub name: String,
-    /// Operations.
+    /// Number of operations.
     pub operations: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub written: u64,
-    /// Its time. Nanoseconds.
+    /// Time spent in the layer. Nanoseconds.
     pub nanoseconds: u64,
 }
 
@@ -423,45 +429,45 @@ pub struct Layer {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Run {
-    /// [`VERSION`].
+    /// The version of the JSON form: [`VERSION`].
     pub version: u32,
-    /// The run's source.
+    /// The source of the run's data.
     pub source: Source,
     /// Facts about the run.
     pub facts: Facts,
-    /// When it began. Nanoseconds since 1970.
+    /// Time of the begin. Nanoseconds since 1970.
     pub begin: u64,
     /// Duration of the run. Nanoseconds.
     pub length: u64,
-    /// All that was counted.
+    /// The sum of all counters.
     pub totals: Totals,
-    /// Its nodes.
+    /// The run's nodes.
     pub nodes: Vec<NodePart>,
-    /// Its processes, the busiest first, [`MAX_LISTED_PROCESSES`] at most.
+    /// The run's processes, the busiest first, up to [`MAX_LISTED_PROCESSES`].
     pub processes: Vec<ProcessPart>,
-    /// All other processes.
+    /// The sum of all processes that aren't listed.
     pub other_processes: Option<ProcessPart>,
     /// Reads, from events.
     pub reads: Access,
     /// Writes, from events.
     pub writes: Access,
-    /// Files, those that took most time first, [`MAX_LISTED_FILES`] at most.
+    /// The run's files, those that took most time first, up to [`MAX_LISTED_FILES`].
     pub files: Vec<File>,
-    /// All other files.
+    /// The sum of all files that aren't listed.
     pub other_files: Rest,
-    /// Files by the number of their users.
+    /// Files by the number of processes and nodes that used them.
     pub sharing: Sharing,
-    /// Groups of files, [`MAX_GROUPS`] at most.
+    /// Groups of files, up to [`MAX_GROUPS`].
     pub groups: Vec<Group>,
-    /// Layers above.
+    /// Layers above the counted operations.
     pub layers: Vec<Layer>,
-    /// Events that are missing.
+    /// Numbers of missing events.
     pub lost: Vec<Lost>,
-    /// Sentences about incomplete parts of the report.
+    /// Sentences about parts of the report that are incomplete.
     pub incomplete: Vec<String>,
 }
 
-/// How unequal shares are.
+/// The inequality of shares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Imbalance {
     /// The largest share.
@@ -473,7 +479,7 @@ pub struct Imbalance {
 }
 
 impl Imbalance {
-    /// The imbalance of these shares; None if they are fewer than two, or all 0.
+    /// Returns the imbalance of these shares. None if there are fewer than two, or all are 0.
     pub fn of(shares: impl Iterator<Item = f64> + Clone) -> Option<Imbalance> {
         let count = shares.clone().count();
         let mean = shares.clone().sum::<f64>() / count.max(1) as f64;
@@ -481,13 +487,13 @@ impl Imbalance {
         (count > 1 && mean > 0.0).then_some(Imbalance { most, mean, count })
     }
 
-    /// The largest share as a multiple of the mean.
+    /// Returns the largest share as a multiple of the mean.
     pub fn factor(&self) -> f64 {
         self.most / self.mean
     }
 
-    /// A word for where the factor lies between 1 (all have the same) and the number of shares
-    /// (one has all).
+    /// Returns a word for the factor, which is between 1 (all shares are equal) and the number of
+    /// shares (one share is everything).
     pub fn word(&self) -> &'static str {
         match (self.factor() - 1.0) / (self.count as f64 - 1.0) {
             s if s < 0.05 => "even",
@@ -498,7 +504,7 @@ impl Imbalance {
     }
 }
 
-/// The sum of some kinds of operations.
+/// Returns the sum of some kinds of operations.
 pub fn sum_of(totals: &Totals, kinds: &[&str]) -> Counted {
     let mut sum = Counted::default();
     for kind in kinds {
@@ -512,19 +518,19 @@ pub fn sum_of(totals: &Totals, kinds: &[&str]) -> Counted {
     sum
 }
 
-/// The time of some kinds of operations, estimated from those that were timed. Nanoseconds.
+/// Estimates the time of some kinds of operations from those that were timed. Nanoseconds.
 pub fn time_of(totals: &Totals, kinds: &[&str]) -> f64 {
     let time = |kind: &&str| totals.operations.get(*kind).map_or(0.0, Counted::time);
     kinds.iter().map(time).sum()
 }
 
-/// Bytes that were read and written.
+/// Returns the number of bytes that were read and written.
 pub fn bytes_of(totals: &Totals) -> u64 {
     sum_of(totals, &DATA).bytes
 }
 
 impl Run {
-    /// Reads a run's JSON.
+    /// Parses a run's JSON.
     ///
     /// # Errors
     /// A sentence about the mistake in the JSON.
@@ -540,7 +546,7 @@ impl Run {
         }
     }
 
-    /// The run as JSON.
+    /// Returns the run as JSON.
     ///
     /// # Panics
     /// Never: all of it can be written.
@@ -548,7 +554,7 @@ impl Run {
         serde_json::to_string(self).expect("numbers, texts, lists and maps by texts and numbers")
     }
 
-    /// The share of operations on names and attributes: of the number, and of the time.
+    /// Returns the share of operations on names and attributes: of the number, and of the time.
     pub fn metadata_shares(&self) -> (Option<f64>, Option<f64>) {
         let all = self.totals.all().count;
         let time = self.totals.time();
@@ -560,26 +566,27 @@ impl Run {
         )
     }
 
-    /// The share of operations that asked other nodes; None if there are none, or it isn't known.
+    /// Returns the share of operations that sent requests to other nodes. None if there are no
+    /// operations, or it isn't known.
     pub fn remote_share(&self) -> Option<f64> {
         let all = self.totals.all();
         let known = self.source == Source::Forebay && all.count > 0;
         known.then(|| all.remote as f64 / all.count as f64)
     }
 
-    /// Imbalance of a number between nodes.
+    /// Returns the imbalance of a number between nodes.
     pub fn between_nodes(&self, number: impl Fn(&Totals) -> f64) -> Option<Imbalance> {
         let shares: Vec<f64> = self.nodes.iter().map(|n| number(&n.totals)).collect();
         Imbalance::of(shares.into_iter())
     }
 
-    /// Imbalance of a number between the listed processes.
+    /// Returns the imbalance of a number between the listed processes.
     pub fn between_processes(&self, number: impl Fn(&Totals) -> f64) -> Option<Imbalance> {
         let shares: Vec<f64> = self.processes.iter().map(|p| number(&p.totals)).collect();
         Imbalance::of(shares.into_iter())
     }
 
-    /// Files of the run.
+    /// Returns the number of the run's files.
     pub fn file_count(&self) -> u64 {
         self.files.len() as u64 + self.other_files.files
     }

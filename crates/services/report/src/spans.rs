@@ -1,45 +1,46 @@
-//! Durations: pairs of `_ENTER` and `_EXIT` events of one thread, nested as they happened.
+//! Durations (*spans*), from pairs of `_ENTER` and `_EXIT` events of a thread, nested as in the
+//! program.
 
 use crate::stream::{Event, Recording};
 use forebay_trace::points::POINTS;
 use std::collections::{BTreeMap, HashMap};
 
-/// Work between two events of a thread.
+/// The time between an `_ENTER` event of a thread and its `_EXIT` event.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// The event with which the span began.
     pub enter: Event,
-    /// Nanoseconds since 1970.
+    /// Time of the `_EXIT` event. Nanoseconds since 1970.
     pub end: u64,
-    /// Time in it that no span within it covers. Nanoseconds.
+    /// Time that no inner span covers. Nanoseconds.
     pub own: u64,
-    /// In how many others it lies.
+    /// Number of spans that surround this one.
     pub depth: usize,
-    /// Index of the surrounding span in the list; None: there is none.
+    /// Index of the directly surrounding span in the list. None: no span surrounds this one.
     pub parent: Option<usize>,
-    /// The first field of the event with which the span ended.
+    /// The first field of the `_EXIT` event.
     pub outcome: u64,
 }
 
 impl Span {
-    /// The name of its points without `_ENTER`.
+    /// Returns the name of the span's tracepoints without `_ENTER`.
     pub fn name(&self) -> &'static str {
         let name = self.enter.record.name();
         name.strip_suffix("_ENTER").unwrap_or(name)
     }
 
-    /// Nanoseconds.
+    /// Returns the span's duration. Nanoseconds.
     pub fn length(&self) -> u64 {
         self.end.saturating_sub(self.enter.record.time)
     }
 }
 
-/// The spans of a recording, and the events that began one that never ended in it (the program was
-/// killed then, or hangs there).
+/// Returns the spans of a recording, and the `_ENTER` events without an `_EXIT` event: the program
+/// was killed then, or hangs there.
 pub fn spans(recording: &Recording) -> (Vec<Span>, Vec<Event>) {
     let mut spans: Vec<Span> = Vec::new();
-    // For each thread, the operations that have begun: the place of each in `spans`, or None if its
-    // end isn't known yet.
+    // For each thread, the spans that have begun and not ended, outermost first: their indices in
+    // `spans`.
     let mut open: HashMap<(u16, u32, u32), Vec<usize>> = HashMap::new();
     for event in &recording.events {
         let name = event.record.name();
@@ -58,11 +59,11 @@ pub fn spans(recording: &Recording) -> (Vec<Span>, Vec<Event>) {
             spans.push(span);
         } else if let Some(stem) = name.strip_suffix("_EXIT") {
             let Some(at) = stack.iter().rposition(|&i| spans[i].name() == stem) else {
-                // The operation began before the recording, or its beginning is lost.
+                // The span began before the recording, or its `_ENTER` event was lost.
                 continue;
             };
             let index = stack[at];
-            // Spans that began within it have no end, since events were lost.
+            // Inner spans that are still open have no end, since their `_EXIT` events were lost.
             stack.truncate(at);
             spans[index].end = event.record.time;
             spans[index].outcome = event.record.fields[0];
@@ -110,21 +111,21 @@ pub fn spans(recording: &Recording) -> (Vec<Span>, Vec<Event>) {
     (finished, unfinished)
 }
 
-/// How often and how long something was done.
+/// Number and time of spans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// How often.
+    /// Number of spans.
     pub count: u64,
-    /// All together. Nanoseconds.
+    /// Sum of their durations. Nanoseconds.
     pub total: u64,
-    /// Time without that of inner spans. Nanoseconds.
+    /// Time that no inner spans cover. Nanoseconds.
     pub own: u64,
-    /// The longest. Nanoseconds.
+    /// Duration of the longest span. Nanoseconds.
     pub longest: u64,
 }
 
-/// Costs by the path of surrounding spans, such as `CALL > POSIX_OPEN > CLUSTER_CREATE`, in the
-/// order of a walk.
+/// Returns the costs by the path of surrounding spans, such as `CALL > POSIX_OPEN >
+/// CLUSTER_CREATE`. Sorted, so that inner spans follow their outer span.
 pub fn costs(spans: &[Span]) -> BTreeMap<Vec<&'static str>, Cost> {
     let mut costs: BTreeMap<Vec<&'static str>, Cost> = BTreeMap::new();
     let mut paths: Vec<Vec<&'static str>> = Vec::with_capacity(spans.len());
@@ -141,7 +142,7 @@ pub fn costs(spans: &[Span]) -> BTreeMap<Vec<&'static str>, Cost> {
     costs
 }
 
-/// Whether the point begins or ends a span.
+/// Whether a tracepoint begins or ends a span.
 pub fn is_of_span(point: u16) -> bool {
     let name = POINTS[point as usize].name;
     name.ends_with("_ENTER") || name.ends_with("_EXIT")
@@ -181,7 +182,7 @@ mod tests {
                 event(STORE_CREATE_EXIT, 150, 1),
                 event(POSIX_OPEN_EXIT, 170, 1),
                 event(CALL_EXIT, 200, 1),
-                // The operation's beginning is lost.
+                // The `_ENTER` event of this span is lost.
                 event(STORE_LOOKUP_EXIT, 210, 1),
             ],
             ..Recording::default()

@@ -1,13 +1,14 @@
-//! A file of events, of any number of nodes and processes.
+//! The format of a file of events, of any number of nodes and processes.
 //!
 //! ```text
 //! magic    8 bytes "FBEVENT1"
 //! names    u32 length, then JSON: the names of all points of the build that recorded
 //! events   LZ4 frames (the standard format), of entries:
 //!            u8  1: an event. u16 point, u16 node, u32 process, u32 thread, u64 time (nanoseconds
-//!                   since 1970), u64 request, u8 fields, u8 length of the text, fields as u64, text
+//!                   since 1970), u64 request, u8 number of fields, u8 length of the text,
+//!                   fields as u64, text
 //!                2: a process. u16 node, u32 process, u8 length, name of the program
-//!                3: events that were lost. u16 node, u32 process, u64 how many
+//!                3: lost events. u16 node, u32 process, u64 number of lost events
 //!                4: a directory. u64 id, u16 length, its path in the pool
 //! ```
 //! All numbers are little-endian. A stream may end anywhere (the disk was full, the recording
@@ -24,25 +25,25 @@ const EVENT: u8 = 1;
 const PROCESS: u8 = 2;
 const LOST: u8 = 3;
 const DIRECTORY: u8 = 4;
-/// Limit on the list of names. Bytes.
+/// Maximum size of the list of names. Bytes.
 const MAX_NAMES_BYTES: usize = 1 << 20;
 
-/// An event of some node.
+/// An event of one of the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The node.
     pub node: u16,
-    /// The event; its time is in nanoseconds since 1970, its number is 0.
+    /// The event. Its time is in nanoseconds since 1970, its number is 0.
     pub record: Record,
 }
 
-/// Writes a stream.
+/// A writer of a stream.
 pub struct Writer<W: Write> {
     out: FrameEncoder<W>,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a stream.
+    /// Begins a stream: writes its head.
     ///
     /// # Errors
     /// Errors of writing.
@@ -57,7 +58,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Names a process.
+    /// Records the name of a process's program.
     ///
     /// # Errors
     /// Errors of writing.
@@ -83,7 +84,7 @@ impl<W: Write> Writer<W> {
         self.out.write_all(&entry)
     }
 
-    /// Records the path of a directory, from which a reader derives those of files.
+    /// Records the path of a directory, from which a reader derives the paths of files.
     ///
     /// # Errors
     /// Errors of writing.
@@ -121,7 +122,7 @@ impl<W: Write> Writer<W> {
         self.out.write_all(&entry)
     }
 
-    /// Writes the buffered entries, so that a reader finds them.
+    /// Writes the buffered entries, so that a reader can see them.
     ///
     /// # Errors
     /// Errors of writing.
@@ -138,20 +139,20 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Content of a stream.
+/// The content of a stream.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// Events in the order of their times.
+    /// Events in the order of time.
     pub events: Vec<Event>,
     /// Names of programs by node and process id.
     pub programs: BTreeMap<(u16, u32), String>,
-    /// Events that were lost, by node and process id.
+    /// Number of lost events, by node and process id.
     pub lost: BTreeMap<(u16, u32), u64>,
     /// Paths of directories by their ids.
     pub directories: BTreeMap<u64, String>,
-    /// Events of points that this build doesn't have.
+    /// Number of events of tracepoints that this build doesn't have.
     pub unknown: u64,
-    /// Why reading ended before the end of the stream.
+    /// The reason why the stream ended early. None: it is complete.
     pub cut: Option<String>,
 }
 
@@ -159,8 +160,8 @@ impl Recording {
     /// Reads a stream.
     ///
     /// # Errors
-    /// If it isn't a stream of events. Entries after an unreadable one are left out, which
-    /// [`Recording::cut`] shows.
+    /// The input isn't a stream of events. An unreadable entry and those after it are left out,
+    /// which [`Recording::cut`] tells.
     pub fn read(from: impl Read) -> Result<Recording, String> {
         let mut from = BufReader::new(from);
         let mut magic = [0; 8];

@@ -1,6 +1,7 @@
-//! Numbers and texts as reports write them: units, HTML, TOML, shell.
+//! Numbers and texts in the formats of reports: units, HTML, TOML, shell.
 
-/// A number of bytes, in binary units with three digits, or fewer if it is a whole number of them.
+/// Formats a number of bytes, in binary units with three digits, or fewer for a whole number of
+/// units.
 pub fn bytes(n: f64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let (mut n, mut unit) = (n, 0);
@@ -24,7 +25,7 @@ fn digits(n: f64, whole: bool) -> String {
     }
 }
 
-/// A length of time, from nanoseconds.
+/// Formats a duration, given in nanoseconds.
 pub fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         n if n < 1e3 => format!("{n:.0} ns"),
@@ -36,7 +37,7 @@ pub fn time(nanoseconds: f64) -> String {
     }
 }
 
-/// A duration in the unit that [`time`] takes for a longer one, `of`.
+/// Formats a duration in the unit that [`time`] uses for `of`, a longer duration.
 pub fn part_of_time(nanoseconds: f64, of: f64) -> String {
     let whole = time(of);
     let unit = whole.split(' ').next_back().unwrap_or_default();
@@ -51,7 +52,7 @@ pub fn part_of_time(nanoseconds: f64, of: f64) -> String {
     format!("{} {unit}", digits(nanoseconds / length, unit == "ns"))
 }
 
-/// A long text without its middle: at most `most` characters, one of them `…`.
+/// Removes the middle of a long text. The result has at most `most` characters, one of them `…`.
 pub fn shortened(text: &str, most: usize) -> String {
     let all: Vec<char> = text.chars().collect();
     if all.len() <= most {
@@ -64,7 +65,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     short
 }
 
-/// A count, with commas.
+/// Formats a count with commas.
 pub fn count(n: u64) -> String {
     let plain = n.to_string();
     let mut text = String::with_capacity(plain.len() * 4 / 3);
@@ -77,12 +78,13 @@ pub fn count(n: u64) -> String {
     text
 }
 
-/// A number of things, in the singular or the plural.
+/// Formats a number of things, in the singular or the plural.
 pub fn several(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
 }
 
-/// The time that all processes spent in I/O beside the time that a run took. Nanoseconds.
+/// Formats the time that all processes spent in I/O, relative to the duration of the run.
+/// Nanoseconds.
 pub fn share_of_run(spent: f64, run: f64) -> String {
     let share = spent / run.max(1.0);
     if share <= 1.0 {
@@ -95,7 +97,7 @@ pub fn share_of_run(spent: f64, run: f64) -> String {
     }
 }
 
-/// A share as a percentage.
+/// Formats a share (0 to 1) as a percentage.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".into(),
@@ -105,7 +107,7 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// A moment, from nanoseconds since 1970, as `2026-03-01 12:00:00 UTC`.
+/// Formats nanoseconds since 1970 as `2026-03-01 12:00:00 UTC`.
 pub fn moment(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     let (mut days, second) = (seconds / 86_400, seconds % 86_400);
@@ -144,8 +146,8 @@ pub fn moment(nanoseconds: u64) -> String {
     )
 }
 
-/// Text for HTML, in elements and in quoted attributes. Characters that aren't shown, and those
-/// that turn the direction of text around, are written as `\u{...}`.
+/// Escapes text for HTML elements and quoted attributes. Invisible characters, and those that
+/// change the direction of text, become `\u{...}`.
 pub fn html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -162,7 +164,7 @@ pub fn html(text: &str) -> String {
     safe
 }
 
-/// Text for a terminal: characters that aren't shown are written as `\u{...}`.
+/// Escapes text for a terminal: invisible characters become `\u{...}`.
 pub fn shown(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -180,10 +182,10 @@ fn is_unseen(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// JSON for a `script` element of a page: no `<` is left in it, so that no text ends the element,
-/// and no character that isn't shown.
+/// Escapes JSON for a `script` element of a page. The result has no `<`, so that no text ends the
+/// element, and no invisible characters.
 pub fn json_in_html(json: &str) -> String {
-    // These stand in texts only, and there it is another way to write the same character.
+    // These characters occur only in JSON strings, where the escape stands for the same character.
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         if c == '<' || is_unseen(c) {
@@ -195,7 +197,7 @@ pub fn json_in_html(json: &str) -> String {
     safe
 }
 
-/// A string of TOML.
+/// Formats a string of TOML.
 pub fn toml(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -209,7 +211,7 @@ pub fn toml(text: &str) -> String {
     quoted + "\""
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell, if necessary.
 pub fn shell(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,%@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

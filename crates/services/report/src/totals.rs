@@ -1,4 +1,4 @@
-//! Counters as numbers to show: by kind of operation, of a process, a node or a pool.
+//! Counters as numbers to show: by kind of operation, for a process, a node or a pool.
 
 use forebay_trace::block::{Block, CLASSES, OPERATIONS, Times, begin_of_class};
 use forebay_trace::clock::Scale;
@@ -6,20 +6,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;
 
-/// Durations that were measured.
+/// Durations of operations. Only some operations are timed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Durations {
-    /// For how many the timed ones stand.
+    /// Number of timed operations.
     pub timed: u64,
-    /// Their sum. Nanoseconds.
+    /// Sum of their durations. Nanoseconds.
     pub nanoseconds: u64,
-    /// How many by class, as upper bounds in nanoseconds: classes without any are left out.
+    /// Number of timed operations by class. The key is the class's upper bound in nanoseconds.
+    /// Empty classes are left out.
     pub classes: BTreeMap<u64, u64>,
 }
 
-/// The count of the class whose bound is near `bound`. Each reading measures the length of a tick
-/// again, so the bound of a class differs a little between readings and between nodes. The bounds
-/// of two classes differ by a third at least.
+/// Returns the count of the class whose bound is within a tenth of `bound`. Bounds of a class
+/// differ slightly between readings and between nodes, because each reading measures the length of
+/// a clock tick. Bounds of different classes differ by at least a third.
 fn same_class(classes: &mut BTreeMap<u64, u64>, bound: u64) -> Option<&mut u64> {
     let (from, to) = (bound - bound / 10, bound + bound / 10);
     classes.range_mut(from..=to).next().map(|(_, count)| count)
@@ -64,13 +65,13 @@ impl Durations {
         }
     }
 
-    /// The mean. Nanoseconds.
+    /// Returns the mean duration. Nanoseconds.
     pub fn mean(&self) -> Option<f64> {
         (self.timed > 0).then(|| self.nanoseconds as f64 / self.timed as f64)
     }
 
-    /// The duration that `share` of them don't exceed, rounded up to the end of its class.
-    /// Nanoseconds.
+    /// Returns the duration that a share of the operations doesn't exceed, rounded up to its
+    /// class's bound. Nanoseconds.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let all: u64 = self.classes.values().sum();
         let mut left = (all as f64 * share).ceil().max(1.0) as u64;
@@ -87,20 +88,21 @@ impl Durations {
 /// Counters of one kind of operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// Operations.
+    /// Number of operations.
     pub count: u64,
-    /// Bytes that they moved.
+    /// Number of bytes that the operations moved.
     pub bytes: u64,
-    /// How many failed.
+    /// Number of operations that failed.
     pub errors: u64,
     /// Number of operations that sent a request to another node.
     pub remote: u64,
-    /// How long those that were timed took.
+    /// Durations of the operations that were timed.
     pub durations: Durations,
 }
 
 impl Counted {
-    /// How long all of them took: the mean of those that were timed, times all. Nanoseconds.
+    /// Estimates the time of all operations: the mean of the timed ones, times their number.
+    /// Nanoseconds.
     pub fn time(&self) -> f64 {
         self.durations.mean().unwrap_or(0.0) * self.count as f64
     }
@@ -115,15 +117,15 @@ pub struct Totals {
     pub sent: u64,
     /// Bytes received from other nodes.
     pub received: u64,
-    /// Requests to other nodes.
+    /// Number and durations of requests to other nodes.
     #[serde(rename = "asks")]
     pub requests: Durations,
-    /// Waits for locks.
+    /// Number and durations of waits for locks.
     pub waits: Durations,
 }
 
 impl Totals {
-    /// The totals of a block of counters.
+    /// Returns the totals of a block of counters.
     pub fn of(block: &Block, scale: &Scale) -> Totals {
         let mut operations = BTreeMap::new();
         for &(kind, name) in OPERATIONS {
@@ -149,7 +151,7 @@ impl Totals {
         }
     }
 
-    /// Adds the counters of others.
+    /// Adds other totals.
     pub fn add(&mut self, other: &Totals) {
         for (name, counted) in &other.operations {
             let mine = self.operations.entry(name.clone()).or_default();
@@ -165,7 +167,7 @@ impl Totals {
         self.waits.add(&other.waits);
     }
 
-    /// These counters minus `earlier` ones.
+    /// Returns these counters minus `earlier` ones.
     pub fn since(&self, earlier: &Totals) -> Totals {
         let mut rest = self.clone();
         for (name, before) in &earlier.operations {
@@ -185,7 +187,7 @@ impl Totals {
         rest
     }
 
-    /// The sum over all kinds.
+    /// Returns the sum over all kinds of operations.
     pub fn all(&self) -> Counted {
         let mut all = Counted::default();
         for counted in self.operations.values() {
@@ -197,7 +199,7 @@ impl Totals {
         all
     }
 
-    /// How long all operations took, by estimate. Nanoseconds.
+    /// Estimates the time of all operations. Nanoseconds.
     pub fn time(&self) -> f64 {
         // (The sum of no numbers is -0.)
         self.operations
@@ -206,26 +208,26 @@ impl Totals {
             .fold(0.0, |all, time| all + time)
     }
 
-    /// Bytes of one kind.
+    /// Returns the number of bytes of one kind of operation.
     pub fn bytes(&self, kind: &str) -> u64 {
         self.operations.get(kind).map_or(0, |c| c.bytes)
     }
 }
 
-/// Counters of a process.
+/// The counters of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its node.
+    /// The process's node.
     pub node: u32,
-    /// Process id; 0: all that have ended, and whose place others have taken.
+    /// Process id. 0: the sum of ended processes whose slots other processes have got.
     pub process: u32,
     /// The program's name.
     pub program: String,
-    /// Its counters.
+    /// The process's counters.
     pub totals: Totals,
 }
 
-/// Counters of the processes of a node.
+/// Returns the counters of the processes of a node.
 ///
 /// # Errors
 /// Errors of reading the shared memory.

@@ -1,33 +1,33 @@
-//! How one file was used over time, and what that means for each control.
+//! The use of one file over time, and the verdict for each control that follows from it.
 //!
-//! A verdict is careful: where events can't tell (inherited descriptors, mappings, truncations),
-//! the control counts as contradicted. Events are ordered by their times; a write counts from its
-//! beginning, a read at its end.
+//! Verdicts are conservative: where events don't show enough (inherited descriptors, mappings,
+//! truncations), a control counts as contradicted. Events are ordered by time. A write counts from
+//! its begin, a read at its end.
 
 use crate::ranges::Ranges;
 use crate::run::{Access, Group, Verdict, class};
 use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Controls that are judged, as rules write them.
+/// The judged controls, as they are written in rules.
 pub mod control {
     /// The file doesn't change after its first close.
     pub const IMMUTABLE: &str = "mutability=immutable";
     /// The file only grows.
     pub const APPEND: &str = "mutability=append";
-    /// One process at a time has it open.
+    /// One process at a time has the file open.
     pub const EXCLUSIVE: &str = "parallelism=exclusive";
-    /// The processes of one node at a time have it open.
+    /// Processes of only one node at a time have the file open.
     pub const EXCLUSIVE_NODE: &str = "parallelism=exclusive(node)";
-    /// Others see writes after a sync or close.
+    /// Other processes see writes after a sync or close.
     pub const COMMIT: &str = "consistency=commit";
-    /// An open sees the data of files closed before it.
+    /// An open sees the data of writers that have closed the file before.
     pub const SESSION: &str = "consistency=session";
-    /// Written once, read once.
+    /// The file is written once and read once.
     pub const ONCE: &str = "temporality=once";
-    /// A batch is undone as a whole.
+    /// A batch of writes is undone as a whole.
     pub const ROLLBACK: &str = "failure=rollback";
-    /// All of them.
+    /// All judged controls.
     pub const ALL: [&str; 8] = [
         IMMUTABLE,
         APPEND,
@@ -42,29 +42,29 @@ pub mod control {
 
 use control::*;
 
-/// Limit on the ranges of a file that are compared.
+/// Maximum number of ranges of a file that are compared.
 const MAX_RANGES: usize = 100_000;
-/// Limit on the places of a file whose writes are counted, for [`ROLLBACK`].
+/// Maximum number of offsets of a file whose writes are counted, for [`ROLLBACK`].
 const MAX_COUNTED_PLACES: usize = 256;
-/// From this size on a file is worth a control for its size alone: a chunk. Bytes.
+/// Minimum size at which a file is worth a control for its size alone: one chunk. Bytes.
 pub const LARGE: u64 = 1 << 20;
-/// The offset of a write to the end of the file.
+/// Stands for the offset of a write at the end of the file.
 pub const AT_END: u64 = u64::MAX;
 
-/// A process's use of the file.
+/// The use of the file by one process.
 #[derive(Debug, Default)]
 pub struct User {
     /// The process's node.
     pub node: u32,
-    /// Number of descriptors that it has open now, as far as events show.
+    /// Number of descriptors that the process has open now, as far as events show.
     open: u32,
-    /// How often it opened the file.
+    /// Number of the process's opens.
     pub opens: u64,
-    /// When the earliest of those opened now was. Nanoseconds.
+    /// Time of the earliest open whose descriptor is still open. Nanoseconds.
     opened_at: u64,
-    /// Whether it has it open for writing.
+    /// Whether a descriptor is open for writing.
     may_write: bool,
-    /// Whether it has written since it had it closed.
+    /// Whether the process has written since its descriptors were last all closed.
     dirty: bool,
     /// The process's reads.
     pub reads: Access,
@@ -74,24 +74,24 @@ pub struct User {
     last_write: Option<u64>,
 }
 
-/// A file's use.
+/// The use of a file by all processes.
 #[derive(Debug, Default)]
 pub struct Usage {
-    /// Users by process, as places in the analysis's list.
+    /// The use by each process. The key is the process's index in the analysis's list.
     pub users: BTreeMap<u32, User>,
-    /// How often it was opened.
+    /// Number of opens.
     pub opens: u64,
-    /// Whether it was created in the run, and by which process.
+    /// The process that created the file in the run; None if it wasn't created in the run.
     pub creator: Option<u32>,
-    /// The largest end of an operation. Bytes.
+    /// The maximum end offset of an operation. Bytes.
     pub end: u64,
-    /// Its size, as far as events tell. Bytes.
+    /// The file's size, as far as events show it. Bytes.
     size: Option<u64>,
-    /// Whether it was written and closed by all that wrote.
+    /// Whether the file was written, and then closed by all its writers.
     laminated: bool,
-    /// Whether a process used or closed it that hadn't opened it.
+    /// Whether a process used or closed the file without having opened it.
     inherited: bool,
-    /// Processes that have it open, and nodes.
+    /// Number of processes that have the file open, and of these processes by node.
     open_processes: u32,
     open_nodes: BTreeMap<u32, u32>,
     dirty: u32,
@@ -103,18 +103,18 @@ pub struct Usage {
     handovers: u64,
     read_only_before: bool,
     mapped: bool,
-    /// The last write, and the last one of another process than that.
+    /// Time and process of the last write, and time of the last write by another process.
     last_write: Option<(u64, u32)>,
     other_write: Option<u64>,
     written: Ranges,
     read: Ranges,
     too_many: bool,
     appends: u64,
-    /// Whether an offset was given for a write.
+    /// Whether a write was made at a given offset.
     placed: bool,
-    /// How often each place was written to; the sizes are equal.
+    /// Number of writes at each offset, for the first offsets that were written.
     places: BTreeMap<u64, u32>,
-    /// Why a control is contradicted.
+    /// The reason why a control is contradicted, by control.
     against: BTreeMap<&'static str, String>,
 }
 
@@ -150,7 +150,7 @@ impl Usage {
         user
     }
 
-    /// A process has opened it.
+    /// Records that a process has opened the file.
     pub fn opened(&mut self, process: u32, node: u32, time: u64, flags: u32) {
         let flags = OFlags::from_bits_retain(flags);
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
@@ -215,7 +215,7 @@ impl Usage {
         }
     }
 
-    /// A process has closed a descriptor of it.
+    /// Records that a process has closed a descriptor of the file.
     pub fn closed(&mut self, process: u32) {
         let Some(user) = self.users.get_mut(&process) else {
             self.inherited = true;
@@ -246,7 +246,7 @@ impl Usage {
         self.laminated |= !still_written && self.end > 0 && !self.writers.is_empty();
     }
 
-    /// A write of a process begins.
+    /// Records that a process's write begins.
     pub fn write_begins(&mut self, process: u32, node: u32) {
         let user = self.user(process, node);
         let unopened = user.open == 0;
@@ -257,7 +257,8 @@ impl Usage {
         self.most_dirty = self.most_dirty.max(self.dirty);
     }
 
-    /// A write has ended: at `at`, or [`AT_END`], `moved` bytes, which took `took` ns.
+    /// Records that a write of `moved` bytes at `at`, or [`AT_END`], has ended. `took`: its
+    /// duration in nanoseconds.
     pub fn wrote(&mut self, process: u32, time: u64, at: u64, moved: u64, took: u64) {
         let to_end = at == AT_END;
         let at = if to_end {
@@ -344,7 +345,7 @@ impl Usage {
         }
     }
 
-    /// A read has ended.
+    /// Records that a read has ended.
     pub fn read(&mut self, process: u32, node: u32, at: u64, moved: u64, took: u64) {
         let user = self.user(process, node);
         let (unopened, is_dirty) = (user.open == 0, user.dirty);
@@ -381,33 +382,34 @@ impl Usage {
         self.bound();
     }
 
-    /// Reads of all.
+    /// Returns the reads of all processes.
     pub fn reads(&self) -> Access {
         let mut all = Access::default();
         self.users.values().for_each(|u| all.add(&u.reads));
         all
     }
 
-    /// Writes of all.
+    /// Returns the writes of all processes.
     pub fn writes(&self) -> Access {
         let mut all = Access::default();
         self.users.values().for_each(|u| all.add(&u.writes));
         all
     }
 
-    /// The node of its creator.
+    /// Returns the node of the process that created the file.
     pub fn home(&self) -> Option<u32> {
         self.creator
             .and_then(|m| self.users.get(&m))
             .map(|u| u.node)
     }
 
-    /// Nodes on which it was used.
+    /// Returns the nodes on which the file was used.
     pub fn nodes(&self) -> BTreeSet<u32> {
         self.users.values().map(|u| u.node).collect()
     }
 
-    /// The places that were written to again and again, if that is what happens to the file.
+    /// Returns the number of offsets that were written repeatedly, if nearly all writes are at such
+    /// offsets.
     fn rounds(&self, writes: &Access) -> Option<usize> {
         let again = self.places.values().filter(|&&n| n >= 3);
         let (places, times) = again.fold((0, 0u64), |(p, t), &n| (p + 1, t + u64::from(n)));
@@ -415,7 +417,7 @@ impl Usage {
         ((2..MAX_COUNTED_PLACES).contains(&places) && most).then_some(places)
     }
 
-    /// Whether the file's use shows the pattern that a control is for.
+    /// Whether the file's use shows the pattern for which a control is meant.
     fn supports(&self, control: &str, reads: &Access, writes: &Access) -> bool {
         let written = writes.bytes > 0;
         let one_writer = self.writers.len() == 1;
@@ -437,10 +439,11 @@ impl Usage {
         }
     }
 
-    /// Its size was set to `end`, or bytes up to there were allocated or made zeros.
+    /// Records that the file's size was set to `end` (`is_size`), or that bytes up to `end` were
+    /// allocated or zeroed.
     pub fn resized(&mut self, (process, node): (u32, u32), time: u64, end: u64, is_size: bool) {
         let size = is_size.then_some(end);
-        // Setting the same size again changes nothing.
+        // Setting the size to its current value changes nothing.
         if size.is_some() && size == self.size {
             return;
         }
@@ -477,7 +480,7 @@ impl Usage {
         self.last_write = Some((time, process));
     }
 
-    /// A process has mapped the file; if the mapping `changes`, it can be written through it.
+    /// Records that a process has mapped the file. `changes`: the mapping can be written.
     pub fn mapped(&mut self, process: u32, node: u32, changes: bool) {
         self.user(process, node);
         self.mapped = true;
@@ -487,7 +490,7 @@ impl Usage {
         }
     }
 
-    /// Records doubts because of what events don't show.
+    /// Rules out controls that uses which events don't show may contradict.
     fn doubts(&mut self) {
         if self.mapped {
             if !self.writers.is_empty() {
@@ -521,7 +524,7 @@ impl Usage {
         }
     }
 
-    /// The file as a group of one, with verdicts. `path` is for messages.
+    /// Returns the file as a group of one file, with verdicts. `path` is for messages.
     pub fn judge(&mut self, path: &str) -> Group {
         self.doubts();
         let (reads, writes) = (self.reads(), self.writes());
@@ -588,7 +591,7 @@ mod tests {
     #[test]
     fn a_file_that_is_written_again_is_not_immutable() {
         let read = flags(OFlags::RDONLY);
-        // By a second open; after a read; by another process; by an open that truncates it.
+        // Changed by a second open, after a read, by another process, by an open that truncates it.
         for case in 0..5 {
             let mut f = Usage::default();
             f.opened(1, 1, 1, new());
@@ -668,7 +671,8 @@ mod tests {
         let verdicts = judged(&mut f);
         assert_eq!(verdicts[EXCLUSIVE].against, 1);
         assert_eq!(verdicts[EXCLUSIVE_NODE].against, 0);
-        // A descriptor inherited by a child: which processes had the file open isn't known.
+        // A child may have inherited a descriptor, so it isn't known which processes had the file
+        // open.
         let mut f = Usage::default();
         f.opened(1, 1, 1, new());
         f.closed(9);
@@ -703,7 +707,7 @@ mod tests {
         assert_eq!(verdict.against, 1);
         let why = verdict.example.clone().unwrap();
         assert_eq!(why, "/f: it was written to at 5, when its end was at 30");
-        // A file that existed before, and whose size isn't known.
+        // A file that existed before, so that its size isn't known.
         let mut f = Usage::default();
         f.opened(1, 1, 1, flags(OFlags::RDWR));
         write(&mut f, 1, 2, 0, 10);

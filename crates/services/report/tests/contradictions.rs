@@ -1,5 +1,5 @@
-//! Random programs: what a control would have refused or changed is found by a plain simulation of
-//! `docs/explanation/semantics.md`, and such a control is never proposed.
+//! Tests with random programs. A simple simulation of `docs/explanation/semantics.md` finds the
+//! controls that would have refused or changed an operation. The advisor must not propose them.
 
 mod programs;
 
@@ -23,20 +23,20 @@ impl Random {
     }
 }
 
-/// A rank that has the file open: for writing, since when, and whether it has uncommitted writes.
+/// A rank's open file: whether for writing, since when, and whether it has uncommitted writes.
 struct Open {
     writes: bool,
     since: u64,
     dirty: bool,
 }
 
-/// The file, as a pool with the strictest reading of each control would see it.
+/// The file in a pool that interprets each control in the strictest way.
 #[derive(Default)]
 struct Simulated {
     open: BTreeMap<u32, Open>,
     size: u64,
     laminated: bool,
-    /// When each rank wrote last.
+    /// Time of each rank's last write.
     wrote: BTreeMap<u32, u64>,
     time: u64,
     violated: BTreeSet<&'static str>,
@@ -125,7 +125,7 @@ fn what_a_run_contradicts_is_never_proposed() {
         let mut random = Random(seed * 77 + 1);
         let (mut programs, mut file) = (Programs::on(NODES), Simulated::default());
         let ranks = 1 + random.below(u64::from(RANKS)) as u32;
-        // Some programs mostly append, some read much, some overlap little.
+        // Some programs mostly append, some read much, some have little overlap.
         let (appends, overlaps, steps) =
             (random.below(2) == 0, random.below(3), random.below(40) + 4);
         let id = programs.open(0, "/d/f", made());
@@ -186,7 +186,7 @@ fn what_a_run_contradicts_is_never_proposed() {
             *refused.entry(control).or_insert(0) += 1;
         }
     }
-    // Both happen often enough to be significant.
+    // Each control is violated, and each is kept, often enough for the test to be significant.
     for control in [
         "mutability=immutable",
         "mutability=append",

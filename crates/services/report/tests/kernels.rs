@@ -1,7 +1,8 @@
-//! The I/O of the kernels in `examples/kernels`: the advisor proposes what each of them declares.
+//! Tests of the advisor with the I/O of the kernels in `examples/kernels`: it proposes the controls
+//! that each kernel declares.
 //!
-//! A kernel's declared controls are read from its source. Proposals beyond that are listed here:
-//! they hold for the run, too, and the kernel leaves them out because they gain it nothing.
+//! The declared controls are read from a kernel's source. Further proposals are listed in the
+//! tests: they fit the run, too, but the kernel doesn't declare them because it would gain nothing.
 
 mod programs;
 
@@ -13,7 +14,7 @@ use std::path::Path;
 
 const RANKS: u32 = 4;
 
-/// The controls that a kernel declares.
+/// Returns the controls that a kernel declares.
 fn declared(kernel: &str) -> BTreeSet<String> {
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/kernels");
     let source = std::fs::read_to_string(kernels.join(format!("{kernel}.c"))).unwrap();
@@ -30,7 +31,7 @@ fn proposed(advice: &Advice) -> BTreeSet<String> {
         .collect()
 }
 
-/// Checks the proposals for a kernel's files: the controls that it declares, and `more`.
+/// Checks the proposals for a kernel's files: they are the controls that it declares, and `more`.
 fn check(kernel: &str, programs: &Programs, more: &[&str]) -> Advice {
     let run = programs.run();
     assert_eq!(run.incomplete, Vec::<String>::new());
@@ -38,7 +39,7 @@ fn check(kernel: &str, programs: &Programs, more: &[&str]) -> Advice {
     let mut expected = declared(kernel);
     expected.extend(more.iter().map(|m| (*m).to_owned()));
     assert_eq!(proposed(&advice), expected, "{kernel}: {advice:#?}");
-    // All rules together are a file that a pool takes, and each rule is one.
+    // All rules together are a valid file for a pool, and so is each rule.
     for report_first in [false, true] {
         Rules::parse(&advice.rules(report_first), "/fb").unwrap();
     }
@@ -105,7 +106,7 @@ fn ior_hard() {
         .iter()
         .find(|p| p.control == "consistency")
         .unwrap();
-    // 300 writes went to another node, of 13.4 MiB; 27 messages would have done.
+    // 300 writes of together 13.4 MiB went to another node. 27 messages would have been enough.
     let saved = commit.saves.seconds.unwrap();
     let expected = (300.0 - 27.0) * THERE as f64 / 1e9;
     assert!(
@@ -240,8 +241,8 @@ fn creates() {
             }
         }
         let advice = check("creates", &p, &[]);
-        // Directories of a single user keep their names; a shared one can't. So only one is worth a
-        // proposal.
+        // With the control, a node can keep the names of a directory that one rank uses, but not
+        // those of a shared one. So the control is proposed only for the former.
         let is_exclusive = |all: &[Proposal]| all.iter().any(|p| p.control == "parallelism");
         assert_eq!(is_exclusive(&advice.proposals), apart, "{advice:#?}");
         assert_eq!(is_exclusive(&advice.fitting), !apart, "{advice:#?}");

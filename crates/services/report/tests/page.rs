@@ -1,5 +1,5 @@
-//! The page of a run: it is well-formed, has the exact totals, and no name of a file or program
-//! breaks out of it. A browser opens it, if there is one.
+//! Tests of a run's page: it is well-formed, has the exact totals, and no name of a file or program
+//! breaks out of it. If a browser is installed, it opens the page.
 
 mod programs;
 
@@ -28,7 +28,7 @@ const HOSTILE: [&[u8]; 12] = [
     b"a-name-that-is-longer-than-what-an-event-keeps-of-it-48-bytes",
 ];
 
-/// Recordings of all kinds of programs.
+/// Returns recordings of all kinds of programs.
 fn programs() -> Programs {
     let mut p = Programs::on(4);
     let dump = p.open(0, "/out/dump.h5", made());
@@ -91,8 +91,8 @@ fn run() -> Run {
     forebay_report::analyse::run(&programs.recording, &processes, facts)
 }
 
-/// Checks that a page's elements are closed in order, its attributes quoted, its texts escaped.
-/// Returns how many elements of each name it has.
+/// Checks that a page's elements are closed in order, its attributes quoted, and its texts escaped.
+/// Returns the number of elements by name.
 fn elements(page: &str) -> std::collections::BTreeMap<String, usize> {
     let mut open: Vec<String> = Vec::new();
     let mut count = std::collections::BTreeMap::new();
@@ -198,7 +198,7 @@ fn totals_are_those_of_the_counters_and_come_back() {
     assert_eq!(again.processes, run.processes);
     assert!(html.contains(&forebay_report::text::bytes(written as f64)));
     assert_eq!(run_of(&run.to_json()).unwrap().files, run.files);
-    // Without events, totals stay, and the page lists what is missing.
+    // Without events, the totals stay the same, and the page lists what is missing.
     let written_events = programs.recording.events.len() / 2;
     programs.recording.events.truncate(written_events);
     programs.recording.lost.insert((1, 101), 4711);
@@ -225,7 +225,8 @@ fn directories_are_no_files() {
     let file = programs.open(0, "/a/b/file", made());
     programs.write(0, file, 0, 100);
     programs.close(0, file);
-    // One that is opened to be listed, and one that holds a file: its flags don't say what it is.
+    // A directory that is opened for listing, and one that contains a file: the latter's flags
+    // don't show that it is a directory.
     programs.open(0, "/empty", rdonly() | rustix::fs::OFlags::DIRECTORY);
     let recording = &mut programs.recording;
     let mut known = recording.directories.iter();
@@ -391,7 +392,7 @@ fn a_browser_shows_it() {
         );
         return;
     }
-    // The page's own script ran, and no other.
+    // The page's own script ran, and no other one.
     assert!(dom.contains("<button type=\"button\">Path</button>"));
     assert!(dom.contains("</code><button type=\"button\">Copy</button></pre>"));
     assert_eq!(dom.matches("<script").count(), 2);

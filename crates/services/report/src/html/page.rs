@@ -1,11 +1,11 @@
-//! A page of HTML that is being written: its frame, tables and their cells.
+//! An HTML page while it is written: its frame, tables and cells.
 
 use crate::text::{self, html};
 use std::fmt::Write;
 
-/// How the element with the run's JSON begins.
+/// The start tag of the element with the run's JSON.
 pub(super) const RUN_ELEMENT: &str = "<script type=\"application/json\" id=\"run\">";
-/// Characters of a path that are shown: a longer one loses its middle.
+/// Maximum number of shown characters of a path. A longer path loses its middle.
 const MAX_PATH_CHARS: usize = 56;
 const STYLE: &str = include_str!("../page.css");
 const SCRIPT: &str = include_str!("../page.js");
@@ -53,7 +53,8 @@ pub(super) fn maybe(n: Option<f64>, show: impl Fn(f64) -> String) -> Cell {
     }
 }
 
-/// A path, which a line can break behind its directories. If it is long its title is the whole.
+/// Returns a path as HTML. Lines may break after directories. If it is shortened, its `title` has
+/// the whole path.
 pub(super) fn path(path: &str) -> String {
     let short = text::shortened(path, MAX_PATH_CHARS);
     let title = if short == path {
@@ -66,7 +67,7 @@ pub(super) fn path(path: &str) -> String {
     format!("<code{title}>{first}{rest}</code>")
 }
 
-/// A block to copy: the page's script puts a button on it.
+/// Returns a block of text to copy. The page's script adds a button to it.
 pub(super) fn block(text: &str) -> String {
     format!("<pre><code>{}</code></pre>", html(text))
 }
@@ -98,7 +99,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// A table; columns that begin with `#` hold numbers.
+    /// Adds a table. Columns whose names begin with `#` contain numbers.
     pub(super) fn table(
         &mut self,
         caption: &str,

@@ -1,5 +1,5 @@
-//! Makes recordings as programs would leave them: files, opens, reads, writes, with the counters
-//! that belong to them. Each rank is a process on a node of its own.
+//! Makes recordings and counters as if programs had run and opened, read and written files. Each
+//! rank is a process on a separate node.
 
 #![allow(
     dead_code,
@@ -15,7 +15,8 @@ use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 
 pub const MIB: u64 = 1 << 20;
-/// Time of an operation that stays on its node, and of one that asks another. Nanoseconds.
+/// Duration of an operation that stays on its node, and of one that sends a request to another
+/// node. Nanoseconds.
 pub const HERE: u64 = 1_000;
 pub const THERE: u64 = 40_000;
 
@@ -36,7 +37,7 @@ pub struct Programs {
     homes: BTreeMap<u64, u32>,
     directories: BTreeMap<String, u64>,
     next: u64,
-    /// Nodes; rank r is on node r % nodes.
+    /// Number of nodes. Rank r is on node r % nodes.
     pub nodes: u32,
 }
 
@@ -109,7 +110,7 @@ impl Programs {
             let node = self.node(rank);
             self.homes.entry(id).or_insert(node);
         }
-        // Entries lie on nodes by the hash of their names.
+        // A name's hash determines the node that has its entry.
         let remote = self.nodes > 1 && !id.is_multiple_of(u64::from(self.nodes));
         self.count(rank, if creates { "create" } else { "open" }, 0, remote);
         let fields = [id, directory, flags.bits().into()];
