@@ -41,7 +41,7 @@ impl DirectoryStore {
     /// on the path, with symbolic links followed.
     ///
     /// # Errors
-    /// Those of open(2) for `/` or the working directory.
+    /// The errors of open(2) for `/` or the working directory.
     pub fn of(path: &[u8]) -> Result<DirectoryStore> {
         if path.is_empty() {
             return Err(Errno::NOENT);
@@ -61,7 +61,7 @@ impl DirectoryStore {
     /// wrote it. For renaming or removing that entry.
     ///
     /// # Errors
-    /// Those of open(2) for that directory.
+    /// The errors of open(2) for that directory.
     pub fn beside(path: &[u8]) -> Result<DirectoryStore> {
         let root = above(path);
         let tree = Tree::open(if root.is_empty() { b"." } else { root })?;
@@ -80,7 +80,7 @@ impl DirectoryStore {
     /// else is kept open, so that changes by others are seen at once.
     ///
     /// # Errors
-    /// Those of open(2) and fstatfs(2).
+    /// The errors of open(2) and fstatfs(2).
     pub fn inside(path: &str) -> Result<DirectoryStore> {
         let tree = Tree::open(path.as_bytes())?;
         let kind = fs::fstatfs(tree.root())?.f_type;

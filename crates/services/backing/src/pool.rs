@@ -42,7 +42,7 @@ impl<F: Borrow<Fs>> PoolStore<F> {
     /// found as far as they are known ([`Fs::salvage`]). Returns None if all nodes answer.
     ///
     /// # Errors
-    /// Those of [`Fs::salvage`].
+    /// The errors of [`Fs::salvage`].
     pub fn salvage(&self, top: &[u8]) -> Result<Option<Arc<Salvage>>> {
         lock(&self.plain).clear();
         self.fs().salvage(top)
@@ -249,7 +249,7 @@ impl<'a> PoolFile<'a> {
         PoolFile(file)
     }
 
-    /// As [`StoreFile::close`].
+    /// Closes the file, as [`StoreFile::close`].
     ///
     /// # Errors
     /// As close(2).

@@ -266,7 +266,7 @@ fn make(store: &dyn SlowStore, path: &[u8], mode: u32) -> Result<()> {
     if made == Err(Errno::NOENT) {
         let above = split(path).0;
         make(store, above, 0o777).or_else(|why| match store.stat(above, true) {
-            // Another process has made it meanwhile.
+            // Another process has made the directory meanwhile.
             Ok(meta) if meta.is_dir() => Ok(()),
             _ => Err(why),
         })?;

@@ -55,7 +55,7 @@ pub fn to_tier(held: &mut Held, tiers: &Tiers, tier: &str, then: State) -> Resul
 /// Continues a move that has begun, and removes the old data of earlier moves.
 ///
 /// # Errors
-/// Those of [`to_tier`].
+/// The errors of [`to_tier`].
 pub fn carry_on(held: &mut Held) -> Result<()> {
     if let Some(moving) = held.campaign.moving.clone() {
         let from = Area::open(&held.campaign.place)?;

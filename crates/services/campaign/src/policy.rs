@@ -27,7 +27,7 @@ pub fn due(c: &Campaign, warn: &[u64], now: u64) -> Due {
         State::Expired if now >= c.ends.saturating_add(c.grace) => Due::Remove,
         State::Expired => Due::Nothing,
         State::Active => match c.left(now) {
-            // The owner was notified at the end.
+            // The campaign has ended, and its owner was notified.
             0 if c.at_end == AtEnd::Keep && c.warned == Some((c.ends, 0)) => Due::Nothing,
             0 => Due::End,
             left => {
@@ -64,7 +64,7 @@ mod tests {
         c.warned = Some((2000, 100));
         assert_eq!(due(&c, 1999), Due::Nothing);
         assert_eq!(due(&c, 2000), Due::End);
-        // A new end has new warnings.
+        // A campaign with a new end gets new warnings.
         c.ends = 3000;
         assert_eq!(due(&c, 2950), Due::Warn(100));
         c.state = State::Expired;

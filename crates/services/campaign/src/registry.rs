@@ -96,7 +96,7 @@ impl Registry {
     /// other processes for at most `timeout`.
     ///
     /// # Errors
-    /// Those of [`Registry::get`]; another process has the lock.
+    /// The errors of [`Registry::get`]; another process has the lock.
     pub fn hold(&self, name: &str, timeout: Duration) -> Result<Held> {
         // Lock files aren't removed. So none is made for a name that has no campaign.
         self.get(name)?;

@@ -153,7 +153,7 @@ impl Client {
     /// Creates a workflow.
     ///
     /// # Errors
-    /// Those of [`Client::get`].
+    /// The errors of [`Client::get`].
     pub fn create(&self, workflow: &Value) -> Result<Value> {
         self.post(&["workflows"], workflow, None)
     }
@@ -161,7 +161,7 @@ impl Client {
     /// Starts a run. The request has a key, so that it starts only one run even if it is repeated.
     ///
     /// # Errors
-    /// Those of [`Client::get`].
+    /// The errors of [`Client::get`].
     pub fn start(&self, workflow: &str, parameters: &Value) -> Result<Value> {
         let key = token::hex(&token::random::<16>()?);
         self.post(&["workflows", workflow, "runs"], parameters, Some(&key))
@@ -170,7 +170,7 @@ impl Client {
     /// Approves a rule of a run. Without a rule, cancels the run.
     ///
     /// # Errors
-    /// Those of [`Client::get`].
+    /// The errors of [`Client::get`].
     pub fn act(&self, workflow: &str, run: &str, rule: Option<&str>) -> Result<Value> {
         match rule {
             Some(rule) => self.post(
@@ -189,7 +189,7 @@ impl Client {
     /// Uploads a file.
     ///
     /// # Errors
-    /// Those of [`Client::get`]; the file can't be read.
+    /// The errors of [`Client::get`]; the file can't be read.
     pub fn upload(&self, workflow: &str, path: &str, from: &Path) -> Result<()> {
         let url = self.file(workflow, path);
         let failed = |e: std::io::Error| format!("{}: {e}", from.display());
@@ -211,7 +211,7 @@ impl Client {
     /// Downloads a file of a workflow to a writer.
     ///
     /// # Errors
-    /// Those of [`Client::get`].
+    /// The errors of [`Client::get`].
     pub fn download(&self, workflow: &str, path: &str, to: &mut dyn std::io::Write) -> Result<()> {
         let url = self.file(workflow, path);
         let response = self.response(true, &|| {
@@ -229,7 +229,7 @@ impl Client {
     /// Deletes a file of a workflow, or the whole workflow.
     ///
     /// # Errors
-    /// Those of [`Client::get`].
+    /// The errors of [`Client::get`].
     pub fn delete(&self, workflow: &str, path: Option<&str>) -> Result<()> {
         let url = match path {
             Some(path) => self.file(workflow, path),

@@ -77,8 +77,8 @@ impl Engine {
         for w in all {
             match w.state {
                 Stage::Deleting => self.delete(w),
-                // A killed service has left it unfinished: this service makes no workflow during a
-                // pass.
+                // Making a workflow never takes this long, so a killed service has left this one
+                // unfinished.
                 Stage::Making if w.created + programs::SHORT.as_secs() * 2 < now() => {
                     self.delete(w)
                 }

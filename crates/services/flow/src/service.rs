@@ -327,8 +327,7 @@ impl Service {
                 self.workflow(owner, &new.name)
             }
             Err(refusal) => {
-                // If the campaign couldn't be made, one of that name isn't this workflow's, so it
-                // isn't removed.
+                // Leaves the campaign: one that couldn't be made isn't this workflow's to remove.
                 self.unmake(&account, &workflow, false)?;
                 Err(refusal)
             }
@@ -494,7 +493,7 @@ impl Service {
     /// Checks, before an upload's bytes arrive, that it wouldn't be refused.
     ///
     /// # Errors
-    /// Those of [`Service::upload`].
+    /// The errors of [`Service::upload`].
     pub fn may_upload(&self, w: &Workflow, path: &str, size: u64) -> Done<()> {
         path_parts(path).map_err(|why| Error::new(400, why))?;
         let most = self.config.limits.upload;

@@ -47,7 +47,8 @@ impl Origin {
                     let size = self.inode(id).map_or(0, |inode| inode.size);
                     let home = self.fs.cluster().home_of(id);
                     if self.evict_least_used(size, home).unwrap_or(0) == 0 {
-                        // Clean files are in use, or dirty ones are being written back.
+                        // Nothing could be evicted: clean files are in use, or dirty ones are being
+                        // written back.
                         std::thread::sleep(ROOM_POLL_INTERVAL);
                     }
                     self.moved.fetch_add(1, Relaxed);

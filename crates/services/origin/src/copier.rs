@@ -28,7 +28,7 @@ const PIECES: (u64, u64) = (1 << 20, 16 << 20);
 /// Maximum time that a stop waits for earlier orders.
 const ENDS: Duration = Duration::from_secs(20);
 
-/// The copier of one node.
+/// The copier of this node.
 pub struct Copier {
     pub pool: Arc<Pool>,
     pub fs: Fs,

@@ -169,7 +169,7 @@ impl Origin {
         let top = self.pool_path(relative);
         let pool = PoolStore::new(&self.fs, &self.config.at);
         let salvage = match pool.salvage(&top) {
-            // The origin answers again.
+            // All nodes of the pool answer again.
             Ok(None) => return self.pass_over(relative, lag),
             Ok(Some(salvage)) => salvage,
             Err(_) => return pass,

@@ -302,7 +302,7 @@ impl Origin {
             if self.release_bytes(id, meta.size, mark)? {
                 has_bytes = false
             } else {
-                // A process has it open, maybe only for a moment.
+                // A process has the file open, maybe only for a moment.
                 std::thread::sleep(RETRY_INTERVAL)
             }
         }

@@ -54,7 +54,7 @@ impl Origin {
     /// Adds a name for an object. `known`: a name that the object has, or has had.
     ///
     /// # Errors
-    /// Those of link(2).
+    /// The errors of link(2).
     pub fn link(
         &self,
         id: ObjectId,

@@ -25,7 +25,7 @@ const STALE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// A failure: the errno, and what failed.
 pub type Failed = (Errno, String);
 
-/// A name in a directory of the pool.
+/// A name: the directory of the pool that has it, and the name.
 pub type Name<'n> = (ObjectId, &'n [u8]);
 
 fn plain(e: Errno) -> Failed {

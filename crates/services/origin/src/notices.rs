@@ -22,7 +22,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How long events are gathered before their entries are compared.
+/// Time for which events are gathered before their entries are compared.
 const GATHER: Duration = Duration::from_millis(20);
 /// Interval between two comparisons of names that have to wait.
 const RETRY: Duration = Duration::from_millis(250);

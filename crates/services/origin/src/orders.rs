@@ -229,7 +229,7 @@ impl Origin {
             match self.order(node, Order::Stop {}) {
                 Ok(_) => break,
                 Err(refusal) => match refusal.error {
-                    // No copier runs: there is nothing to stop.
+                    // The node runs no copier, so there is nothing to stop.
                     Errno::NOTCONN if attempt >= ATTEMPTS => break,
                     // Another thread of the service has stopped the copier with a higher number.
                     Errno::CANCELED if attempt < ATTEMPTS => {}

@@ -201,7 +201,7 @@ impl Quota {
         state.share_out(fs, 0, (0, 0))
     }
 
-    /// Limits and usage; None in a pool without a quota.
+    /// Returns limits and usage; None in a pool without a quota.
     pub fn status(&self, fs: &Fs) -> Option<QuotaStatus> {
         self.look(fs);
         let mut state = self.state();

@@ -28,7 +28,7 @@ pub const THREADS: usize = 4;
 /// each file takes about ten operations there.
 pub const WRITERS: usize = 8;
 
-/// The service of one node.
+/// The origin service. It runs on one node.
 pub struct Origin {
     pub pool: Arc<Pool>,
     pub fs: Fs,

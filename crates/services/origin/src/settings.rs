@@ -20,7 +20,7 @@ struct Kept {
     is_held: bool,
 }
 
-/// The settings.
+/// The settings in memory, and their file.
 pub struct Settings {
     file: PathBuf,
     kept: Mutex<Kept>,

@@ -38,7 +38,7 @@ pub struct Status {
     pub archived_bytes: u64,
     pub released_files: u64,
     pub released_bytes: u64,
-    /// Those of the released files that are being read by ranges, and their bytes in the pool.
+    /// Released files that are being read by ranges, and their bytes in the pool.
     #[serde(default)]
     pub partial_files: u64,
     #[serde(default)]
@@ -50,7 +50,7 @@ pub struct Status {
     pub written_bytes: u64,
     pub evicted_files: u64,
     pub evicted_bytes: u64,
-    /// Those of the fetched and written bytes that nodes other than the service's have copied.
+    /// Part of the fetched and written bytes: copied by nodes other than the service's.
     #[serde(default)]
     pub other_nodes_bytes: u64,
     /// Number of times that writers have waited for room, and the total time. Milliseconds.

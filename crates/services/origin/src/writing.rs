@@ -194,7 +194,7 @@ mod tests {
         assert!(!dir.join(NAME).exists());
         assert!(is_same_time(7_000_000_000, 7_123_456_789) && is_same_time(-1, -1));
         assert!(!is_same_time(7_000_000_001, 7_123_456_789) && !is_same_time(8_000_000_000, 7));
-        // If marks may be lost, lines outlive the end of writing.
+        // In a pool that outlives a loss of power, marks may be lost. So lines stay after `end`.
         let durable = Writing::load(Path::new("/nowhere"), Some(&dir));
         durable.begin([(&b"a"[..], 1, 10)].into_iter()).unwrap();
         durable.end(b"a");

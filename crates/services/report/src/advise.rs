@@ -21,8 +21,8 @@ const MAX_NOTES: usize = 20;
 const BUFFERED_BYTES: f64 = (512u64 << 10) as f64;
 /// Minimum size at which striping is proposed for a file of several nodes. Bytes.
 const WORTH_STRIPING: u64 = 64 << 20;
-/// Additional cost of a request if the node keeps a copy of the bytes. In requests. Measured with
-/// the kernel `samples` on two cores: 70 to 100 µs of 230 to 260.
+/// Additional cost of a request if the node keeps a copy of the bytes, as a part of a request's
+/// cost. Measured with the kernel `samples` on two cores: 70 to 100 µs of 230 to 260.
 const KEEPING: f64 = 0.4;
 /// Minimum share of a group's files that must show a control's pattern.
 const MIN_GROUP_SHARE: f64 = 0.9;
@@ -62,7 +62,7 @@ pub struct Proposal {
     pub value: String,
     /// Number of matching files of the run.
     pub files: u64,
-    /// The measured pattern that suggests it.
+    /// The measured pattern that suggests the proposal.
     pub why: String,
     /// Estimated saving.
     pub saves: Saving,

@@ -22,7 +22,7 @@ pub enum Unit {
     Count,
     /// A part of a whole, 0 to 1.
     Share,
-    /// A multiple of 1.
+    /// A ratio, such as 1.5.
     Factor,
 }
 

@@ -166,7 +166,7 @@ impl Node {
     fn block(&self, at: usize) -> Result<Box<Block>, Errno> {
         // SAFETY: zeroed memory is a valid block, and so is any other.
         let mut block: Box<Block> = unsafe { Box::new_zeroed().assume_init() };
-        // SAFETY: the bytes of the block, which is plain numbers.
+        // SAFETY: these are the bytes of the block, which contains only plain numbers.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(
                 std::ptr::from_mut(&mut *block).cast::<u8>(),

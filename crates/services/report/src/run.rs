@@ -47,9 +47,9 @@ pub struct Facts {
     pub title: Option<String>,
     /// The command that was run.
     pub command: Option<String>,
-    /// Time of the begin. Nanoseconds since 1970.
+    /// Start time. Nanoseconds since 1970.
     pub begin: Option<u64>,
-    /// Time of the end. Nanoseconds since 1970.
+    /// End time. Nanoseconds since 1970.
     pub end: Option<u64>,
     /// The nodes of the pool.
     pub nodes: Vec<NodeFacts>,
@@ -435,7 +435,7 @@ pub struct Run {
     pub source: Source,
     /// Facts about the run.
     pub facts: Facts,
-    /// Time of the begin. Nanoseconds since 1970.
+    /// Start time. Nanoseconds since 1970.
     pub begin: u64,
     /// Duration of the run. Nanoseconds.
     pub length: u64,

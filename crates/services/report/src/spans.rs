@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 /// The time between an `_ENTER` event of a thread and its `_EXIT` event.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// The event with which the span began.
+    /// The `_ENTER` event.
     pub enter: Event,
     /// Time of the `_EXIT` event. Nanoseconds since 1970.
     pub end: u64,

@@ -201,7 +201,7 @@ impl Totals {
 
     /// Estimates the time of all operations. Nanoseconds.
     pub fn time(&self) -> f64 {
-        // (The sum of no numbers is -0.)
+        // (The sum of no numbers would be -0.)
         self.operations
             .values()
             .map(Counted::time)

@@ -266,6 +266,7 @@ fn update() {
         (0..8).for_each(|block| p.read(r, file, block * (MIB / 8), 4096));
         p.close(r, file);
     }
-    // Consistency stays strict: what isn't seen in order can't be whole after a crash.
+    // Consistency stays strict: if writes may be seen in another order, a batch isn't whole after a
+    // crash.
     check("update", &p, &["parallelism=exclusive"]);
 }

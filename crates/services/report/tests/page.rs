@@ -12,7 +12,7 @@ use programs::*;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Names such as an attacker might choose.
+/// Names that an attacker might choose.
 const HOSTILE: [&[u8]; 12] = [
     b"</script><script>alert(1)</script>",
     b"\"><img src=x onerror=alert(1)>",

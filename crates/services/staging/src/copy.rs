@@ -298,7 +298,7 @@ mod tests {
         let flipped = Flipped(target);
         assert_eq!(verify(&flipped, &range, &progress), Err(Trouble::Differs));
         assert!(!same(&*source, &flipped, 100_000, &progress).unwrap());
-        // Shorter than before.
+        // The file is shorter than the range.
         flipped.0.set_len(99_999).unwrap();
         assert_eq!(
             verify(&*flipped.0, &range, &progress),

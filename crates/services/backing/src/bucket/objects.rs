@@ -146,7 +146,7 @@ impl BucketStore {
     /// ends after about `timeout`. Sends no request yet.
     ///
     /// # Errors
-    /// Those of [`BucketStore::for_staging`].
+    /// The errors of [`BucketStore::for_staging`].
     pub fn inside(
         address: &Address,
         timeout: Duration,

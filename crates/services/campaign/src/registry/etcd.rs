@@ -169,6 +169,8 @@ impl std::fmt::Debug for Lock {
 }
 
 impl Etcd {
+    /// Returns the registry of one user in a site's etcd. Sends no request yet.
+    ///
     /// # Errors
     /// A file of certificates or passwords can't be read, or others may read it.
     pub fn open(place: &EtcdPlace, owner: &str) -> Result<Etcd> {
@@ -193,7 +195,7 @@ impl Etcd {
     /// Returns the names of users that have keys. Sends one request per name.
     ///
     /// # Errors
-    /// Those of [`Etcd::open`]; etcd doesn't answer, or refuses.
+    /// The errors of [`Etcd::open`]; etcd doesn't answer, or refuses.
     pub fn users(place: &EtcdPlace) -> Result<Vec<String>> {
         let all = Etcd::open(place, "")?;
         let (mut from, to) = api::beginning(all.prefix.clone().into_bytes());

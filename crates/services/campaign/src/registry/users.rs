@@ -17,7 +17,7 @@ pub enum Everyone {
     Directories(PathBuf, PathBuf),
     /// [`IN_HOME`] of each user.
     Homes,
-    /// One directory, of one user.
+    /// One directory, whose campaigns belong to one user.
     One(PathBuf),
 }
 
