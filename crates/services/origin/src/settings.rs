@@ -1,5 +1,5 @@
-//! Settings that users change while the pool exists: paths that are never evicted, and whether
-//! writing back is on hold. They are stored in a file of the node's directory.
+//! Settings that users change while the pool exists: paths that aren't evicted to make room, and
+//! whether writing back is on hold. They are stored in a file of the node's directory.
 
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ const NAME: &str = "origin-settings.json";
 /// Content of the settings file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Kept {
-    /// Paths at the origin that aren't evicted, nor anything below them.
+    /// Paths at the origin that aren't evicted to make room, nor anything below them.
     pinned: BTreeSet<Vec<u8>>,
     /// Whether writing back in the background is on hold.
     is_held: bool,
