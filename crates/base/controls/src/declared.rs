@@ -1,7 +1,7 @@
-//! An object's declarations: each control has a value, or none was declared.
+//! The declarations of an object: a value for each control, or none.
 //!
-//! Stored in an object's record as one number ([`Declared::bits`]), 0 without declarations; written
-//! as `consistency=commit,mutability=append`.
+//! An object's record stores them as one number ([`Declared::bits`]), 0 without declarations. The
+//! written form is `consistency=commit,mutability=append`.
 
 use crate::{
     Consistency, Controls, Failure, Integrity, Mutability, OnViolation, Parallelism, Persistence,
@@ -23,7 +23,7 @@ pub struct Declared {
     pub on_violation: Option<OnViolation>,
 }
 
-/// Names of the controls in their written form, in order.
+/// Names of the controls, as they are written and in the order of [`Declared::values`].
 pub(crate) const NAMES: [&str; 8] = [
     "consistency",
     "parallelism",
@@ -55,14 +55,15 @@ impl fmt::Display for Syntax {
     }
 }
 
-/// The index of a value in `all`, from 1; 0 for none.
+/// Returns the index of a value in `all`, counted from 1; 0 for no value.
 fn number<T: Copy + PartialEq>(value: Option<T>, all: &[T]) -> u64 {
     value
         .and_then(|v| all.iter().position(|a| *a == v))
         .map_or(0, |at| at as u64 + 1)
 }
 
-/// The value with this index; None if there is none.
+/// Returns the value with this index in `all`, counted from 1. `Some(None)` for 0; None for an
+/// index that is too large.
 fn numbered<T: Copy>(number: u64, all: &[T]) -> Option<Option<T>> {
     match number.checked_sub(1) {
         None => Some(None),
@@ -70,8 +71,8 @@ fn numbered<T: Copy>(number: u64, all: &[T]) -> Option<Option<T>> {
     }
 }
 
-/// First bit and number of bits of each control; the bits after the last contain the bound of
-/// `eventual`.
+/// First bit and number of bits of each control in [`Declared::bits`]. The bits from [`BOUND_AT`]
+/// on contain the bound of `eventual`.
 const AT: [(u32, u32); 8] = [
     (0, 3),
     (3, 3),
@@ -97,7 +98,7 @@ impl Declared {
         on_violation: None,
     };
 
-    /// These declarations, and those of `other` for controls not declared here.
+    /// Returns these declarations; for controls not declared here, those of `other`.
     pub fn or(self, other: Declared) -> Declared {
         Declared {
             consistency: self.consistency.or(other.consistency),
@@ -111,7 +112,8 @@ impl Declared {
         }
     }
 
-    /// The declarations needed for these controls: none for default values.
+    /// Returns the declarations that result in these controls: one for each value that isn't the
+    /// default.
     pub fn needed_for(controls: &Controls) -> Declared {
         let (all, strict) = (*controls, Controls::default());
         Declared {
@@ -126,7 +128,7 @@ impl Declared {
         }
     }
 
-    /// The declarations here of controls that `other` doesn't declare.
+    /// Returns those of these declarations whose controls `other` doesn't declare.
     pub fn beside(self, other: &Declared) -> Declared {
         Declared {
             consistency: self.consistency.filter(|_| other.consistency.is_none()),
@@ -140,7 +142,8 @@ impl Declared {
         }
     }
 
-    /// The controls of an object with these declarations: the default where nothing is declared.
+    /// Returns the controls of an object with these declarations: a control that isn't declared has
+    /// its default.
     pub fn resolve(self) -> Controls {
         Controls {
             consistency: self.consistency.unwrap_or_default(),
@@ -158,7 +161,8 @@ impl Declared {
         *self == Declared::NOTHING
     }
 
-    /// Encodes the declarations; 0 if there are none. Part of the pool's format and of messages.
+    /// Encodes the declarations as a number; 0 if there are none. The encoding is part of the
+    /// pool's format and of messages.
     pub fn bits(self) -> u64 {
         let (consistency, bound) = match self.consistency {
             None => (0, 0),
@@ -248,7 +252,7 @@ impl Declared {
         Ok(())
     }
 
-    /// Each control's name, and its value as it is written if it is declared.
+    /// Returns each control's name and, if it is declared, its value in the written form.
     pub fn values(&self) -> [(&'static str, Option<String>); 8] {
         let text = [
             self.consistency.map(|v| v.to_string()),

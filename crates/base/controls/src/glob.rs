@@ -3,16 +3,18 @@
 //! A pattern is matched name by name. In a name, `*` stands for any characters, `?` for one,
 //! `[a-z]` for one of these, `[!a-z]` for one of the others, `{a,b}` for either text, and `\` makes
 //! the next character literal. A name `**` stands for any number of names, including none; at the
-//! end for at least one: `/ckpt/**` is all below `/ckpt`, not itself.
+//! end of a pattern for at least one. So `/ckpt/**` matches everything below `/ckpt`, but not
+//! `/ckpt` itself.
 //!
-//! Matching is incremental: [`Pattern::below`] computes an entry's state from its directory's, so
-//! that creating a file costs one step and no walk along its path.
+//! Matching is incremental: [`Pattern::below`] computes an entry's state from that of its
+//! directory. So matching a new file takes one step; the names on its path needn't be matched
+//! again.
 
 use std::fmt;
 
-/// Limit on names in a pattern: each is a bit of [`Pattern::below`]'s state.
+/// Maximum number of names in a pattern: each needs a bit in the state of [`Pattern::below`].
 const MAX_NAMES: usize = 62;
-/// Limit on the combinations of alternatives of all braces.
+/// Maximum number of combinations of the alternatives of all braces in a name.
 const MAX_CHOICES: usize = 64;
 
 /// An error in a pattern, and its position (bytes from the start).
@@ -53,7 +55,7 @@ enum Piece {
     Char(char),
     One,
     Star,
-    /// A character in one of these ranges; with true, in none of them.
+    /// A character in one of these ranges; if the bool is true, a character in none of them.
     Class(Vec<(char, char)>, bool),
 }
 
@@ -101,12 +103,14 @@ impl Pattern {
         &self.text
     }
 
-    /// The state at the root.
+    /// The state of the root directory: see [`Pattern::below`].
     pub fn root(&self) -> u64 {
         self.closed(1)
     }
 
-    /// The state of the entry `name` of a directory with `state`. 0: nothing here or below matches.
+    /// Returns the state of the entry `name` of a directory with `state`. The state has one bit for
+    /// each position in the pattern that the path may have reached. 0: neither the entry nor
+    /// anything below it matches.
     pub fn below(&self, state: u64, name: &[u8]) -> u64 {
         let mut next = 0;
         for (i, wanted) in self.names.iter().enumerate() {
@@ -144,7 +148,7 @@ impl Pattern {
         self.names.last().is_some_and(is_any) && state >> last & 1 != 0
     }
 
-    /// Adds the positions after `**`, which may stand for no name.
+    /// Adds to `state` the position after each `**` in it, since `**` may stand for no name.
     fn closed(&self, mut state: u64) -> u64 {
         for (i, wanted) in self.names.iter().enumerate() {
             if *wanted == Name::Any && state >> i & 1 != 0 {
@@ -158,7 +162,7 @@ impl Pattern {
 /// The alternatives of a name with braces. The name begins at `start` in the pattern.
 fn alternatives(name: &str, start: usize) -> Result<Vec<Choice>, PatternError> {
     let mut done: Vec<Choice> = vec![Vec::new()];
-    // Inside braces: the alternatives before them, and those made so far.
+    // Inside braces: the alternatives before the braces, and those completed inside so far.
     let mut before: Option<(Vec<Choice>, Vec<Choice>)> = None;
     let mut chars = name.char_indices().peekable();
     while let Some((i, c)) = chars.next() {
@@ -247,8 +251,8 @@ fn class(chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>) -> Option<P
     }
 }
 
-/// The first character of a name, and the rest; bytes that aren't UTF-8 count as one character
-/// each.
+/// Splits a name into its first character and the rest. Bytes that aren't UTF-8 count as one
+/// character each.
 fn first(name: &[u8]) -> Option<(char, &[u8])> {
     let length = match name.first()? {
         0..=0x7f => 1,
@@ -266,8 +270,8 @@ fn first(name: &[u8]) -> Option<(char, &[u8])> {
     }
 }
 
-/// Whether a name matches the pieces. At most pieces times length steps: backtracking goes to the
-/// last star only.
+/// Whether a name matches the pieces. Takes at most the number of pieces times the length of the
+/// name in steps, since backtracking returns to the last star only.
 fn fits(pieces: &[Piece], name: &[u8]) -> bool {
     let (mut pieces, mut name) = (pieces, name);
     let mut star: Option<(&[Piece], &[u8])> = None;

@@ -1,12 +1,12 @@
 //! The vocabulary of I/O semantics: what an application may declare for an object.
 //!
-//! Seven controls, each a small closed set of values with a strict default, which is what POSIX
-//! promises for one file. [`Controls`] has a value for each; [`Declared`] only those that were
-//! declared; [`Rules`] declare by path.
+//! There are seven controls. Each has a small closed set of values; the strict default is what
+//! POSIX promises for one file. [`Controls`] has a value for each control, [`Declared`] only the
+//! declared values. [`Rules`] declare controls for paths.
 //!
-//! Pure data, no I/O. `docs/explanation/semantics.md` explains the values to readers and writers;
-//! higher wings enforce them. A value that a pool can't keep is refused with its name, so that no
-//! user relies on it.
+//! This crate is pure data, without I/O. `docs/explanation/semantics.md` explains the values.
+//! Higher wings enforce them, and refuse a value that the pool can't keep, so that no user relies
+//! on it.
 
 mod declared;
 mod glob;
@@ -31,13 +31,13 @@ pub struct Controls {
     pub consistency: Consistency,
     /// Which processes may use the object at the same time.
     pub parallelism: Parallelism,
-    /// How it changes after its creation.
+    /// How the object may change after its creation.
     pub mutability: Mutability,
-    /// How often, and in which rhythm, its data is used.
+    /// How often, and in which rhythm, the object's data is used.
     pub temporality: Temporality,
-    /// Which events its data outlives.
+    /// Which events the object's data outlives.
     pub persistence: Persistence,
-    /// How damage of its stored bytes is noticed.
+    /// How damage of the object's stored bytes is noticed.
     pub integrity: Integrity,
     /// Reaction of a batch to a failed operation.
     pub failure: Failure,

@@ -6,8 +6,8 @@
 //! mutability = "immutable"
 //! on_violation = "report"
 //! ```
-//! For each control, the last rule counts that matches the path and declares it. Rules apply when
-//! an object is created; it keeps its controls when it is renamed.
+//! For each control, the last rule counts that matches the path and declares the control. Rules
+//! apply when an object is created; when it is renamed, it keeps its controls.
 //!
 //! Invalid rules are refused with line and column: malformed TOML, unknown words, paths that match
 //! nothing, two rules for the same path that contradict each other.
@@ -19,10 +19,10 @@ use std::fmt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A name that no rule is written for: rules that match it match any name.
+/// A noncharacter that no rule contains literally: rules that match this name match any name.
 const UNGUESSED: &[u8] = "\u{fdd0}".as_bytes();
 
-/// Limit on the rules of a pool.
+/// Maximum number of rules of a pool.
 pub const MAX_RULES: usize = 1000;
 
 /// One rule: declarations for all objects whose paths match.
@@ -93,7 +93,8 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// State of a directory: that of each rule that may match it or something below.
+/// The state of a path: for each rule that may match the path or a path below it, the rule's index
+/// and its pattern's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct At(Vec<(u32, u64)>);
 
@@ -155,7 +156,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// The rule in a table that begins at byte `start` of the text.
+    /// Reads the rule in a table that begins at byte `start` of the text.
     fn read(
         &self,
         table: &DeTable<'_>,
@@ -180,8 +181,8 @@ impl Rules {
             _ => &written,
         };
         let pattern = Pattern::parse(inside).map_err(|e| {
-            // After the quotation mark and the removed mount prefix; exact unless the text has
-            // escapes.
+            // The position behind the quotation mark and the removed mount prefix. Exact unless the
+            // text has escapes.
             let offset = 1 + written.len() - inside.len() + e.at;
             at(path.span().start + offset, e.message)
         })?;
@@ -244,7 +245,7 @@ impl Rules {
         &self.rules
     }
 
-    /// The state at the root of the pool.
+    /// The state of the pool's root directory.
     pub fn root(&self) -> At {
         let all = self.rules.iter().enumerate();
         At(all.map(|(i, r)| (i as u32, r.pattern.root())).collect())
@@ -290,7 +291,7 @@ impl Rules {
             .map(|(i, _)| *i as usize)
     }
 
-    /// For each control, the value that a path gets, and its origin.
+    /// Returns for each control the value that an object at this path gets, and the value's origin.
     pub fn explain(&self, path: &[u8]) -> Vec<Explanation> {
         self.explain_at(&self.at(path))
     }

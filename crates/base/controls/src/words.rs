@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest staleness that `eventual(...)` allows: an hour. Milliseconds.
+/// Maximum staleness that `eventual(...)` allows: an hour. Milliseconds.
 pub const MAX_STALENESS_MS: u32 = 3_600_000;
 
-/// An enumeration whose values are words.
+/// Declares an enumeration whose values are written as single words.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -47,7 +47,7 @@ macro_rules! words {
     };
 }
 
-/// Serializes as text.
+/// Implements serialization of a type by its text form.
 macro_rules! by_text {
     ($name:ident) => {
         impl From<$name> for String {
@@ -74,12 +74,12 @@ fn unknown(what: &str, known: &[&str]) -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Consistency {
-    /// As POSIX: the next read sees it, in any process.
+    /// As POSIX: the next read in any process sees it.
     #[default]
     Sequential,
-    /// After flush, fsync or close.
+    /// After the writer's flush, fsync or close.
     Commit,
-    /// Close-to-open.
+    /// Close-to-open: a process that opens the file after the writer's close.
     Session,
     /// After this many milliseconds at the latest (1 to [`MAX_STALENESS_MS`]).
     Eventual(u32),

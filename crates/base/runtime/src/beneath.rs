@@ -1,17 +1,19 @@
-//! A directory tree that others may change meanwhile: nothing in it leads out of it.
+//! Directory trees that other processes may change at any time: no path inside a tree leads out of
+//! it.
 //!
-//! The root is opened once, by the path as the user wrote it, symbolic links included. All below is
-//! reached from the root's descriptor: a directory by openat2(2) with RESOLVE_BENEATH and
-//! RESOLVE_NO_SYMLINKS, an object by its name in its directory, links not followed. So a directory
-//! that another process replaces by a link is an error (ELOOP), never a way elsewhere.
-//! Where the kernel has no openat2, directories are opened one by one with O_NOFOLLOW.
+//! The root is opened once, by the path as the user wrote it; symbolic links on that path are
+//! followed. Everything below is reached from the root's descriptor. Directories are opened by
+//! openat2(2) with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS. An object is reached by its name in its
+//! directory, and isn't followed if it is a link. So if another process replaces a directory by a
+//! link, the result is an error (ELOOP), never an object outside the tree. Where the kernel has no
+//! openat2, directories are opened one by one with O_NOFOLLOW.
 //!
 //! Paths are relative to the root, and may be longer than PATH_MAX. `.` and empty names are
 //! skipped; `..` is refused (EXDEV).
 //!
-//! [`Tree::keeping`] keeps the descriptors of directories open, for trees of many small files. A
-//! kept directory may have been moved meanwhile, so [`Tree::rename`], by which files get their
-//! names, resolves the path again.
+//! [`Tree::keeping`] keeps the descriptors of directories open, for trees of many small files.
+//! Since another process may have moved a kept directory, [`Tree::rename`] resolves its paths
+//! again.
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timestamps,
@@ -26,18 +28,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Maximum number of directories that a tree keeps open. Then all are closed.
+/// Maximum number of directories that a tree keeps open. When it is reached, all are closed.
 const MAX_OPEN_DIRECTORIES: usize = 64;
-/// Longest path that one system call gets. Bytes, without the zero at its end.
+/// Maximum length of a path that one system call gets. Bytes, without the zero at its end.
 const MAX_PIECE: usize = libc::PATH_MAX as usize - 1;
-/// Attempts at a path while others rename directories on it (EAGAIN).
+/// Maximum number of attempts to open a path while others rename directories on it (EAGAIN).
 const MAX_ATTEMPTS: usize = 100;
 /// Number of fchmodat2(2), the same on all architectures; the libc crate lacks it on some.
 const SYS_FCHMODAT2: libc::c_long = 452;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// A tree of directories; see the module.
+/// A tree of directories that no path inside it leaves; see the module.
 #[derive(Debug)]
 pub struct Tree {
     root: Arc<OwnedFd>,
@@ -52,8 +54,8 @@ pub struct Spot<'p> {
 }
 
 impl Spot<'_> {
-    /// A path by which calls without a descriptor reach the object: of /proc, so that only the
-    /// object itself may be a link.
+    /// Returns a path in /proc for system calls that take no descriptor. The directory part follows
+    /// no link of the tree; only the object itself may be a link.
     fn by_proc(&self) -> Vec<u8> {
         let mut path = format!("/proc/self/fd/{}/", self.dir.as_raw_fd()).into_bytes();
         path.extend_from_slice(self.name);
@@ -67,7 +69,7 @@ fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|name| !matches!(*name, b"" | b"."))
 }
 
-/// The directory of a path, and the last name: `.` if there is none.
+/// Splits a path into its directory and its last name; the name is `.` if the path has none.
 fn split(path: &[u8]) -> Result<(&[u8], &[u8])> {
     let mut dir = path;
     loop {
@@ -102,7 +104,7 @@ impl Tree {
         }
     }
 
-    /// The same tree, but directories stay open after their first use.
+    /// Returns the same tree; its directories stay open after their first use.
     #[must_use]
     pub fn keeping(self) -> Tree {
         Tree {
@@ -115,7 +117,7 @@ impl Tree {
         self.root.as_fd()
     }
 
-    /// A directory, resolved now. The descriptor is one of O_PATH.
+    /// Opens a directory, without use of the kept descriptors. The result is an O_PATH descriptor.
     ///
     /// # Errors
     /// ELOOP for a symbolic link; EXDEV for `..`; others as openat2(2).
@@ -141,7 +143,8 @@ impl Tree {
         open_beneath(at.as_fd(), &piece).map(Arc::new)
     }
 
-    /// Where an object is or would be. Its directory may be one that was kept.
+    /// Returns an object's directory and its name there; the object needn't exist. The directory
+    /// may be one that was kept open.
     ///
     /// # Errors
     /// As [`Tree::directory`].
@@ -158,7 +161,7 @@ impl Tree {
         self.spot_now(path)
     }
 
-    /// As [`Tree::spot`], resolved now.
+    /// As [`Tree::spot`], but opens the directory again even if it was kept open.
     fn spot_now<'p>(&self, path: &'p [u8]) -> Result<Spot<'p>> {
         let (at, name) = split(path)?;
         let opened = self.directory(at);
@@ -177,8 +180,11 @@ impl Tree {
         opened.map(|dir| Spot { dir, name })
     }
 
+    /// Returns an object's attributes. `follow`: if the last name is a symbolic link, those of its
+    /// target, which may lie outside the tree.
+    ///
     /// # Errors
-    /// As stat(2) with `follow`, which only the last name may need; else as lstat(2).
+    /// As stat(2), or lstat(2) without `follow`.
     pub fn stat(&self, path: &[u8], follow: bool) -> Result<Stat> {
         let spot = self.spot(path)?;
         let flags = if follow {
@@ -189,7 +195,8 @@ impl Tree {
         rustix::fs::statat(&spot.dir, spot.name, flags)
     }
 
-    /// Opens an object. Without O_NOFOLLOW in `flags`, the last name may be a link out of the tree.
+    /// Opens an object. Without O_NOFOLLOW in `flags`, the last name may be a link that leads out
+    /// of the tree.
     ///
     /// # Errors
     /// As openat(2).
@@ -229,7 +236,7 @@ impl Tree {
         rustix::fs::unlinkat(&spot.dir, spot.name, AtFlags::REMOVEDIR)
     }
 
-    /// Renames. Both directories are resolved now.
+    /// Renames an object. Both directories are opened again, even if they were kept open.
     ///
     /// # Errors
     /// As renameat2(2).
@@ -247,7 +254,7 @@ impl Tree {
         rustix::fs::renameat_with(&dir, name, &new.dir, new.name, flags)
     }
 
-    /// Makes another name of `old`, which isn't followed.
+    /// Makes another name of `old`. If `old` is a symbolic link, of the link itself.
     ///
     /// # Errors
     /// As linkat(2).
@@ -288,7 +295,7 @@ impl Tree {
         chmod_by_proc(&spot, mode)
     }
 
-    /// Never follows a symbolic link.
+    /// Changes owner and group; of a symbolic link, those of the link itself.
     ///
     /// # Errors
     /// As fchownat(2).
@@ -303,7 +310,7 @@ impl Tree {
         )
     }
 
-    /// Never follows a symbolic link.
+    /// Sets the times; of a symbolic link, those of the link itself.
     ///
     /// # Errors
     /// As utimensat(2).
@@ -312,7 +319,8 @@ impl Tree {
         rustix::fs::utimensat(&spot.dir, spot.name, times, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// The names of an object's extended attributes, each with a zero at its end.
+    /// Writes the names of an object's extended attributes into `buffer`, each with a zero at its
+    /// end. Returns their length in bytes.
     ///
     /// # Errors
     /// As llistxattr(2).
@@ -401,8 +409,8 @@ fn fchmodat2(dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<()> {
     }
 }
 
-/// Changes a mode where the kernel has no fchmodat2: by a descriptor of the object, which can't be
-/// replaced.
+/// Changes a mode where the kernel has no fchmodat2: opens the object, so that it can't be replaced
+/// meanwhile, and changes it through the descriptor's path in /proc.
 fn chmod_by_proc(spot: &Spot<'_>, mode: u32) -> Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let object = openat(&spot.dir, spot.name, flags, Mode::empty())?;
@@ -413,7 +421,7 @@ fn chmod_by_proc(spot: &Spot<'_>, mode: u32) -> Result<()> {
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))
 }
 
-/// A path as [`Tree`] takes it.
+/// Returns a path in the form in which [`Tree`] takes it.
 pub fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
@@ -425,7 +433,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::PathBuf;
 
-    /// `in/d/f` beside `out/secret`, with links from the one to the other.
+    /// Makes a directory with `in/d/f` and `out/secret`, and links from `in` to `out`.
     fn scratch(name: &str) -> PathBuf {
         let top = std::env::temp_dir().join(format!("fb-beneath-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&top);
@@ -523,7 +531,7 @@ mod tests {
         symlink("../out", top.join("in/d")).unwrap();
         let renamed = tree.rename(b"d/part", b"d/name", RenameFlags::empty());
         assert_eq!(renamed, Err(Errno::LOOP));
-        // The kept directory isn't used any more, either.
+        // The descriptor that was kept for `d` isn't used any more, either.
         assert_eq!(tree.unlink(b"d/part"), Err(Errno::LOOP));
         assert!(!top.join("out/name").exists() && !top.join("d/name").exists());
         fs::remove_dir_all(&top).unwrap();
@@ -543,7 +551,7 @@ mod tests {
         tree.symlink(b"target", &path).unwrap();
         assert_eq!(tree.readlink(&path).unwrap(), b"target");
         tree.unlink(&path).unwrap();
-        // The standard library removes by descriptors, too.
+        // The standard library removes trees by descriptors, too, so the long path is no problem.
         fs::remove_dir_all(&top).unwrap();
     }
 }

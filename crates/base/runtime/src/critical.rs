@@ -1,13 +1,13 @@
-//! Critical sections, in which no signal handler of the program runs, and locks inside one process
-//! that need such sections.
+//! Critical sections, in which no signal handler of the program runs; and locks inside one process
+//! whose holders are in such sections.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*, compiler_fence};
 
-/// A thread's critical sections.
+/// The state of a thread's critical sections.
 struct Section {
     depth: Cell<u32>,
-    /// A signal arrived inside: leaving the outermost section delivers it.
+    /// Whether a signal arrived inside; if so, leaving the outermost section delivers it.
     owed: Cell<bool>,
 }
 
@@ -23,10 +23,10 @@ static ON_LEAVING: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// A section in which no signal handler of the program runs on this thread. It is needed while a
 /// lock is held, since a handler that used the pool would wait for its own thread. Sections nest.
 ///
-/// Signals aren't blocked: that would take two system calls. Instead, handlers that may use the
-/// pool are wrapped when they are installed: the wrapper asks [`is_critical`] and, if so, only
+/// Signals aren't blocked, since that would take two system calls. Instead, handlers that may use
+/// the pool are wrapped when they are installed. The wrapper asks [`is_critical`]; if so, it only
 /// notes the signal and calls [`owe_signal`]. A signal without a handler kills as SIGKILL does,
-/// which the store survives anyway.
+/// which the store survives in any case.
 pub struct Critical(std::marker::PhantomData<*const ()>);
 
 impl Critical {
@@ -88,11 +88,11 @@ pub fn delivers() -> bool {
     !ON_LEAVING.load(Acquire).is_null()
 }
 
-/// A lock inside one process that a forked child can reset, since the holder may be a thread that
-/// the child doesn't have.
+/// A lock inside one process. A forked child can reset it, since the thread that holds it may not
+/// exist in the child.
 pub struct ProcessLock(AtomicU32);
 
-/// Holds the lock until dropped.
+/// The guard of a [`ProcessLock`]: holds the lock until dropped.
 pub struct ProcessGuard<'a>(&'a ProcessLock, Critical);
 
 impl ProcessLock {
@@ -101,7 +101,8 @@ impl ProcessLock {
         ProcessLock(AtomicU32::new(0))
     }
 
-    /// Waits for the lock. It is held only for short moments, with signals kept out.
+    /// Waits for the lock and takes it. Its holders keep it for short moments only, inside a
+    /// critical section.
     #[inline]
     pub fn hold(&self) -> ProcessGuard<'_> {
         let critical = Critical::enter();
@@ -109,8 +110,8 @@ impl ProcessLock {
         ProcessGuard(self, critical)
     }
 
-    /// Takes the lock without a guard, over a fork (the caller keeps signals out). The child resets
-    /// its own copy.
+    /// Takes the lock without a guard, to hold it over a fork. The caller must be in a critical
+    /// section. The child resets its own copy.
     #[inline]
     pub fn seize(&self) {
         let mut turns = 0;
@@ -122,7 +123,7 @@ impl ProcessLock {
             turns += 1;
             match turns {
                 ..1000 => std::thread::yield_now(),
-                // The holder itself waits for something.
+                // The holder waits for something, too.
                 _ => std::thread::sleep(std::time::Duration::from_micros(100)),
             }
         }

@@ -1,26 +1,26 @@
-//! The line that a process prints before it ends because of a defect of ours: an assertion that
-//! failed, or any other panic.
+//! The line that a process prints before it ends because of a bug in Forebay: a failed assertion,
+//! or any other panic.
 //!
-//! An assertion states what our own code guarantees. If it fails, the process ends, as by SIGKILL:
-//! what it might do next is unknown, and others repair what a process leaves. It may be a program
-//! of a user, who has never heard of our files. So one line says what was believed and where, what
-//! is left of the data, and what to do with the line. It is written by a raw system call, whatever
-//! state the program is in.
+//! An assertion states what our own code guarantees. If it fails, the process ends as by SIGKILL:
+//! its further behaviour is unknown, and other processes repair what it leaves. The process may be
+//! a program of a user who has never heard of our source files. So one line says which assertion
+//! failed and where, what remains of the data, and what to do with the line. It is written by a raw
+//! system call, whatever state the program is in.
 //!
-//! [`report_with`] sets the hook of this library's own copy of the standard library: panics of a
-//! program in Rust that a shared library of ours is loaded into aren't concerned.
+//! [`report_with`] sets the hook of this library's own copy of the standard library. So if a shared
+//! library of ours is loaded into a Rust program, the program's panics aren't affected.
 
 use crate::process::pid;
 use std::io::Write;
 use std::panic::PanicHookInfo;
 
-/// Maximum length of a line, with its newline. Bytes.
+/// Maximum length of the line, with its newline. Bytes.
 const MAX_LINE: usize = 1024;
-/// Bytes of a line that are reserved for the text after the failed assertion.
+/// Number of bytes of the line that are reserved for the text after the failed assertion.
 const END_ROOM: usize = 400;
 
-/// Has panics of this process written as one line by `write`, instead of the standard library's
-/// lines. The process ends as before.
+/// Makes panics of this process call `write` with one line, instead of printing the standard
+/// library's lines. The process ends as before.
 pub fn report_with(write: fn(&[u8])) {
     std::panic::set_hook(Box::new(move |panic| {
         let mut buffer = [0; MAX_LINE];
@@ -28,8 +28,8 @@ pub fn report_with(write: fn(&[u8])) {
     }));
 }
 
-/// As [`report_with`], on standard error. With `RUST_BACKTRACE`, the standard library's lines
-/// follow.
+/// As [`report_with`]; the line goes to standard error. If `RUST_BACKTRACE` is set, the standard
+/// library's lines follow.
 pub fn report() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -41,8 +41,8 @@ pub fn report() {
     }));
 }
 
-/// Writes to standard error by a raw system call. Whether all was written: standard error may be
-/// closed, or a file of a pool.
+/// Writes to standard error by a raw system call. Returns whether all was written: standard error
+/// may be closed, or a file of a pool.
 pub fn write_to_stderr(line: &[u8]) -> bool {
     // SAFETY: only borrowed for the call; a closed descriptor is an error.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
@@ -55,7 +55,7 @@ fn line_of<'a>(panic: &PanicHookInfo<'_>, buffer: &'a mut [u8; MAX_LINE]) -> &'a
     compose(belief, file, line, buffer)
 }
 
-/// The line about a belief that doesn't hold. A belief that is too long is cut.
+/// Composes the line about the failed assertion `belief`, which is cut if it is too long.
 fn compose<'a>(belief: &str, file: &str, line: u32, buffer: &'a mut [u8; MAX_LINE]) -> &'a [u8] {
     let mut rest = &mut buffer[..MAX_LINE - END_ROOM];
     let version = env!("CARGO_PKG_VERSION");
@@ -66,11 +66,11 @@ fn compose<'a>(belief: &str, file: &str, line: u32, buffer: &'a mut [u8; MAX_LIN
     );
     let _ = rest.write(belief.as_bytes());
     let begun = MAX_LINE - END_ROOM - rest.len();
-    // Both sides of a comparison come on lines of their own.
+    // The message of assert_eq has both values on lines of their own: newlines become spaces.
     let controls = buffer[..begun].iter_mut().filter(|b| b.is_ascii_control());
     controls.for_each(|b| *b = b' ');
     let mut rest = &mut buffer[begun..];
-    // Paths of the standard library are long; the end of one says most.
+    // Paths of the standard library are long; their ends are the most informative.
     let from = file.len().saturating_sub(END_ROOM / 4);
     let _ = writeln!(
         rest,

@@ -1,18 +1,18 @@
-//! Threads that are about to execute another program.
+//! Marks threads that are about to execute another program.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-/// Threads of this process that are about to execute another program.
+/// Number of threads of this process that are about to execute another program.
 static EXECUTING: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// Whether this thread is about to execute another program.
     ///
-    /// This has to be a thread-local. The thread that executes goes on to use the pool: it closes
-    /// descriptors and writes files back, by the same functions as all others. Each of them may
-    /// need the process's slot, and only there, far below, it matters which thread asks. An
-    /// argument would have to go through every operation of the store for this one question.
+    /// This has to be a thread-local. A thread in exec still uses the pool: it closes descriptors
+    /// and writes files back, by the same functions as all other threads. Each of these functions
+    /// may need the process's slot, and only where the slot is taken does it matter which thread
+    /// calls. An argument would have to go through every operation of the store.
     static EXECUTES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -20,9 +20,9 @@ thread_local! {
 pub struct Executing(());
 
 /// Declares that this thread is about to execute another program. The new program takes over the
-/// process slot that its environment names. No other thread may take a slot after that environment
-/// was written. The new program wouldn't know that slot, and nobody would free it and its locks,
-/// since its owner, this process, is still alive.
+/// process slot that its environment names. So no other thread may take a slot after that
+/// environment was written: the new program wouldn't know that slot. The slot and its locks would
+/// never be freed, since its owner, this process, is still alive.
 pub fn begin_exec() -> Executing {
     EXECUTES.with(|e| e.set(true));
     EXECUTING.fetch_add(1, SeqCst);
@@ -36,7 +36,7 @@ impl Drop for Executing {
     }
 }
 
-/// Forgets all of this in a forked child, which has only the thread that forked.
+/// Resets these states in a forked child, which has only the thread that forked.
 pub fn forget_exec() {
     EXECUTING.store(0, SeqCst);
     EXECUTES.with(|e| e.set(false));

@@ -1,15 +1,15 @@
 //! Forebay's own descriptors inside other programs' processes.
 //!
-//! A library that opens a file gets the lowest free number, which the program may count on. So
-//! every descriptor that Forebay keeps is moved to the upper end of the numbers that a program may
-//! count on, and listed here, so that the preload can hide it from a program that closes
-//! everything.
+//! When a library opens a file, it gets the lowest free number, but the program may count on
+//! getting that number. So every descriptor that Forebay keeps is moved to the upper end of the
+//! usual numbers, and listed here. The preload uses the list to hide them from a program that
+//! closes all descriptors.
 //!
-//! A program may want such a number all the same (dup2). Then our descriptor moves to another one
-//! ([`vacate`]). Whoever has a number of ours in hand is counted meanwhile ([`Using`], [`Lent`]),
-//! and a move waits until there is none: no thread uses a number that has become the program's.
-//! Numbers are therefore never copied: a [`Place`] knows where its descriptor is in the list, and
-//! numbers that LMDB has copied are corrected ([`follow`]).
+//! A program may still ask for such a number (dup2). Then Forebay's descriptor moves to another one
+//! ([`vacate`]). Threads that are using a number of ours are counted ([`Using`], [`Lent`]), and a
+//! move waits until there are none. So no thread uses a number that has become the program's. The
+//! rest of Forebay therefore stores no numbers: a [`Place`] stores a descriptor's index in the
+//! list. LMDB stores numbers, and each move corrects them ([`follow`]).
 
 use crate::critical::Critical;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -20,21 +20,21 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, O
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Descriptor numbers below [`USUAL_LIMIT`], or the soft limit if that is lower, that are used for
-/// Forebay's own descriptors.
+/// Maximum number of descriptor numbers for Forebay's own descriptors. They lie just below
+/// [`USUAL_LIMIT`], or below the soft limit if that is lower.
 pub const HIGH_FD_ROOM: u64 = 160;
 
-/// The usual soft limit. The kernel copies the table of descriptors up to the highest number at
-/// each fork: 75 us more at 20,000 than at 1,000.
+/// The usual soft limit of descriptors. Higher numbers aren't used, since the kernel copies the
+/// table of descriptors up to the highest number at each fork: 75 us more at 20,000 than at 1,000.
 const USUAL_LIMIT: u64 = 1024;
 
-/// Numbers from here on can't be guarded: the preload's table by number ends here.
+/// Numbers from here on can't be hidden: the preload's table by number ends here.
 const NUMBERS: u64 = 1 << 16;
 
 /// Length of the list of our descriptors.
 const MAX_KEPT: usize = HIGH_FD_ROOM as usize;
 
-/// How long a move waits for threads that are using numbers of ours.
+/// How long a move waits for threads that are using numbers of ours, before it fails with EBUSY.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A descriptor of ours.
@@ -43,9 +43,9 @@ struct Kept {
     number: AtomicI32,
     /// One of [`mobility`].
     mobility: AtomicU8,
-    /// A copy of the number, to be corrected when it moves; or null.
+    /// Another variable that holds the number, and that each move updates; or null.
     copy: AtomicPtr<RawFd>,
-    /// The [`Around`] that a move has to be surrounded by, or null.
+    /// The [`Around`] function that makes the move, or null.
     around: AtomicPtr<()>,
 }
 
@@ -56,8 +56,9 @@ mod mobility {
     pub const MOVABLE: u8 = 1;
 }
 
-/// Gets the descriptor and a function that moves it and returns its new number. Returns that
-/// number, or the error; after an error it hasn't moved.
+/// A function that makes a move. It gets the descriptor and a closure, which moves the descriptor
+/// and returns its new number. Returns that number, or the error; after an error the descriptor
+/// hasn't moved.
 pub type Around = fn(BorrowedFd<'_>, &mut dyn FnMut() -> Result<RawFd>) -> Result<RawFd>;
 
 static INTERNAL_FDS: [Kept; MAX_KEPT] = [const {
@@ -69,26 +70,28 @@ static INTERNAL_FDS: [Kept; MAX_KEPT] = [const {
     }
 }; MAX_KEPT];
 
-/// How many threads have numbers of ours in hand.
+/// Number of threads that are using numbers of ours.
 static USERS: AtomicU32 = AtomicU32::new(0);
-/// A thread moves a descriptor of ours, or waits until it may.
+/// Whether a thread moves a descriptor of ours, or waits until it may.
 static MOVING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// How often this thread is among [`USERS`].
+    /// Number of [`Using`] values of this thread. A thread with one or more counts once in
+    /// [`USERS`].
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// This thread runs the child of a vfork, which shares this memory but has its own descriptors:
-    /// a bit for each entry of the list whose number the child has given to its program.
+    /// Set while this thread runs the child of a vfork, which shares this memory but has its own
+    /// descriptors. One bit for each entry of the list: whether the child has given that number to
+    /// its program.
     static CHILD: Cell<Option<[u64; MAX_KEPT.div_ceil(64)]>> = const { Cell::new(None) };
 }
 
-/// This thread runs the child of a vfork from now on: descriptors that it opens or closes are the
-/// child's own.
+/// Declares that this thread runs the child of a vfork from now on: descriptors that it opens or
+/// closes are the child's own.
 pub fn enter_vfork_child() {
     CHILD.set(Some(Default::default()));
 }
 
-/// This thread runs the parent again.
+/// Declares that this thread runs the parent of the vfork again.
 pub fn leave_vfork_child() {
     CHILD.set(None);
 }
@@ -100,7 +103,7 @@ fn is_given_away(at: usize) -> bool {
         .is_some_and(|given| given[at / 64] & 1 << (at % 64) != 0)
 }
 
-/// While it lives, descriptors of ours keep their numbers.
+/// While a value of this type exists, descriptors of ours keep their numbers.
 pub struct Using(Critical);
 
 /// Keeps our descriptors at their numbers until the result is dropped. Nests.
@@ -119,7 +122,7 @@ pub fn using() -> Using {
     Using(critical)
 }
 
-/// Waits for a move, in the middle of becoming one of the users.
+/// Lets another thread's move finish: stops counting as a user, waits, and counts again.
 #[cold]
 fn let_move() {
     USERS.fetch_sub(1, SeqCst);
@@ -142,7 +145,7 @@ impl Drop for Using {
     }
 }
 
-/// In a forked child: its only thread uses no number of ours, and moves none.
+/// Resets the state in a forked child: its only thread uses no number of ours, and moves none.
 pub fn after_fork_in_child() {
     USERS.store(0, SeqCst);
     DEPTH.set(0);
@@ -150,10 +153,11 @@ pub fn after_fork_in_child() {
     CHILD.set(None);
 }
 
-/// A descriptor of ours, which keeps its number as long as this lives.
+/// A descriptor of ours, which keeps its number while this value exists.
 pub struct Lent {
     number: RawFd,
-    /// The descriptor, if a vfork child opened it: its parent doesn't have it.
+    /// The descriptor, if a vfork child opened it: the list, which belongs to its parent, hasn't
+    /// got it.
     _own: Option<OwnedFd>,
     _using: Using,
 }
@@ -171,7 +175,7 @@ impl Lent {
 
 impl AsFd for Lent {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: its own, or that of a `Place`, open as long as the place has it.
+        // SAFETY: the descriptor is `_own`, or that of a `Place`, which keeps it open.
         unsafe { BorrowedFd::borrow_raw(self.number) }
     }
 }
@@ -182,8 +186,8 @@ impl AsRawFd for Lent {
     }
 }
 
-/// Where a descriptor of ours is found once it was opened: an index into the list; an unlisted
-/// number above [`MAX_KEPT`]; or -1.
+/// Where to find a descriptor of ours: an index into the list; or [`MAX_KEPT`] plus the number, if
+/// the list was full; or -1 before the descriptor was opened.
 pub struct Place(AtomicI32);
 
 impl Place {
@@ -209,8 +213,8 @@ impl Place {
         })
     }
 
-    /// The descriptor, which `open` opens if there is none yet. If two threads open it at once, the
-    /// second one's is closed again. A descriptor that a vfork child opens is closed when the
+    /// Returns the descriptor; calls `open` if there is none yet. If two threads open it at once,
+    /// the second one's is closed again. A descriptor that a vfork child opens is closed when the
     /// result is dropped.
     ///
     /// # Errors
@@ -235,13 +239,13 @@ impl Place {
             None => MAX_KEPT as i32 + opened,
         };
         if self.0.compare_exchange(-1, at, AcqRel, Acquire).is_err() {
-            // SAFETY: only known here: it lost the race to be published.
+            // SAFETY: only known here, since another thread was first to publish its descriptor.
             drop_kept(unsafe { OwnedFd::from_raw_fd(opened) });
         }
         self.lend().ok_or(Errno::BADF)
     }
 
-    /// Forgets the descriptor: it is another process's.
+    /// Forgets the descriptor without closing it: the number is another process's.
     pub fn forget(&self) {
         self.0.store(-1, Release);
     }
@@ -256,8 +260,8 @@ impl Drop for Place {
     }
 }
 
-/// Runs `open`. If the program has used up its descriptors, runs it again with the soft limit
-/// raised to the hard one for that moment, so that the program's open files stay usable.
+/// Runs `open`. If the program has used up its descriptors, runs `open` again with the soft limit
+/// raised to the hard one meanwhile. The program's own open files aren't affected.
 ///
 /// # Errors
 /// Those of `open`.
@@ -272,7 +276,7 @@ pub fn with_room<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
 /// limit. None if the limit can't be raised.
 fn raised<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
     static RAISING: Mutex<()> = Mutex::new(());
-    // Not waited for: a forked child may have inherited this lock in its held state.
+    // The lock isn't waited for: a forked child may have inherited it in its held state.
     let _one = RAISING.try_lock().ok()?;
     let limit = getrlimit(Resource::Nofile);
     let above = Rlimit {
@@ -295,8 +299,8 @@ fn base() -> u64 {
     limit.saturating_sub(HIGH_FD_ROOM).max(limit / 2).max(3)
 }
 
-/// A duplicate with a number from `base` on, and close-on-exec set. If the program uses these
-/// numbers itself: one above the program's limit, if there is one.
+/// Duplicates `fd` to a number from `base` on, with close-on-exec set. If the program uses all of
+/// these numbers, takes one above the program's soft limit, if the hard limit allows it.
 fn above(fd: BorrowedFd<'_>, base: RawFd) -> Result<OwnedFd> {
     let beyond = |limit| rustix::io::fcntl_dupfd_cloexec(fd, limit as RawFd);
     match rustix::io::fcntl_dupfd_cloexec(fd, base) {

@@ -2,9 +2,9 @@
 //!
 //! A program may pass any address to a system call, and the kernel answers EFAULT where nothing is
 //! mapped. Forebay serves the call in the program's own address space, so a bad address is a fault
-//! in Forebay's code. [`attempt`] records where to continue; the handler of SIGSEGV and SIGBUS
-//! (that of `forebay-preload`) asks [`landing`] and continues there. Without a handler a fault
-//! kills, as anywhere.
+//! in Forebay's code. [`attempt`] records where to continue. The handler of SIGSEGV and SIGBUS (in
+//! `forebay-preload`) calls [`landing`] and continues there. Without a handler a fault kills the
+//! process, as in any program.
 
 use std::cell::Cell;
 
@@ -19,8 +19,8 @@ pub struct Landing {
     pub instruction_pointer: usize,
 }
 
-/// For a fault handler, on the thread that faulted: where to continue if the thread is inside an
-/// [`attempt`], which then returns None.
+/// For a fault handler, on the thread that faulted: returns where to continue if the thread is
+/// inside an [`attempt`], and ends the attempt, which then returns None.
 pub fn landing() -> Option<Landing> {
     let stack_pointer = ARMED.with(|a| a.replace(0));
     (stack_pointer != 0).then(|| Landing {
@@ -32,9 +32,9 @@ pub fn landing() -> Option<Landing> {
 /// Runs `f`; None if it touched memory that isn't mapped.
 ///
 /// # Safety
-/// `f` may be left at any instruction that touches foreign memory, without its destructors. So it
-/// must hold nothing then (no lock, no allocation), and what it writes may be half written.
-/// Attempts don't nest.
+/// A fault may end `f` at any instruction that touches foreign memory, without running its
+/// destructors. So `f` must hold nothing at these instructions (no lock, no allocation), and what
+/// it writes may be half written. Attempts don't nest.
 #[inline]
 pub unsafe fn attempt<T: Copy, F: FnOnce() -> T>(f: F) -> Option<T> {
     struct Call<F, T> {
@@ -73,7 +73,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> bool {
 /// Writes `len` zeros; false if the memory isn't mapped.
 ///
 /// # Safety
-/// No reference to the target is alive.
+/// No reference to the target is alive. The target may be unmapped.
 #[inline]
 pub unsafe fn zero(to: *mut u8, len: usize) -> bool {
     // SAFETY: as above.
@@ -133,8 +133,8 @@ mod arch {
     }
 
     /// # Safety
-    /// `f` may be called with `arg`, and left as [`super::attempt`] describes; `note` is this
-    /// thread's.
+    /// `f` may be called with `arg`, and may be ended by a fault as [`super::attempt`] describes.
+    /// `note` is this thread's `ARMED`.
     #[inline]
     pub unsafe fn call(arg: *mut u8, f: unsafe extern "C" fn(*mut u8), note: *mut usize) {
         // SAFETY: the caller's promise; the routine keeps the ABI.
@@ -200,7 +200,7 @@ mod tests {
             }
             assert!(to.iter().all(|&b| b == 0));
         }
-        // SAFETY: adds nothing that could be left behind.
+        // SAFETY: the closure holds nothing that a fault could leave behind.
         assert_eq!(unsafe { attempt(|| 5) }, Some(5));
     }
 }

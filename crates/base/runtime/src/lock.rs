@@ -6,8 +6,8 @@
 //! what the lock protects. The holder of a lock must be inside a [`crate::critical::Critical`]
 //! section (no signal handler may run on top of it).
 //!
-//! A waiter that has waited for 1 s for a stopped process (SIGSTOP, or a debugger) reports it in
-//! one line on standard error, once for each such process.
+//! A waiter that has waited for 1 s for a stopped process (SIGSTOP, or a debugger) reports that
+//! process in one line on standard error, once for each such process.
 
 use crate::atomics::{AtomicU32, Ordering::*, futex, spin_loop};
 use crate::process::write_notice;
@@ -16,18 +16,18 @@ use rustix::io::Errno;
 use std::time::Duration;
 
 const WAITERS: u32 = 1 << 31;
-/// Spins before sleeping: less than the cost of one futex call.
+/// Number of spins before sleeping. They take less time than one futex call.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 60 };
 const WAIT_INTERVAL: Duration = Duration::from_millis(20);
-/// After this many turns without progress (30 s) the operation fails rather than hangs.
+/// After this many waits for the same holder (30 s) the operation fails rather than hangs.
 const MAX_TURNS: u32 = 1500;
-/// After this many turns (1 s) the waiter checks whether the holder is stopped.
+/// After this many waits for the same holder (1 s) the waiter checks whether it is stopped.
 const STOPPED_CHECK_TURNS: u32 = 50;
 
-/// The stopped holder that this process reported last.
+/// Identity of the stopped holder that this process reported last.
 static REPORTED: AtomicU32 = AtomicU32::new(0);
 
-/// A futex word: 0 is free; else the holder's identity, and a waiters bit.
+/// A futex word. 0: free. Else the holder's identity, and [`WAITERS`] if threads may be asleep.
 #[repr(transparent)]
 #[derive(Default)]
 pub struct Lock(AtomicU32);
@@ -35,14 +35,14 @@ pub struct Lock(AtomicU32);
 /// The state in which a lock was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// From a holder that had released it.
+    /// The previous holder released the lock.
     Clean,
-    /// From a process that died holding it: the protected data may be half changed.
+    /// The previous holder died with the lock: the protected data may be half changed.
     Abandoned,
 }
 
 impl Lock {
-    /// A free lock, outside of any region.
+    /// Returns a free lock. It need not lie in shared memory.
     pub const fn new() -> Lock {
         Lock(AtomicU32::new(0))
     }
@@ -50,7 +50,7 @@ impl Lock {
     /// Takes the lock for process slot `me`, waiting if needed.
     ///
     /// # Errors
-    /// ETIMEDOUT after 30 s with one live holder (a stopped process, say).
+    /// ETIMEDOUT if one living holder (a stopped process, say) keeps the lock for 30 s.
     #[inline]
     pub fn acquire(&self, table: &impl Table, me: u32) -> Result<Acquired, Errno> {
         let mine = identity(table, me);
@@ -93,7 +93,7 @@ impl Lock {
         loop {
             let word = self.0.load(Relaxed);
             if word == 0 {
-                // Other threads may still sleep: keep their bit.
+                // Other threads may still sleep: keep the waiters bit.
                 if self
                     .0
                     .compare_exchange(0, mine | WAITERS, Acquire, Relaxed)
@@ -123,7 +123,7 @@ impl Lock {
                     {
                         return Ok(Acquired::Abandoned);
                     }
-                    // Bounded per holder: a busy lock that changes hands isn't stuck.
+                    // Counts per holder: a busy lock that changes hands isn't stuck.
                     turns = if holder == last { turns + 1 } else { 0 };
                     last = holder;
                     waits_for.store(holder, Relaxed);
@@ -180,7 +180,7 @@ impl Lock {
         self.0.load(SeqCst) == 0
     }
 
-    /// The holder's identity, if that process no longer lives.
+    /// Returns the holder's identity if that process no longer lives.
     pub fn stray(&self, table: &impl Table) -> Option<u32> {
         let holder = self.0.load(Acquire) & !WAITERS;
         (holder != 0 && !identity_lives(table, holder)).then_some(holder)
@@ -201,7 +201,7 @@ fn report_if_stopped(table: &impl Table, holder: u32) {
     ));
 }
 
-/// Reports the process that held the lock for which this one has waited until its time limit.
+/// Reports the process for whose lock the calling thread waited until the time limit.
 #[cold]
 fn report_timeout(table: &impl Table, holder: u32) {
     let pid = pid_of_identity(table, holder);
@@ -274,7 +274,7 @@ mod tests {
     fn the_lock_of_a_dead_owner_passes_on_even_if_its_slot_is_used_again() {
         let c = slots();
         let me = attach(&c).unwrap();
-        // A slot whose process has ended: freed by its reaper, then taken again.
+        // A slot whose process has ended: freed by a reaper, then taken by another process.
         let dead = attach(&c).unwrap();
         let lock = Lock::new();
         lock.acquire(&c, dead).unwrap();

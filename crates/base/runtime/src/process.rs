@@ -1,8 +1,8 @@
 //! Identifies processes and finds out whether they live.
 //!
-//! A process's id and its start time together distinguish it from all others of the node, also from
-//! later ones with the same id. With a state they form its *owner word* ([`own_word`]) in a table
-//! of processes ([`crate::slots`]).
+//! A process's id and its start time together distinguish it from all other processes of the node,
+//! also from later ones with the same id. The two and the state of a slot form the *owner word* of
+//! the slot ([`own_word`]) in a table of processes ([`crate::slots`]).
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -17,8 +17,8 @@ pub fn pid() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
 }
 
-/// Reads the file `/proc/PID/NAME` into `text`, without allocation. At the limit of descriptors it
-/// needs no free descriptor ([`beside::read`]).
+/// Reads the file `/proc/PID/NAME` into `text`, without allocation. If the process has no free
+/// descriptor, [`beside::read`] reads the file.
 fn proc_file<'a>(pid: u32, name: &[u8], text: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     let mut path = [0u8; 40];
     let mut at = 0;
@@ -42,8 +42,8 @@ fn read_whole(path: &std::ffi::CStr, text: &mut [u8]) -> Result<usize, Errno> {
     rustix::io::read(&fd, text)
 }
 
-/// Reads the beginning of `/proc/PID/NAME`, up to the length of `text`, also at the limit of
-/// descriptors. `name` has at most 20 bytes.
+/// Reads the beginning of `/proc/PID/NAME`, up to the length of `text`; works without a free
+/// descriptor, too. `name` has at most 20 bytes.
 ///
 /// # Errors
 /// Those of open and read: ENOENT or ESRCH if there is no such process or it is hidden; EMFILE,
@@ -52,8 +52,8 @@ pub fn proc_text<'a>(pid: u32, name: &str, text: &'a mut [u8]) -> Result<&'a [u8
     proc_file(pid, name.as_bytes(), text)
 }
 
-/// The fields of the text of a `/proc/PID/stat` behind the command name, which may hold anything
-/// but ends at the last ')'. The first one is the state.
+/// Returns the fields of a `/proc/PID/stat` after the command name, the process's state first. The
+/// command name may hold any characters, so the last ')' marks its end.
 fn stat_fields(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let after = text.iter().rposition(|&b| b == b')')? + 2;
     Some(text.get(after..)?.split(|&b| b == b' '))
@@ -66,17 +66,17 @@ fn stat_fields(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
 /// counts as alive: what living processes hold must never be taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Runs; its start time in clock ticks since boot.
+    /// The process runs. The number is its start time, in clock ticks since boot.
     Runs(u64),
-    /// There is no such process, or only its zombie. (A process whose first thread has ended but
-    /// not the others looks like a zombie with more than one thread.)
+    /// No such process exists, or it is a zombie. (A process whose first thread has ended while
+    /// others go on is a zombie with more than one thread in /proc: it counts as `Runs`.)
     Gone,
-    /// The process exists, or the kernel doesn't say; the errno of reading its state.
+    /// The kernel doesn't say whether the process lives; the errno of reading its state.
     Unknown(Errno),
 }
 
-/// Asks the kernel for the state of process `pid`. Needs no descriptor for a process that has
-/// ended.
+/// Asks the kernel for the state of process `pid`. For a process that has ended, this needs no
+/// descriptor.
 pub fn life(pid: u32) -> Life {
     if is_gone(pid) {
         return Life::Gone;
@@ -103,7 +103,7 @@ fn is_gone(pid: u32) -> bool {
         Some(pid) if pid.as_raw_nonzero().get() > 0 => {
             rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
         }
-        // Numbers that no process has.
+        // No process has such a number.
         _ => true,
     }
 }
@@ -120,8 +120,8 @@ fn life_in(text: &[u8]) -> Option<Life> {
     Some(Life::Runs(started))
 }
 
-/// CPU time of thread `id` of any process so far, if it runs or waits for a core. Nanoseconds. None
-/// if it sleeps, has ended, or the kernel doesn't report it.
+/// Returns the CPU time that thread `id` of any process has used so far, if it runs or waits for a
+/// core. Nanoseconds. None if it sleeps, has ended, or the kernel doesn't report it.
 pub fn core_time_of_runnable(id: u32) -> Option<u64> {
     let (mut stat, mut times) = ([0u8; 512], [0u8; 64]);
     let mut fields = stat_fields(proc_file(id, b"stat", &mut stat).ok()?)?;
@@ -138,12 +138,12 @@ pub fn core_time_of_runnable(id: u32) -> Option<u64> {
 /// This process's start time, in clock ticks since boot.
 ///
 /// # Errors
-/// Those of reading it in /proc: ENFILE, EACCES, ENOENT and others.
+/// Those of reading the time in /proc: ENFILE, EACCES, ENOENT and others.
 pub(crate) fn own_start(pid: u32) -> Result<u64, Errno> {
     let mut text = [0u8; 512];
     match life_in(proc_file(pid, b"stat", &mut text)?) {
         Some(Life::Runs(started)) => Ok(started),
-        // The first thread has ended, and this one is about to be the last.
+        // The process's first thread has ended, and the calling thread is about to be the last.
         Some(_) => Err(Errno::SRCH),
         None => Err(Errno::IO),
     }
@@ -160,30 +160,30 @@ pub fn is_apart() -> bool {
 }
 
 thread_local! {
-    /// This thread serves other processes, and never waits for one of them.
+    /// Whether this thread serves other processes, and therefore never waits for one of them.
     ///
-    /// This has to be a thread-local: it holds for all that the thread ever does, from its start
-    /// on. It matters where a wait begins: in a lock whose holder may be stopped, or where the
-    /// origin has to bring a file in. Every operation of the pool leads there, so every caller would
-    /// have to pass the same constant on.
+    /// This has to be a thread-local: the value holds for all that the thread does, from its start
+    /// on. It matters where a wait begins: in a lock whose holder may be stopped, or where a file
+    /// is fetched from the origin. Every operation of the pool leads to such waits, so every caller
+    /// would have to pass the same constant on.
     static ANSWERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Declares that this thread serves other processes; it reads nothing about them in /proc from now
-/// on. A read of `/proc/PID/stat` waits while that process is in exec, and exec waits for replies
-/// about the files that it closes: a thread that serves files must not wait there.
+/// Declares that this thread serves other processes: from now on it doesn't read their files in
+/// /proc. A read of `/proc/PID/stat` waits while that process is in exec, and exec waits for
+/// replies about the files that it closes: a thread that serves files must not wait there.
 pub fn answer_others() {
     ANSWERS.set(true);
 }
 
-/// Whether this thread serves other processes: [`answer_others`].
+/// Whether this thread serves other processes (it called [`answer_others`]).
 #[inline]
 pub fn is_answering() -> bool {
     ANSWERS.get()
 }
 
-/// Whether the process is stopped, by a signal or a debugger. Unknown, and so false, for a thread
-/// that serves others.
+/// Whether the process is stopped, by a signal or a debugger. A thread that serves others can't
+/// find out and gets false.
 pub fn is_stopped(pid: u32) -> bool {
     if is_answering() {
         return false;
@@ -197,11 +197,11 @@ pub fn is_stopped(pid: u32) -> bool {
 
 /// Whether the calling thread is this process's only one; false if that can't be determined.
 pub fn is_alone() -> bool {
-    // One directory per thread, besides the two that every directory has.
+    // /proc/self/task has one directory per thread; its link count is that plus two.
     rustix::fs::stat("/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
 }
 
-/// The name of the program that the process runs: `?` if there is none.
+/// Returns the name of the program that the process runs; `?` if it can't be read.
 pub fn name(pid: u32, text: &mut [u8; 16]) -> &str {
     let name = proc_file(pid, b"comm", text).ok();
     let name = name.and_then(|n| std::str::from_utf8(n).ok());
@@ -252,7 +252,8 @@ pub(crate) const PID_BITS: u32 = 22;
 pub(crate) const TIME: u64 = (1 << TIME_BITS) - 1;
 pub(crate) const OF_PROCESS: u64 = (1 << (TIME_BITS + PID_BITS)) - 1;
 
-/// The owner word of a slot: state, process id, start time (detects a reused id; 0: not known).
+/// The owner word of a slot: state, process id, start time. The start time detects a reused id; 0
+/// if it isn't known.
 pub(crate) fn word(state: u32, pid: u32, started: u64) -> u64 {
     u64::from(state) << (TIME_BITS + PID_BITS) | u64::from(pid) << TIME_BITS | started & TIME
 }
@@ -261,21 +262,21 @@ pub(crate) fn word(state: u32, pid: u32, started: u64) -> u64 {
 /// same process id.
 ///
 /// # Errors
-/// Those of reading its start time in /proc.
+/// Those of reading this process's start time in /proc.
 pub fn own_word() -> Result<u64, Errno> {
     let me = pid();
     Ok(word(state::USED, me, own_start(me)?))
 }
 
-/// Like [`own_word`]; without the start time if that can't be read. Such a word counts as alive
-/// while any process has this id.
+/// Like [`own_word`], but without the start time if that can't be read. The owner of a word without
+/// start time counts as alive while any process has its id.
 pub fn own_word_or_id() -> u64 {
     let me = pid();
     word(state::USED, me, own_start(me).unwrap_or(0))
 }
 
-/// Like [`own_word`], of the process `pid`; None if it doesn't run or can't be read. Not for
-/// threads that serve others.
+/// Like [`own_word`], of the process `pid`; None if that process doesn't run or its start time
+/// can't be read. Not for threads that serve others.
 pub fn word_running(pid: u32) -> Option<u64> {
     match life(pid) {
         Life::Runs(started) => Some(word(state::USED, pid, started)),
@@ -283,14 +284,14 @@ pub fn word_running(pid: u32) -> Option<u64> {
     }
 }
 
-/// The process to which the thread `tid` belongs; None if there is no such thread. Never waits: the
-/// kernel answers at once. Before Linux 6.13, /proc answers for threads that aren't the first of
-/// their process (`status`, which doesn't wait for an exec either).
+/// Returns the id of the process to which the thread `tid` belongs; None if there is no such
+/// thread. Never waits. Before Linux 6.13, a thread that isn't the first of its process is looked
+/// up in `/proc/TID/status`, a read that doesn't wait for an exec either.
 pub fn process_of(tid: u32) -> Option<u32> {
     match pidfd(tid, 0) {
         Ok(_) => return Some(tid),
         Err(Errno::SRCH) => return None,
-        // Not a first thread, or the call is forbidden.
+        // `tid` isn't the first thread of a process, or the call is forbidden.
         Err(_) => {}
     }
     if let Some(found) = pidfd(tid, PIDFD_THREAD).ok().and_then(|fd| group_of(&fd)) {
@@ -304,7 +305,7 @@ pub fn process_of(tid: u32) -> Option<u32> {
     std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
-/// The flag of pidfd_open(2) for any thread. Linux 6.9.
+/// The flag by which pidfd_open(2) accepts any thread. Since Linux 6.9.
 const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
 
 fn pidfd(pid: u32, flags: u32) -> Result<OwnedFd, Errno> {
@@ -312,7 +313,7 @@ fn pidfd(pid: u32, flags: u32) -> Result<OwnedFd, Errno> {
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::from_bits_retain(flags))
 }
 
-/// The process of a thread, by PIDFD_GET_INFO (Linux 6.13).
+/// Returns the process of a thread, by PIDFD_GET_INFO (since Linux 6.13).
 fn group_of(thread: &OwnedFd) -> Option<u32> {
     /// The first version of `struct pidfd_info`.
     #[repr(C)]
@@ -337,8 +338,8 @@ fn group_of(thread: &OwnedFd) -> Option<u32> {
     (asked.is_ok() && info.mask & 1 != 0 && info.tgid != 0).then_some(info.tgid)
 }
 
-/// Whether the kernel says that the process has ended (no process has this number, or only a
-/// zombie), without waiting for it; false if the kernel doesn't answer.
+/// Whether the kernel says that the process has ended (no process has this number, or it is a
+/// zombie). Doesn't wait. False if the kernel doesn't answer.
 pub fn has_ended(pid: u32) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     match pidfd(pid, 0) {
@@ -365,7 +366,7 @@ pub fn boot() -> u64 {
         read => read,
     };
     let Ok(n) = read else { return 0 };
-    // Hexadecimal digits and dashes, of which the first 16 digits will do.
+    // The text consists of hexadecimal digits and dashes; the first 16 digits are enough.
     let digits = text[..n].iter().filter_map(|&b| char::from(b).to_digit(16));
     let boot = digits.take(16).fold(0, |all, d| all << 4 | u64::from(d));
     BOOT.store(boot, Relaxed);
@@ -385,7 +386,7 @@ pub fn pid_of(word: u64) -> u32 {
 }
 
 /// Whether the process in an owner word still runs, as far as the kernel reports: see [`Life`]. A
-/// thread that serves others can't tell a later process with the same number from it.
+/// thread that serves others can't distinguish that process from a later one with the same id.
 pub fn runs(word: u64) -> bool {
     if is_answering() {
         return !has_ended(pid_of(word));

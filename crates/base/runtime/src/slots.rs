@@ -1,9 +1,9 @@
-//! A table of processes in shared memory ([`Table`] says where the words of a slot lie).
+//! A table of processes in shared memory ([`Table`] gives access to its words).
 //!
-//! Every process that works on a shared memory region has a slot in the region's table. Its locks
-//! and entries there carry its *identity*, slot and generation of the slot, so that any process can
-//! release them when the owner is gone. A process that calls exec keeps its slot; a child gets its
-//! own before it runs.
+//! Every process that works on a shared memory region has a slot in the region's table. The locks
+//! and entries that it holds there carry its *identity*: the number and the generation of its slot.
+//! So any process can release them when the owner has died. A process that calls exec keeps its
+//! slot; a child gets one before it runs.
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering::*};
 use crate::process::{
@@ -16,24 +16,24 @@ use std::sync::atomic::AtomicBool;
 /// Maximum number of processes attached at the same time. Slots.
 pub const MAX_PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
 
-/// Where the words of each slot lie. There are [`MAX_PROCESSES`] slots.
+/// Access to the words of each slot. There are [`MAX_PROCESSES`] slots.
 pub trait Table {
     /// The first `RESERVED_SLOTS` slots are a reserve: see [`use_reserve`].
     const RESERVED_SLOTS: usize;
-    /// The slots below `FIRST` are cheaper to use than others, and are tried first.
+    /// The slots below `FIRST` cost less memory than others, and are tried first.
     const FIRST: usize;
-    /// State, process id and start time of the slot's owner in one word. 0: free.
+    /// The slot's owner word: state, process id and start time of the owner. 0: free.
     fn owner(&self, slot: u32) -> &AtomicU64;
-    /// The counter of the slot's owners. It tells a lock left by an earlier owner from one of the
-    /// present owner.
+    /// The generation: how many owners the slot has had. It tells a lock that an earlier owner left
+    /// from a lock of the present owner.
     fn generation(&self, slot: u32) -> &AtomicU32;
-    /// Identity of the process that holds the lock for which the slot's owner has been waiting for
-    /// a while; for reports.
+    /// Identity of the process for whose lock the slot's owner has been waiting for a while. For
+    /// reports.
     fn waits_for(&self, slot: u32) -> &AtomicU32;
 }
 
-/// Like [`own_word`], but taken from this process's slot; None if `slot` is another process's, or
-/// its start time isn't known.
+/// Like [`own_word`], but read from this process's slot, not from /proc. None if `slot` is another
+/// process's, or its owner word has no start time.
 pub fn noted_word(table: &impl Table, slot: u32) -> Option<u64> {
     let owner = table.owner(slot).load(Acquire);
     let noted = u64::from(state::USED) << (TIME_BITS + PID_BITS) | owner & OF_PROCESS;
@@ -50,7 +50,7 @@ pub fn is_alive(table: &impl Table, slot: u32) -> bool {
     state_of(owner) != state::FREE && runs(owner)
 }
 
-/// Bit that is set in every identity.
+/// A bit that is set in every identity, so that no identity is 0.
 pub const HELD: u32 = 1 << 30;
 const SLOT_BITS: u32 = MAX_PROCESSES.trailing_zeros();
 
@@ -62,7 +62,7 @@ pub fn identity(table: &impl Table, slot: u32) -> u32 {
     HELD | (generation << SLOT_BITS & (HELD - 1)) | slot
 }
 
-/// Slot in an identity.
+/// Returns the slot of an identity.
 #[inline]
 pub fn slot_of(identity: u32) -> u32 {
     identity & ((1 << SLOT_BITS) - 1)
@@ -102,8 +102,8 @@ pub fn uses_reserve() -> bool {
 ///
 /// # Errors
 /// EAGAIN if all slots are taken. ENOTCONN, EMFILE or ENFILE if this process's start time can't be
-/// read in /proc: without it no process could distinguish this one from a later one with its id. A
-/// line on standard error reports that.
+/// read in /proc; a line on standard error reports that. Without a start time no process could
+/// distinguish this one from a later one with its id.
 pub fn attach(table: &impl Table) -> Result<u32, Errno> {
     let me = pid();
     let started = own_start(me).map_err(|e| {
@@ -123,7 +123,8 @@ pub fn attach(table: &impl Table) -> Result<u32, Errno> {
     take_free(table, word(state::USED, me, started))
 }
 
-/// Takes a slot of the reserve for this process, to release what dead processes hold.
+/// Takes a slot of the reserve for this process, which is going to release what dead processes
+/// hold.
 ///
 /// # Errors
 /// EAGAIN if the reserve is used up.
@@ -153,13 +154,14 @@ pub fn reserve(table: &impl Table) -> Result<u32, Errno> {
     Ok(identity(table, slot))
 }
 
-/// In the parent, as soon as there is the child `child`: the slot reserved for it counts as the
-/// child's, so that the slot isn't reaped if this process ends before the child has claimed it.
+/// Called in the parent as soon as the child exists: makes the process `child` the owner of the
+/// slot that is reserved for it. So the slot isn't reaped if the parent ends before the child has
+/// claimed it.
 pub fn hand_over(table: &impl Table, reserved: u32, child: u32) {
     let owner = table.owner(slot_of(reserved));
     let now = owner.load(Acquire);
     if is_reserved(table, reserved, now) && pid_of(now) == pid() {
-        // If that fails, the child has claimed it.
+        // If the exchange fails, the child has claimed the slot already.
         let its = word(state::RESERVED, child, 0);
         let _ = owner.compare_exchange(now, its, AcqRel, Relaxed);
     }
@@ -167,7 +169,7 @@ pub fn hand_over(table: &impl Table, reserved: u32, child: u32) {
 
 /// Makes a slot that was reserved for this process its own. False: its parent was killed before it
 /// could hand the slot over, and the slot has been reaped. A child that can't read its start time
-/// has no way to report that; its owner word has none: see [`own_word_or_id`].
+/// can't report that here; its owner word then has no start time: see [`own_word_or_id`].
 pub fn claim(table: &impl Table, reserved: u32) -> bool {
     let owner = table.owner(slot_of(reserved));
     let mine = own_word_or_id();
@@ -190,11 +192,11 @@ fn is_reserved(table: &impl Table, reserved: u32, now: u64) -> bool {
     state_of(now) == state::RESERVED && identity(table, slot_of(reserved)) == reserved
 }
 
-/// Takes a free slot and stores this owner word in it.
+/// Takes a free slot and stores the owner word `mine` in it.
 fn take_free<T: Table>(table: &T, mine: u64) -> Result<u32, Errno> {
     let ordinary = MAX_PROCESSES - T::RESERVED_SLOTS;
     let first = pid_of(mine) as usize;
-    // First the slots whose areas have memory, then any.
+    // First the slots below `FIRST`, whose areas have memory already; then any.
     let among = |slots: usize| (0..slots).map(move |k| T::RESERVED_SLOTS + (first + k) % slots);
     let ordinary = among(T::FIRST).chain(among(ordinary));
     let kept = 0..if uses_reserve() { T::RESERVED_SLOTS } else { 0 };
@@ -207,8 +209,8 @@ fn take_free<T: Table>(table: &T, mine: u64) -> Result<u32, Errno> {
     Err(Errno::AGAIN)
 }
 
-/// Makes this process the one that reaps `slot`, if the slot's process (or its last reaper) is
-/// dead.
+/// Makes this process the one that reaps `slot`; false if the slot is free, or its owner or last
+/// reaper still lives.
 pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
     let owner = &table.owner(slot);
     let now = owner.load(Acquire);
@@ -216,7 +218,7 @@ pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
         return false;
     }
     let me = pid();
-    // Should this process die meanwhile, others must be able to notice.
+    // If this process dies during the reaping, others must be able to notice that.
     let Ok(started) = own_start(me) else {
         return false;
     };
@@ -224,7 +226,8 @@ pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
     owner.compare_exchange(now, mine, AcqRel, Relaxed).is_ok()
 }
 
-/// Whether `slot` belongs to this very process (after exec).
+/// Whether this process owns `slot`, or the slot is reserved for it. Needed after exec, for the
+/// slot that the environment names.
 pub fn is_mine(table: &impl Table, slot: u32) -> bool {
     let owner = table.owner(slot).load(Acquire);
     matches!(state_of(owner), state::RESERVED | state::USED) && pid_of(owner) == pid()

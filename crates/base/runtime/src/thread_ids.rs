@@ -1,14 +1,15 @@
-//! The ids of the calling thread by which the kernel judges its use of files, and its user
-//! namespace.
+//! The ids by which the kernel judges the calling thread's access to files; its user namespace; and
+//! numbers of threads.
 //!
-//! Linux keeps user, groups and capabilities for each thread; libc only makes all threads change
-//! theirs together. These functions ask for the calling thread's. They make their system calls
-//! themselves: libc's functions would be intercepted as the program's.
+//! Linux keeps user, groups and capabilities for each thread; libc's functions change them for all
+//! threads of a process at once. These functions return the calling thread's. They make the system
+//! calls directly, since libc's functions would be intercepted like the program's.
 
 /// The number of the initial user namespace (PROC_USER_INIT_INO in the kernel).
 pub const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;
 
-/// The user id that counts for files: the effective one, unless setfsuid(2) has set another.
+/// Returns the user id that counts for files: the effective one, unless setfsuid(2) has set
+/// another.
 pub fn fsuid() -> u32 {
     current_id(libc::SYS_setfsuid).unwrap_or_else(|| rustix::process::geteuid().as_raw())
 }
@@ -18,7 +19,8 @@ pub fn fsgid() -> u32 {
     current_id(libc::SYS_setfsgid).unwrap_or_else(|| rustix::process::getegid().as_raw())
 }
 
-/// The result of setfsuid(2) or setfsgid(2) for an id that can't be: the present one, unchanged.
+/// Calls setfsuid(2) or setfsgid(2) with an invalid id: the call returns the present id and changes
+/// nothing.
 fn current_id(nr: i64) -> Option<u32> {
     // SAFETY: changes nothing.
     u32::try_from(unsafe { call(nr, [u32::MAX.into(), 0, 0, 0, 0]) }).ok()
@@ -65,15 +67,16 @@ pub fn thread_id() -> u32 {
 /// Whether this process has a thread with this id.
 pub fn is_thread(id: u32) -> bool {
     let pid = std::process::id();
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 only checks whether the thread exists.
     unsafe { call(libc::SYS_tgkill, [pid.into(), id.into(), 0, 0, 0]) == 0 }
 }
 
-/// Whether the calling thread shares its working directory and umask with this one.
+/// Whether the calling thread shares its working directory and umask with thread `with` of this
+/// process.
 pub fn shares_fs(with: u32) -> bool {
     const KCMP_FS: i64 = 3;
     let me = thread_id().into();
-    // SAFETY: only asks.
+    // SAFETY: kcmp(2) only compares.
     is_thread(with) && unsafe { call(libc::SYS_kcmp, [me, with.into(), KCMP_FS, 0, 0]) == 0 }
 }
 

@@ -1,9 +1,9 @@
-//! Starting threads where memory may be short.
+//! Starts threads so that a lack of memory is an error, not the end of the process.
 //!
-//! A thread allocates when it begins, where nothing can fail: Rust maps a stack for signals, and
-//! ends the process if it can't. So [`start`] first checks that the process, which may be at its
-//! limit of address space, has room for the threads that are about to begin. [`BEGINNING`] covers
-//! what others map in that moment.
+//! A new thread allocates memory before its first function runs: Rust maps a signal stack, and ends
+//! the process if it can't. So [`start`] first checks whether the process, which may be at its
+//! limit of address space, has room for all threads that are about to begin. [`BEGINNING`] leaves
+//! some for what other threads map meanwhile.
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -13,21 +13,22 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Bytes of address space that must be left besides a thread's stack: for its signal stack and its
-/// first allocations.
+/// Address space that must be free besides a thread's stack: for its signal stack and its first
+/// allocations. Bytes.
 const BEGINNING: usize = 2 << 20;
-/// Bytes of the stack that Rust gives a thread by default.
+/// Size of the stack that Rust gives a thread by default. Bytes.
 pub const STACK: usize = 2 << 20;
-/// Bytes of the stack of a thread that only watches something.
+/// Size of the stack of a thread of [`watch`]. Bytes.
 const WATCH_STACK: usize = 256 << 10;
-/// Threads that were started and haven't begun yet.
+/// Number of threads that were started and haven't begun yet.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts a thread by `builder` with a stack of `stack` bytes. The thread's first steps may take
-/// `more` bytes.
+/// Starts a thread by `builder` with a stack of `stack` bytes. `more`: additional bytes of address
+/// space that the thread's first steps may need.
 ///
 /// # Errors
-/// ENOMEM if there may be no room for its beginning. Those of starting a thread.
+/// ENOMEM if there may not be enough address space for the thread to begin. Else those of starting
+/// a thread.
 pub fn start<T: Send + 'static>(
     builder: Builder,
     stack: usize,
@@ -58,8 +59,8 @@ pub fn watch(name: &str, mut look: impl FnMut() -> Option<()> + Send + 'static) 
     start(Builder::new().name(name.into()), WATCH_STACK, 0, watch).map(drop)
 }
 
-/// Waits until all threads started here have begun, 10 s at most. From then on a lack of memory
-/// doesn't end them.
+/// Waits until all threads that [`start`] started have begun, at most 10 s. After that, a lack of
+/// memory when they begin can't end the process any more.
 pub fn have_begun() {
     let until = Instant::now() + Duration::from_secs(10);
     while STARTED.load(Acquire) > 0 && Instant::now() < until {

@@ -1,9 +1,10 @@
-//! Files in places that others may change: read whole, without waiting and without using much
-//! memory; made without following what others have put there.
+//! Access to files in directories that others can change. Reading takes a whole file, without
+//! waiting and within a limit of memory. Creating a file never follows what others have put at its
+//! path.
 //!
-//! A FIFO or a device in the file's place is refused unread, also behind a symbolic link
-//! ([`Links::Named`] takes a FIFO); a file
-//! longer than the limit is refused; bytes that come while it is read don't count.
+//! A FIFO or a device at the path is refused unread, also behind a symbolic link ([`Links::Named`]
+//! accepts a FIFO). A file longer than the limit is refused. Bytes that are appended during the
+//! read aren't read.
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use std::fs::File;
@@ -11,18 +12,18 @@ use std::io::{Error, ErrorKind, Read, Result};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Limit for settings and records that people or this program write. Bytes.
+/// Maximum length of a file of settings, or of records that people or this program write. Bytes.
 pub const MAX_SETTINGS: u64 = 16 << 20;
 
-/// Whether a symbolic link, or a FIFO, may stand for the file.
+/// Whether the path may be a symbolic link or a FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// For files that a user names to a command. A FIFO is waited for, as by any program:
-    /// `--config <(...)`.
+    /// Symbolic links are followed. A FIFO is waited for, as by any program: `--config <(...)`. For
+    /// files that a user names to a command.
     Named,
-    /// For files at places that are known, and those that a service reads.
+    /// Symbolic links are followed. For files at fixed paths, and for those that a service reads.
     Follow,
-    /// For files in directories that others can change.
+    /// Symbolic links are refused. For files in directories that others can change.
     Refuse,
 }
 
@@ -35,7 +36,7 @@ pub fn open(path: &Path, links: Links) -> Result<File> {
     if links == Links::Refuse {
         flags |= OFlags::NOFOLLOW;
     }
-    // Asked before it is opened as well: the open of a device may have effects.
+    // The type is checked before the open as well, since opening a device may have effects.
     let looked = match links {
         Links::Named | Links::Follow => rustix::fs::stat(path),
         Links::Refuse => rustix::fs::lstat(path),
@@ -65,7 +66,7 @@ fn check_kind(mode: u32, takes_fifo: bool) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, text))
 }
 
-/// The content of a regular file of at most `limit` bytes.
+/// Returns the content of a regular file of at most `limit` bytes.
 ///
 /// # Errors
 /// As [`open`]; [`ErrorKind::FileTooLarge`].
@@ -79,7 +80,7 @@ pub fn read(path: &Path, links: Links, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As [`read`], of text.
+/// As [`read`], but returns text.
 ///
 /// # Errors
 /// As [`read`]; [`ErrorKind::InvalidData`] for text that isn't UTF-8.
@@ -88,8 +89,8 @@ pub fn read_text(path: &Path, links: Links, limit: u64) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::InvalidData, "it isn't UTF-8"))
 }
 
-/// Makes a file for writing. The file at the path is removed: it is neither followed nor written
-/// to.
+/// Creates a file for writing. An object at the path is removed first: it is neither followed nor
+/// written to.
 ///
 /// # Errors
 /// As unlink(2) and open(2).

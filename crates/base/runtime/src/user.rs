@@ -1,22 +1,22 @@
-//! Memory of the program that a system call names: a buffer that the program passed, or a buffer of
-//! a caller that acts for it.
+//! Buffers of system calls: memory of the program, or of a caller that acts for it.
 //!
-//! The rules of such memory, which [`UserSlice`] and [`UserSliceMut`] keep:
-//! - it may be unmapped, read-only, or vanish at any moment. It is touched under the fault guard
-//!   ([`guard`]) alone, by copy, and EFAULT says that it isn't there. Bytes that were copied before
-//!   the fault stay copied;
-//! - the program may change it meanwhile, from other threads. So no reference to it is ever made,
-//!   and nothing that was read is read a second time;
-//! - it may be a slice of this process's own, which is borrowed for as long.
+//! The rules for such memory, which [`UserSlice`] and [`UserSliceMut`] keep:
+//! - it may be unmapped, read-only, or vanish at any moment. So it is accessed only by copies under
+//!   the fault guard ([`guard`]); a fault gives EFAULT. Bytes that were copied before the fault
+//!   stay copied;
+//! - other threads of the program may change it meanwhile. So no reference to it is ever made, and
+//!   nothing is read twice;
+//! - it may be a slice of Forebay's own, which stays borrowed while the value exists.
 //!
-//! Both are an address and a length, and are passed in two registers. Layers below `posix` still
-//! take the two apart ([`UserSlice::address`]): they copy themselves, under the same guard.
+//! Each type is an address and a length, and is passed in two registers. Layers below `posix` still
+//! take address and length separately ([`UserSlice::address`]): they copy themselves, under the
+//! same guard.
 
 use crate::guard;
 use rustix::io::{Errno, Result};
 use std::marker::PhantomData;
 
-/// Bytes that are read.
+/// A buffer that the system call reads from.
 #[derive(Clone, Copy, Debug)]
 pub struct UserSlice<'a> {
     at: *const u8,
@@ -24,8 +24,8 @@ pub struct UserSlice<'a> {
     borrowed: PhantomData<&'a [u8]>,
 }
 
-/// Bytes that are written. A copy of this value names the same bytes: whoever owns the bytes
-/// decides which thread may write them.
+/// A buffer that the system call writes to. A copy of this value names the same bytes: the owner of
+/// the bytes decides which thread may write them.
 #[derive(Clone, Copy, Debug)]
 pub struct UserSliceMut<'a> {
     at: *mut u8,
@@ -48,11 +48,11 @@ impl<'a> From<&'a mut [u8]> for UserSliceMut<'a> {
 }
 
 impl<'a> UserSlice<'a> {
-    /// The bytes at an address.
+    /// Returns the `len` bytes at address `at`.
     ///
     /// # Safety
-    /// The bytes are the program's, which passed them to be read, or the caller's for `'a`. They
-    /// needn't be there.
+    /// The bytes are the program's, which passed them to be read, or are borrowed from the caller
+    /// for `'a`. They may be unmapped.
     #[inline]
     pub unsafe fn new(at: *const u8, len: usize) -> UserSlice<'a> {
         UserSlice {
@@ -77,7 +77,7 @@ impl<'a> UserSlice<'a> {
         self.len == 0
     }
 
-    /// Its first `len` bytes, or all if it isn't longer.
+    /// Returns the first `len` bytes, or all if the buffer isn't longer.
     #[inline]
     #[must_use]
     pub fn first(self, len: usize) -> Self {
@@ -87,7 +87,7 @@ impl<'a> UserSlice<'a> {
         }
     }
 
-    /// All but the first `len` bytes; none if it isn't longer.
+    /// Returns all but the first `len` bytes; none if the buffer isn't longer.
     #[inline]
     #[must_use]
     pub fn behind(self, len: usize) -> Self {
@@ -99,14 +99,15 @@ impl<'a> UserSlice<'a> {
         }
     }
 
-    /// Adds its bytes to a vector.
+    /// Appends the buffer's bytes to a vector.
     ///
     /// # Errors
     /// EFAULT if the memory isn't all mapped: the vector is unchanged then.
     pub fn append_to(self, to: &mut Vec<u8>) -> Result<()> {
         to.reserve(self.len);
         let end = to.len();
-        // SAFETY: there is room, to which there is no reference; the rules of the type.
+        // SAFETY: the vector has room for `len` bytes behind its end, and no reference to them
+        // exists; else the rules of the type.
         unsafe {
             if !guard::copy(self.at, to.as_mut_ptr().add(end), self.len) {
                 return Err(Errno::FAULT);
@@ -118,11 +119,11 @@ impl<'a> UserSlice<'a> {
 }
 
 impl<'a> UserSliceMut<'a> {
-    /// The bytes at an address.
+    /// Returns the `len` bytes at address `at`.
     ///
     /// # Safety
-    /// The bytes are the program's, which passed them to be written, or the caller's for `'a`: no
-    /// reference to them is alive. They needn't be there.
+    /// The bytes are the program's, which passed them to be written, or are borrowed from the
+    /// caller for `'a`: no reference to them is alive. They may be unmapped.
     #[inline]
     pub unsafe fn new(at: *mut u8, len: usize) -> UserSliceMut<'a> {
         UserSliceMut {
@@ -157,20 +158,20 @@ impl<'a> UserSliceMut<'a> {
         }
     }
 
-    /// The same bytes, as input (read only).
+    /// Returns the same bytes as a buffer to read from.
     #[inline]
     pub fn as_input(self) -> UserSlice<'a> {
         // SAFETY: a thread that may write the bytes may read them.
         unsafe { UserSlice::new(self.at, self.len) }
     }
 
-    /// Copies `bytes` to its beginning.
+    /// Copies `bytes` to the beginning of the buffer.
     ///
     /// # Errors
     /// EFAULT if the memory isn't all mapped: some of the bytes may have been written.
     ///
     /// # Panics
-    /// If it is shorter.
+    /// If the buffer is shorter than `bytes`.
     pub fn copy_from(self, bytes: &[u8]) -> Result<()> {
         assert!(bytes.len() <= self.len);
         // SAFETY: the rules of the type.

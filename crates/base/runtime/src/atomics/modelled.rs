@@ -1,10 +1,11 @@
-//! The types and functions of `atomics` under loom. An atomic has the size of the plain one, so
-//! that it can lie in a mapped region. The loom atomic behind it is found by its address, and made
-//! at the first use with the value found there. All of that lasts for one run of a model. loom
-//! wants an atomic to be made before it is shared: models use all once before they start threads.
+//! The types and functions of `atomics` under loom. Each atomic has the size of the plain one, so
+//! that it can lie in a mapped region. The loom atomic that belongs to it is found by its address.
+//! It is created at the first use, with the value in the plain one, and lasts for one run of a
+//! model. loom requires that an atomic is created before it is shared: so models use each atomic
+//! once before they start threads.
 //!
-//! loom has no single order of all SeqCst accesses, only of SeqCst fences. So such an access stands
-//! between two fences here, which is a little stronger. (Miri checks the real ones.)
+//! loom has no single order of all SeqCst accesses, only of SeqCst fences. So each SeqCst access is
+//! put between two fences here, which is a little stronger. (Miri checks the real atomics.)
 
 pub use loom;
 pub use loom::hint::spin_loop;
@@ -70,8 +71,8 @@ macro_rules! atomic {
 
             pub fn store(&self, value: $value, order: Ordering) {
                 ordered(order, || self.it().store(value, order));
-                // Kept for a process that maps the same file later. SAFETY: one thread at a time,
-                // and there is no reference into the cell.
+                // Stored in the plain atomic, too, for a process that maps the same file later.
+                // SAFETY: one thread at a time, and there is no reference into the cell.
                 unsafe { *self.0.get() = value };
             }
 
@@ -143,8 +144,8 @@ atomic!(AtomicU64, u64);
 atomic!(AtomicI64, i64);
 atomic!(AtomicUsize, usize);
 
-/// Sleeping on a word. There are no spurious wakeups here: a model in which a sleeper is forgotten
-/// doesn't end, which loom reports; unless [`TIMEOUTS`](futex::TIMEOUTS) is set.
+/// Sleeping on a word. There are no spurious wakeups here. So a model that never wakes a sleeper
+/// doesn't end, which loom reports, unless [`TIMEOUTS`](futex::TIMEOUTS) is set.
 pub mod futex {
     use super::{AtomicU32, Ordering, behind, loom};
     use rustix::io::Errno;
@@ -152,7 +153,7 @@ pub mod futex {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    /// Every wait ends by its timeout.
+    /// Whether every wait ends by its timeout.
     pub static TIMEOUTS: AtomicBool = AtomicBool::new(false);
 
     struct Sleepers {
@@ -161,7 +162,8 @@ pub mod futex {
     }
 
     fn sleepers(word: &AtomicU32) -> Arc<Sleepers> {
-        // No atomic lies at an odd address of a 32-bit word.
+        // Address plus 1: no atomic has the odd address, so the key is unique to the sleepers of
+        // the word.
         behind(word as *const AtomicU32 as usize + 1, || Sleepers {
             lock: loom::sync::Mutex::new(()),
             woken: loom::sync::Condvar::new(),

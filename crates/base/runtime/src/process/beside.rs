@@ -1,9 +1,10 @@
-//! Reading a small file without a free descriptor.
+//! Reads a small file in a process that has no free descriptor.
 //!
-//! A process at its limit of descriptors must still be able to find out when it started, and
-//! whether another one lives. A helper process, which shares its memory but has a copy of its
-//! descriptors, closes one of the copies, opens the file in its place, reads it and ends. The
-//! calling thread sleeps until then (as in vfork), with all signals held back; other threads go on.
+//! A process at its limit of descriptors must still be able to read in /proc when it started, and
+//! whether another process lives. So it starts a helper process, which shares its memory but has a
+//! copy of its descriptors. The helper closes one of the copies, opens the file with the number
+//! that becomes free, reads it and ends. The calling thread sleeps until then (as in vfork), with
+//! all signals blocked; other threads go on.
 
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -16,13 +17,13 @@ struct Job<'a> {
     result: Result<usize, Errno>,
 }
 
-/// The helper's code, in the caller's memory: system calls alone.
+/// The helper's code. It runs in the caller's memory, and makes only system calls.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn work(job: *mut Job<'_>) {
-    // SAFETY: the caller sleeps meanwhile, and no other thread knows its job.
+    // SAFETY: the calling thread sleeps meanwhile, and no other thread has a pointer to its job.
     let job = unsafe { &mut *job };
-    // SAFETY: the helper's own copy; which one is closed doesn't matter, as all end with it. The
-    // lowest one is below any limit.
+    // SAFETY: the descriptor is the helper's own copy, and the helper closes all of them when it
+    // ends. The lowest number is below any limit.
     unsafe { rustix::io::close(0) };
     job.result = super::read_whole(job.path, job.text);
 }
@@ -72,7 +73,8 @@ pub(super) fn read(path: &CStr, text: &mut [u8]) -> Result<usize, Errno> {
         );
     }
     if helper > 0 {
-        // The helper has ended: only its number is left. A wait without __WALL doesn't see it.
+        // The helper has ended; its exit status remains to be collected. A wait without __WALL
+        // doesn't see the helper, since it was made without an exit signal.
         let wait = [helper, 0, libc::__WALL as i64, 0];
         while syscall(libc::SYS_wait4, wait) == -i64::from(libc::EINTR) {}
     }
@@ -100,7 +102,7 @@ fn set_mask(mask: &u64, before: Option<&mut u64>) {
     );
 }
 
-/// A system call made without libc, whose call sites may lead here again.
+/// Makes a system call without libc, whose call sites may be intercepted and lead here again.
 #[cfg(target_arch = "x86_64")]
 fn syscall(number: i64, a: [i64; 4]) -> i64 {
     let result: i64;
