@@ -1,16 +1,16 @@
-//! The allocator: which pages of a segment are in use, shared by all processes.
+//! The page allocator of a medium: which pages of a segment are in use. All processes share it.
 //!
 //! Each cell of 256 pages has two bitmaps in the medium's map: `used` and `init`. Pages are taken
-//! and given back by compare-and-swap on words of `used`; there are no locks. A run of up to 64
-//! pages lies inside one word; a longer one starts at a word. Two summary bitmaps over the cells
-//! (`full`, `busy`) shorten the search. They are hints: before the medium counts as full, every
-//! cell is examined.
+//! and freed by compare-and-swap on words of `used`; there are no locks. A run of up to 64 pages
+//! lies inside one word; a longer run starts at a word. Two summary bitmaps over the cells (`full`,
+//! `busy`) shorten the search. They are hints: before the medium counts as full, every cell is
+//! examined.
 //!
-//! Two more bitmaps mark cells whose room was given back to the file system: see
+//! Two more bitmaps over the cells mark those whose room was given back to the file system: see
 //! [`crate::parking`].
 //!
-//! Map file: one page of [`Header`], the bitmaps over the cells, then 64 bytes per cell. In a pool
-//! that survives a loss of power, the data of [`crate::pending`] follows.
+//! Layout of the map file: one page of [`Header`], the bitmaps over the cells, then 64 bytes per
+//! cell. In a pool that survives a loss of power, the data of [`crate::pending`] follows.
 
 use crate::CELL_PAGES;
 use crate::{Extent, PAGE, Region};
@@ -22,7 +22,7 @@ use forebay_runtime::atomics::{
 
 const MAGIC: u64 = 0x3250_414d_5942_4546; // "FEBYMAP2"
 
-/// Durability bits of one cell on media that survive a loss of power: see [`crate::pending`].
+/// Durability bits of one cell, in a pool that survives a loss of power: see [`crate::pending`].
 #[repr(C, align(32))]
 pub(crate) struct Pending {
     pub(crate) durable: [AtomicU64; 4],
@@ -30,7 +30,7 @@ pub(crate) struct Pending {
     pub(crate) fresh: [AtomicU64; 4],
 }
 
-/// Bitmaps over the cells: full, busy, holes, parked.
+/// Number of bitmaps over the cells: full, busy, holes, parked.
 const BITMAPS: usize = 4;
 
 #[repr(C)]
@@ -38,7 +38,8 @@ struct Header {
     magic: AtomicU64,
     cells: AtomicU64,
     used_pages: AtomicU64,
-    /// Number of cells, from 0 on, with reserved room, except for parked ones.
+    /// Number of cells, counted from cell 0, that have reserved room. Parked cells are counted, but
+    /// have none.
     reserved: AtomicU64,
     limbo_pages: AtomicU64,
 }
@@ -61,7 +62,7 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Size of a map for `cells` cells; `tracks`: with durability bits. Bytes.
+    /// Returns the size of a map for `cells` cells. `tracks`: with durability bits. Bytes.
     pub fn map_len(cells: usize, tracks: bool) -> usize {
         let pending = Cells::summary_len(cells) + cells * size_of::<Pending>();
         Cells::pending_at(cells) + if tracks { pending } else { 0 }
@@ -177,7 +178,8 @@ impl Cells {
         self.header().used_pages.load(Relaxed)
     }
 
-    /// Number of cells, from 0 on, with reserved room, except for parked ones.
+    /// Number of cells, counted from cell 0, that have reserved room. Parked cells are counted, but
+    /// have none.
     pub fn reserved(&self) -> usize {
         self.header().reserved.load(Acquire) as usize
     }
@@ -192,8 +194,8 @@ impl Cells {
         self.header().reserved.fetch_max(cells as u64, AcqRel);
     }
 
-    /// Takes a run of `want` pages among the reserved cells. If there is none and `any` is set,
-    /// takes the longest power-of-two run.
+    /// Takes a run of `want` pages in cells with reserved room. If no run of that length is free
+    /// and `any` is set, takes the longest free run whose length is a power of two.
     pub fn alloc(&self, want: usize, any: bool) -> Option<Extent> {
         let want = want.clamp(1, CELL_PAGES);
         if let Some(e) = self.alloc_run(want) {
@@ -221,8 +223,8 @@ impl Cells {
                 return Some(e);
             }
         }
-        // An empty cell first: for a whole extent, or as this process's new cell for small ones.
-        // Then any cell that isn't full.
+        // First look for an empty cell: for a whole extent, or as this process's next cell for
+        // small ones. Then try any cell that isn't full.
         for summary in [true, false] {
             for word in 0..reserved.div_ceil(64) {
                 let taken = if summary {
@@ -255,8 +257,8 @@ impl Cells {
     /// Marks the cell full unless it has a free page.
     fn note_full(&self, i: usize) {
         let bit = 1 << (i % 64);
-        // Here and in `free` all operations have one order, so that one of the two sees the other's
-        // change.
+        // The operations here and in `free` are sequentially consistent, so that one of the two
+        // sees the other's change.
         self.full(i / 64).fetch_or(bit, SeqCst);
         if self.cell(i).used.iter().any(|w| w.load(SeqCst) != u64::MAX) {
             self.full(i / 64).fetch_and(!bit, AcqRel);
@@ -295,7 +297,7 @@ impl Cells {
         ))
     }
 
-    /// Frees the pages. Durable ones can't be reused at once: [`crate::pending`].
+    /// Frees the pages of `e`. Durable pages can't be reused at once: see [`crate::pending`].
     pub fn free(&self, e: Extent) {
         let i = e.start() as usize / CELL_PAGES;
         debug_assert!(e.is_sound(), "pages that are freed lie in one cell: {e:?}");
@@ -315,7 +317,7 @@ impl Cells {
         self.note_freed(i);
     }
 
-    /// Corrects the summaries after pages of the cell have become free.
+    /// Corrects the summaries `full` and `busy` after pages of cell `i` have become free.
     pub(crate) fn note_freed(&self, i: usize) {
         let cell = self.cell(i);
         let bit = 1u64 << (i % 64);
@@ -356,14 +358,14 @@ impl Cells {
             } else if cell.init[word].load(Relaxed) & mask != mask {
                 cell.init[word].fetch_or(mask, AcqRel);
             } else {
-                // Already set: only the written bytes must be ordered.
+                // The bits are set already; only the order after the written bytes must be ensured.
                 fence(Release);
             }
         }
     }
 
     /// Replaces the in-use bits by `used` (4 words per cell) and rebuilds the summaries. Returns
-    /// the number of pages that differed. Only while no other process uses the medium.
+    /// the number of pages whose bits differed. Only while no other process uses the medium.
     pub fn rebuild(&self, used: &[u64]) -> u64 {
         let (mut differed, mut total) = (0, 0);
         for word in 0..self.cells.div_ceil(64) {
@@ -399,7 +401,7 @@ impl Cells {
         let mut total = 0;
         for i in 0..self.cells {
             if self.is_hole(i) {
-                // Also a cell that a process was parking or unparking when it died.
+                // The cell is parked, or a process was parking or unparking it when it died.
                 self.park_again(i);
                 continue;
             }
@@ -448,7 +450,7 @@ impl Cells {
         (0..self.cells).rev().find(used).map_or(0, |i| i + 1)
     }
 
-    /// The in-use bits, 4 words per cell, without the pages in limbo.
+    /// Returns the in-use bits, 4 words per cell, without the pages in limbo.
     pub fn used_bits(&self) -> Vec<u64> {
         (0..self.cells).flat_map(|i| self.used_in(i)).collect()
     }
@@ -457,13 +459,13 @@ impl Cells {
         if self.is_hole(i) {
             return [0; 4];
         }
-        // Read limbo first: a page becomes free when its limbo ends.
+        // The order matters: a page whose limbo ends meanwhile is free by the time `used` is read.
         let limbo = self.limbo_in(i);
         std::array::from_fn(|w| self.cell(i).used[w].load(Acquire) & !limbo[w])
     }
 }
 
-/// The (word, mask) pairs that `pages` pages from `first` on touch inside a cell.
+/// Returns the (word, mask) pairs that cover `pages` pages from `first` on inside a cell.
 pub(crate) fn masks(first: usize, pages: usize) -> impl Iterator<Item = (usize, u64)> {
     debug_assert!(
         first + pages <= CELL_PAGES,
@@ -486,7 +488,7 @@ pub(crate) fn masks(first: usize, pages: usize) -> impl Iterator<Item = (usize, 
 fn take_run(word: &AtomicU64, n: usize) -> Option<usize> {
     let mut used = word.load(Relaxed);
     loop {
-        // Bit i of `run` stays set while bits i..i+len are free; len doubles.
+        // Bit i of `run` is set if bits i..i+len are free; len doubles in each step.
         let mut run = !used;
         let mut len = 1;
         while len < n && run != 0 {
@@ -510,7 +512,7 @@ fn take_run(word: &AtomicU64, n: usize) -> Option<usize> {
     }
 }
 
-/// Takes the first `n` bits of `words`, whole words except the last; all or nothing.
+/// Takes the first `n` bits of `words`: whole words except the last. Takes all of them or none.
 pub(crate) fn take_words(words: &[AtomicU64], n: usize) -> bool {
     for (k, word) in words.iter().enumerate() {
         let bits = (n - k * 64).min(64);

@@ -1,6 +1,6 @@
 //! Extents: runs of pages in one medium, packed into 64 bits.
 
-/// Pages of a cell; the longest extent.
+/// Number of pages of a cell, and so the maximum of an extent.
 pub const CELL_PAGES: usize = 256;
 
 /// A run of 1 to 256 pages inside one cell of one medium.
@@ -40,7 +40,7 @@ impl Extent {
         self.0 & ((1 << 48) - 1)
     }
 
-    /// The first `pages` pages, and the rest if there is any.
+    /// Returns the first `pages` pages, and the rest if there is any.
     pub fn split(self, pages: usize) -> (Extent, Option<Extent>) {
         if pages >= self.pages() {
             return (self, None);

@@ -1,6 +1,6 @@
-//! Injected faults: the n-th attempt of an operation fails. Tests check what is left behind.
-//! Without a planned fault, which is always the case outside of tests, the cost is a load of a word
-//! that nobody writes.
+//! Injected faults: a test makes the n-th attempt of an operation fail, and checks what state
+//! remains. While no fault is planned, as always outside of tests, a check costs one load of a word
+//! that isn't written.
 
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::*};
@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::*};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Point {
-    /// A medium has no free pages.
+    /// Taking pages: the medium has no free ones.
     Pages = 1,
-    /// The file system under a medium has no room.
+    /// Reserving room in the file system under a medium.
     Room = 2,
     /// Writing to the segment of a `files` medium.
     Write = 4,
     /// Reading from the segment of a `files` medium.
     Read = 8,
-    /// Room for records.
+    /// Reserving room for records.
     Records = 16,
     /// Committing records.
     Commit = 32,
@@ -25,14 +25,14 @@ pub enum Point {
 
 /// The points that fail; 0: none.
 static POINTS: AtomicU32 = AtomicU32::new(0);
-/// Number of attempts that still succeed.
+/// Number of attempts that still succeed before the fault; negative after it.
 static LEFT: AtomicI64 = AtomicI64::new(0);
 /// Whether all later attempts fail, too.
 static FOR_GOOD: AtomicU32 = AtomicU32::new(0);
 static ERROR: AtomicU32 = AtomicU32::new(0);
 
-/// Makes `point` fail in this process with `error` at the `n`-th attempt (0: at once) and, with
-/// `for_good`, at all later ones.
+/// Makes `point` fail in this process with `error`, after `n` attempts that succeed (0: the next
+/// attempt fails); with `for_good`, all later attempts fail, too.
 pub fn plan(point: Point, n: u32, error: Errno, for_good: bool) {
     LEFT.store(n.into(), Relaxed);
     ERROR.store(error.raw_os_error() as u32, Relaxed);
@@ -40,7 +40,7 @@ pub fn plan(point: Point, n: u32, error: Errno, for_good: bool) {
     POINTS.store(point as u32, Release);
 }
 
-/// Ends all faults. Returns whether one has happened.
+/// Ends the planned fault. Returns whether it has happened.
 pub fn end() -> bool {
     POINTS.store(0, Release);
     LEFT.load(Relaxed) < 0

@@ -1,16 +1,16 @@
 //! Media: where the bytes of a pool are stored on one node.
 //!
-//! A *medium* is a large *segment* (one file: in shared memory for `memory`, on any file system for
-//! `files`) of 1 MiB *cells*, from which *extents* (runs of 4 KiB pages inside one cell) are
-//! allocated. Its *map*, with two bits per page ("in use" and "initialised"), always lies in
-//! memory. All processes share it and change it with atomic operations only. So no process ever
-//! waits for another, and a killed one leaves at worst pages without an owner, which a sweep over
-//! the records finds.
+//! A *medium* has a *segment*, one large file: in shared memory for `memory`, on any file system
+//! for `files`. The segment consists of 1 MiB *cells*, from which *extents* (runs of 4 KiB pages
+//! inside one cell) are allocated. A medium's *map* has two bits per page ("in use" and
+//! "initialised") and always lies in memory. All processes share the map and change it with atomic
+//! operations only. So no process waits for another. A killed process leaves at worst pages without
+//! an owner, which a sweep over the records finds.
 //!
-//! A page that isn't initialised reads as zero whatever it holds, so recycled extents needn't be
-//! cleared. Room is reserved with `fallocate` before a page is handed out: running out of space is
-//! an errno, never SIGBUS. `memory` is accessed by copying in a shared mapping; `files` by pread
-//! and pwrite, so that an I/O error is an errno.
+//! A page that isn't initialised reads as zero whatever it contains, so recycled extents needn't be
+//! cleared. Room is reserved with `fallocate` before a page is handed out: so running out of space
+//! is an errno, never SIGBUS. A `memory` segment is mapped and accessed by copying; a `files`
+//! segment by pread and pwrite, so that an I/O error is an errno.
 
 mod cells;
 mod extent;

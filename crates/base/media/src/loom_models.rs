@@ -21,7 +21,7 @@ fn cells() -> Arc<Cells> {
     Cells::format(&region, 1);
     let cells = Arc::new(Cells::open(region, 0, 1).unwrap());
     cells.set_reserved(1);
-    // Everything is used once before there are several threads: loom requires that.
+    // loom requires that each atomic is used once before there are several threads.
     let all = cells.alloc(1, false).unwrap();
     cells.free(all);
     cells.set_init(0, 256, false);
@@ -42,7 +42,7 @@ fn all_different(extents: &[Option<Extent>]) -> usize {
     seen.len()
 }
 
-/// With no thread at work, marks, counters and pages in use agree.
+/// Checks, while no thread is at work, that marks, counters and pages in use agree.
 fn is_whole(cells: &Cells, in_use: usize) {
     let bits: u32 = cells.used_bits().iter().map(|w| w.count_ones()).sum();
     assert_eq!((bits as usize, cells.used_pages()), (in_use, in_use as u64));

@@ -1,4 +1,4 @@
-//! A medium: segment file, map, reading and writing of extents.
+//! A medium: its segment file, its map, and reading and writing of extents.
 
 mod copy;
 
@@ -24,11 +24,11 @@ use std::sync::atomic::{
 };
 
 const CELL: usize = CELL_PAGES * PAGE;
-/// Memory segments are mapped in windows of this size, each at its first use. Bytes.
+/// Size of the windows in which segments in memory are mapped, each at its first use. Bytes.
 const WINDOW: usize = 256 << 20;
-/// Windows are aligned to this: the reach of one page table. Bytes.
+/// Alignment of windows: the address range of one page table. Bytes.
 const ALIGN: usize = 2 << 20;
-/// Room is reserved in steps of this many cells.
+/// Number of cells whose room is reserved in one step.
 const RESERVE_STEP: usize = 8;
 
 /// How full a medium is. Bytes.
@@ -36,7 +36,7 @@ const RESERVE_STEP: usize = 8;
 pub struct Usage {
     pub capacity: u64,
     pub used: u64,
-    /// Reserved from the file system now, at least as much as is used.
+    /// Reserved from the file system now; at least as much as is used.
     pub reserved: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Medium {
     touched: Touched,
     /// Descriptor of the segment, opened at its first use; -1 before.
     file: Place,
-    /// As `file`, opened for reading only.
+    /// As `file`, but opened for reading only.
     reading: Place,
 }
 
@@ -58,7 +58,7 @@ impl Medium {
     /// Creates the segment in `dir`, and the map.
     ///
     /// # Errors
-    /// EEXIST if there is one already; ENOSPC if there is no room for the map.
+    /// EEXIST if the segment or the map exists; ENOSPC if there is no room for the map.
     pub fn create(dir: &Path, map: &Path, capacity: u64, tracks: bool) -> Result<()> {
         let segment = rustix::fs::open(
             dir.join("segment"),
@@ -72,7 +72,8 @@ impl Medium {
         Medium::create_map(map, capacity, tracks)
     }
 
-    /// Creates only the map, with all pages free. `tracks`: it tracks which pages are durable.
+    /// Creates only the map, with all pages free. `tracks`: whether the map tracks which pages are
+    /// durable.
     ///
     /// # Errors
     /// As for [`Medium::create`].
@@ -83,8 +84,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Rebuilds the map of the medium in `dir`. No page is in use then, and every page counts as
-    /// written: a read of a file returns the segment's bytes.
+    /// Creates the map for the existing segment in `dir`. No page is in use in it, and every page
+    /// counts as initialised: a read of a file returns the segment's bytes.
     ///
     /// # Errors
     /// As for [`Medium::create`].
@@ -152,7 +153,7 @@ impl Medium {
         }
     }
 
-    /// Takes an extent of at most `want` pages, reserving more room if none is free.
+    /// Takes an extent of at most `want` pages. If no page is free, reserves more room.
     ///
     /// # Errors
     /// ENOSPC when the medium, or the file system under it, is full; EDQUOT, EIO.
@@ -173,8 +174,8 @@ impl Medium {
         }
     }
 
-    /// Reserves room for up to `step` more cells, beginning with those whose room was given back.
-    /// False if all is reserved already.
+    /// Reserves room for up to `step` more cells, beginning with parked cells (those whose room was
+    /// given back). False if all cells have room already.
     ///
     /// # Errors
     /// ENOSPC, EDQUOT, EIO of the file system under the medium; ENOSPC if memory is short.
@@ -182,7 +183,7 @@ impl Medium {
         Ok(self.reserve_cells(step)?.is_some())
     }
 
-    /// As [`Medium::reserve`], and makes the kernel provide the pages, so that their first write
+    /// As [`Medium::reserve`], and makes the kernel allocate the pages, so that their first write
     /// needn't wait for that.
     ///
     /// # Errors
@@ -195,7 +196,8 @@ impl Medium {
         Ok(cells.is_some())
     }
 
-    /// Reserves room for cells. Returns their range, or None.
+    /// Reserves room for up to `step` cells. Returns their range; None if all cells have room
+    /// already.
     fn reserve_cells(&self, step: usize) -> Result<Option<std::ops::Range<usize>>> {
         if let Some(first) = self.use_again()? {
             let mut end = first + 1;
@@ -214,7 +216,7 @@ impl Medium {
         Ok(Some(have..end))
     }
 
-    /// Reserves the room of the first parked cell, if there is one.
+    /// Reserves the room of the first parked cell. Returns the cell; None if none is parked.
     fn use_again(&self) -> Result<Option<usize>> {
         match self.cells.begin_unparking() {
             Some(cell) => self.end_unparking(cell).map(|()| Some(cell)),
@@ -222,7 +224,7 @@ impl Medium {
         }
     }
 
-    /// Reserves the room of this parked cell.
+    /// Reserves the room of `cell` if it is parked. Returns whether it was.
     fn use_again_only(&self, cell: usize) -> Result<bool> {
         if self.cells.begin_unparking_of(cell) {
             self.end_unparking(cell).map(|()| true)
@@ -247,12 +249,12 @@ impl Medium {
         rustix::io::retry_on_intr(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), at, len))
     }
 
-    /// Gives the room of the last unused cell below `end` back to the file system. Returns the
-    /// cell, below which to continue; None if there is none. Only within an operation in flight of
-    /// the store.
+    /// Gives the room of the last unused cell below `end` back to the file system. Returns that
+    /// cell, which is the `end` for the next call; None if no cell is unused. Only within an
+    /// operation in flight of the store.
     ///
     /// # Errors
-    /// EOPNOTSUPP where the file system can't do it; EIO and others of the file system.
+    /// EOPNOTSUPP where the file system can't punch holes; EIO and others of the file system.
     pub fn give_back(&self, mut end: usize) -> Result<Option<usize>> {
         while let Some(cell) = self.cells.last_empty(end) {
             end = cell;
@@ -265,7 +267,7 @@ impl Medium {
             let given = file.and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::fs::fallocate(&file, hole, at, len))
             });
-            // Room that was given back in part is reserved again before the cell is used.
+            // After another error, part of the room may be gone: the cell stays parked.
             match given {
                 Ok(()) => self.cells.end_parking(cell, true),
                 Err(e) => {
@@ -279,7 +281,7 @@ impl Medium {
         Ok(None)
     }
 
-    /// Reserves room for all cells up to the last one in use; existing room stays. Only while no
+    /// Reserves room for all cells up to the last one in use; room that exists stays. Only while no
     /// other process uses the medium.
     ///
     /// # Errors
@@ -305,7 +307,7 @@ impl Medium {
         self.cells.free(e);
     }
 
-    /// The segment's descriptor, for mapping extents into a program.
+    /// The segment's descriptor, for reading, writing and mapping extents into a program.
     ///
     /// # Errors
     /// Errors of open.
@@ -313,8 +315,8 @@ impl Medium {
         self.opened(&self.file, OFlags::RDWR)
     }
 
-    /// As [`Medium::file`], for reading only: the kernel then refuses to make a shared mapping
-    /// writable.
+    /// As [`Medium::file`], but for reading only: the kernel then refuses to make a shared mapping
+    /// of it writable.
     ///
     /// # Errors
     /// Errors of open.
@@ -326,7 +328,7 @@ impl Medium {
         place.lend_or_open(|| rustix::fs::open(&self.segment, how | OFlags::CLOEXEC, Mode::empty()))
     }
 
-    /// Address of byte `offset` of the segment, mapping its window if needed.
+    /// Returns the address of byte `offset` of the segment; maps the window around it if needed.
     fn address(&self, offset: usize) -> Result<*mut u8> {
         let slot = &self.windows[offset / WINDOW];
         let mut base = slot.load(Acquire);
@@ -347,8 +349,8 @@ impl Medium {
         Ok(unsafe { base.add(offset % WINDOW) })
     }
 
-    /// Maps the parts that this process hasn't touched of `len` bytes at `offset` of the segment
-    /// (in one cell), in groups of pages.
+    /// Touches the pages of `len` bytes at `offset` of the segment (in one cell) that this process
+    /// hasn't touched, in groups: see [`Touched`].
     fn touch(&self, offset: usize, len: usize) -> Result<()> {
         let Some(at) = self.mapped(offset)? else {
             return Ok(());
@@ -361,19 +363,19 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes the kernel provide the pages of a cell whose room is reserved.
+    /// Makes the kernel allocate the pages of a cell whose room is reserved.
     fn warm(&self, cell: usize) {
         if self.is_memory()
             && let Ok(at) = self.address(cell * CELL)
         {
-            // SAFETY: pages of an owned mapping; their content stays. On failure, pages are
-            // provided when they are touched.
+            // SAFETY: pages of an owned mapping; their content stays. If this fails, the kernel
+            // allocates pages when they are touched.
             let _ = unsafe { madvise(at.cast(), CELL, Advice::LinuxPopulateWrite) };
         }
     }
 
-    /// Address of byte `offset` of the segment. None if it is accessed by system calls: on `files`,
-    /// and where the program has no address space left (`ulimit -v`).
+    /// Returns the address of byte `offset` of the segment. None if the segment is accessed by
+    /// system calls: on `files`, and where the program has no address space left (`ulimit -v`).
     fn mapped(&self, offset: usize) -> Result<Option<*mut u8>> {
         if !self.is_memory() {
             return Ok(None);
@@ -389,8 +391,9 @@ impl Medium {
         self.kind == MediumKind::Memory
     }
 
-    /// Copies `len` bytes at `from` into the extent at byte `offset` and marks the touched pages
-    /// initialised; their untouched rest becomes zero.
+    /// Copies `len` bytes at `from` into the extent at byte `offset`, and marks the pages of that
+    /// range initialised. Bytes of such a page outside the range become zero if it wasn't
+    /// initialised.
     ///
     /// # Errors
     /// EFAULT if `from` isn't readable; EIO and others of `files` media.
@@ -408,9 +411,9 @@ impl Medium {
         let end = offset + len;
         let (first, last) = (offset / PAGE, (end - 1) / PAGE);
         let (start_page, base) = (e.start(), e.start() as usize * PAGE);
-        // Before the first write to it.
+        // Must come before the first write to these pages.
         self.touch(base + offset, len)?;
-        // Around the written bytes, a page that was never written has garbage.
+        // An uninitialised page may contain anything: clear its bytes around the written ones.
         let head = offset % PAGE;
         if head > 0 && !self.cells.is_init(start_page + first as u64) {
             self.zero_bytes(base + first * PAGE, head)?;
@@ -421,7 +424,7 @@ impl Medium {
         }
         if let Some(to) = self.mapped(base + offset)? {
             // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs may
-            // race on their own bytes.
+            // race with their own bytes.
             if !unsafe { guard::copy(from, to, len) } {
                 return Err(Errno::FAULT);
             }
@@ -435,7 +438,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Copies `len` bytes of the extent from byte `offset` on to `to`.
+    /// Copies `len` bytes from byte `offset` of the extent to `to`.
     ///
     /// # Errors
     /// EFAULT if `to` isn't writable; EIO and others of `files` media.
@@ -472,12 +475,12 @@ impl Medium {
         Ok(())
     }
 
-    /// Advises that these pages won't be read soon: the kernel drops cached pages of a `files`
-    /// medium that are written back.
+    /// Advises the kernel that these pages won't be read soon: it drops cached pages of a `files`
+    /// medium that are written back. Does nothing on `memory`.
     pub fn let_go(&self, start: u64, pages: usize) {
         if let (MediumKind::Files(_), Ok(file)) = (&self.kind, self.file()) {
             let (at, len) = (start * PAGE as u64, (pages * PAGE) as u64);
-            // Kernels without this advice behave as before.
+            // On a kernel without this advice, the pages stay cached.
             let _ = rustix::fs::fadvise(&file, at, NonZeroU64::new(len), FileAdvice::DontNeed);
         }
     }
@@ -505,8 +508,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Initialises `pages` pages of the extent from page `first` on with the content that reads
-    /// return, so that they can be mapped.
+    /// Makes `pages` pages of the extent from page `first` on initialised, without a change of what
+    /// reads return, so that the pages can be mapped.
     ///
     /// # Errors
     /// EIO and others of `files` media.
@@ -524,20 +527,20 @@ impl Medium {
         Ok(())
     }
 
-    /// Number of consecutive pages of the extent, from page `first` on and at most `most`, with the
-    /// same state; and whether they are initialised.
+    /// Returns the number of consecutive pages of the extent, from page `first` on and at most
+    /// `most`, with the same state; and whether they are initialised.
     pub fn init_run(&self, e: Extent, first: usize, most: usize) -> (usize, bool) {
         let init = self.is_init(e, first);
         let same = |&p: &usize| self.is_init(e, p) == init;
         (1 + (first + 1..first + most).take_while(same).count(), init)
     }
 
-    /// Whether page `page` of the extent was ever written.
+    /// Whether page `page` of the extent is initialised.
     pub fn is_init(&self, e: Extent, page: usize) -> bool {
         self.cells.is_init(e.start() + page as u64)
     }
 
-    /// Makes all bytes written so far durable, as far as the medium can: nothing on `memory`.
+    /// Makes all bytes written so far durable. Does nothing on `memory`, which can't.
     ///
     /// # Errors
     /// EIO and others of the file system.
@@ -597,13 +600,13 @@ impl Medium {
     }
 }
 
-/// Maps `len` bytes of a file at a multiple of [`ALIGN`]: the kernel maps aligned groups of pages
-/// around a fault.
+/// Maps `len` bytes of a file at an address that is a multiple of [`ALIGN`], since the kernel maps
+/// aligned groups of pages around a fault.
 fn map_aligned(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<*mut u8> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: reserves address space that the kernel chooses, maps the file inside it, and unmaps
-    // the rest on both sides.
+    // SAFETY: reserves address space at an address that the kernel chooses, maps the file inside
+    // it, and unmaps the rest on both sides.
     unsafe {
         let room: *mut u8 = mmap_anonymous(
             null_mut(),

@@ -1,15 +1,15 @@
-//! Available memory: of the host, and of the control groups above this process.
+//! How much memory is available on the host, and in the control groups of this process.
 //!
 //! Shared memory is charged to the process that reserves it. Where a control group limits memory (a
-//! batch job, a container), the kernel doesn't answer ENOSPC at the limit: it kills. So [`reserve`]
-//! checks first, and fails with ENOSPC before the limit is reached. The same holds for the memory
-//! of the host.
+//! batch job, a container), the kernel doesn't return ENOSPC at the limit: it kills processes. The
+//! same holds for the memory of the host. So [`reserve`] checks first, and fails with ENOSPC before
+//! a limit is reached.
 //!
 //! Both versions of control groups are read. A limit that can't be read counts as none: without
-//! /proc or /sys, only the file system's own limit is left.
+//! /proc or /sys, only the file system's own limit remains.
 //!
-//! A check takes some 50 microseconds. So its result is reused for [`FRESH`], less what this
-//! process has reserved since, unless little is left.
+//! A check takes some 50 microseconds. So its result, minus what this process has reserved since,
+//! is reused for [`FRESH`], unless it is small.
 
 use crate::{PAGE, Region};
 use rustix::fd::AsFd;
@@ -19,34 +19,37 @@ use rustix::mm::Advice;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How long a result is reused, if much was left. Milliseconds.
+/// How long a result of at least [`LITTLE`] is reused. Milliseconds.
 const FRESH: u64 = 20;
-/// With less than this left, each reservation checks again. Bytes.
+/// Below this result, each reservation checks again. Bytes.
 const LITTLE: u64 = 256 << 20;
-/// Share of a control group's limit that stays free for its programs: one part in `GROUP_SHARE`.
+/// Share of a control group's limit that is left to its programs: one part in `GROUP_SHARE`, but at
+/// most [`GROUP_KEEPS`].
 const GROUP_SHARE: u64 = 16;
-/// Limit on that share. Bytes.
+/// Maximum that is left to a control group's programs. Bytes.
 const GROUP_KEEPS: u64 = 64 << 20;
-/// Share of the host's memory that stays free: one part in `HOST_SHARE`.
+/// Share of the host's memory that is left to others: one part in `HOST_SHARE`, but at most
+/// [`HOST_KEEPS`].
 const HOST_SHARE: u64 = 64;
-/// Limit on that share. Bytes.
+/// Maximum of the host's memory that is left to others. Bytes.
 const HOST_KEEPS: u64 = 256 << 20;
-/// A limit from here on counts as none (version 1 uses a number near 2^63).
+/// A control group's limit of this size or more counts as none (version 1 uses a number near 2^63).
+/// Bytes.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Time of the last check (milliseconds, monotonic clock), and the bytes left then, minus those
-/// that this process has reserved since.
+/// Time of the last check (milliseconds, monotonic clock); and its result, minus what this process
+/// has reserved since (bytes).
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// A bound on memory, and how much of it is left. Bytes.
+/// A limit on memory, and how much of it is left. Bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Bytes that can still be taken.
     pub bytes: u64,
-    /// The bound itself.
+    /// The limit itself.
     pub limit: u64,
-    /// Part of the bound that pools must leave to others.
+    /// Part of the limit that pools must leave to others.
     pub keep: u64,
     /// The control group's directory; None for the host.
     pub group: Option<PathBuf>,
@@ -75,13 +78,13 @@ fn read(path: &Path) -> Option<String> {
     }
 }
 
-/// The number after `name` and white space at the beginning of a line.
+/// Returns the number after `name` and white space, in the first line that begins with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The memory of the host, with what the kernel calls available.
+/// Returns the host's memory; what the kernel calls available counts as left.
 pub fn host() -> Option<Left> {
     let text = read(Path::new("/proc/meminfo"))?;
     let (available, total) = (field(&text, "MemAvailable:")?, field(&text, "MemTotal:")?);
@@ -94,7 +97,8 @@ pub fn host() -> Option<Left> {
     })
 }
 
-/// The memory of one control group, if it limits memory.
+/// Returns the memory of one control group; None if the group doesn't limit memory. `one`: whether
+/// the group is of version 1.
 fn in_group(dir: &Path, one: bool) -> Option<Left> {
     let [limit, used, inactive, active] = if one {
         [
@@ -114,7 +118,7 @@ fn in_group(dir: &Path, one: bool) -> Option<Left> {
     let number = |name: &str| -> Option<u64> { read(&dir.join(name))?.trim().parse().ok() };
     let limit = number(limit).filter(|&l| l < NO_LIMIT)?;
     let used = number(used)?;
-    // File pages that can be read again are dropped before any process is killed.
+    // The kernel drops file pages, which it can read again, before it kills any process.
     let stat = read(&dir.join("memory.stat")).unwrap_or_default();
     let given_up = |name: &str| field(&stat, name).unwrap_or(0);
     let used = used.saturating_sub(given_up(inactive) + given_up(active));
@@ -126,8 +130,8 @@ fn in_group(dir: &Path, one: bool) -> Option<Left> {
     })
 }
 
-/// The directories of this process's control groups for memory, the innermost first; and whether
-/// each is of version 1.
+/// Returns the directories of this process's control groups for memory, the innermost first; and
+/// whether each is of version 1.
 fn groups() -> Vec<(PathBuf, bool)> {
     let Some(text) = read(Path::new("/proc/self/cgroup")) else {
         return Vec::new();
@@ -148,7 +152,7 @@ fn groups() -> Vec<(PathBuf, bool)> {
         };
         let one = !controllers.is_empty();
         for root in roots.iter().map(Path::new) {
-            // In a container the path may be that on the host, while only the root exists here.
+            // In a container, the path may be the one on the host, while only the root exists here.
             let below = path.trim_start_matches('/');
             let all = root.join(below);
             let above = all.ancestors().take_while(|dir| dir.starts_with(root));
@@ -158,7 +162,8 @@ fn groups() -> Vec<(PathBuf, bool)> {
     found
 }
 
-/// The control group above this process that leaves least to pools; None if none limits memory.
+/// Returns the control group of this process that leaves least to pools; None if none limits
+/// memory.
 pub fn group() -> Option<Left> {
     groups()
         .iter()
@@ -166,8 +171,8 @@ pub fn group() -> Option<Left> {
         .min_by_key(Left::for_pools)
 }
 
-/// How many processes the kernel has killed in a control group for lack of memory; None if it can't
-/// be read.
+/// Returns how many processes the kernel has killed in a control group for lack of memory; None if
+/// that can't be read.
 pub fn oom_kills(group: &Path) -> Option<u64> {
     // Version 2, version 1.
     let files = ["memory.events", "memory.oom_control"];
@@ -176,7 +181,7 @@ pub fn oom_kills(group: &Path) -> Option<u64> {
         .find_map(|file| field(&read(&group.join(file))?, "oom_kill "))
 }
 
-/// The control groups above this process that limit memory, with their [`oom_kills`].
+/// Returns the control groups of this process that limit memory, with their [`oom_kills`].
 pub fn limiting_groups() -> Vec<(PathBuf, u64)> {
     groups()
         .into_iter()
@@ -185,7 +190,7 @@ pub fn limiting_groups() -> Vec<(PathBuf, u64)> {
         .collect()
 }
 
-/// The host or the control group, whichever leaves less to pools; None if neither is known.
+/// Returns the host or the control group, whichever leaves less to pools; None if neither is known.
 pub fn left() -> Option<Left> {
     [host(), group()]
         .into_iter()
@@ -202,8 +207,8 @@ pub fn may_take(bytes: u64) -> Result<()> {
     let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
     let known = LEFT.load(Relaxed);
     if now < LOOKED.load(Relaxed) + FRESH && known >= LITTLE && known >= bytes {
-        // Another thread may subtract at the same time: the next check comes before the difference
-        // is large.
+        // Another thread may subtract at the same time, and one subtraction be lost: the next check
+        // comes before the error is large.
         LEFT.store(known - bytes, Relaxed);
         return Ok(());
     }
@@ -217,8 +222,8 @@ pub fn may_take(bytes: u64) -> Result<()> {
     }
 }
 
-/// Reserves room for `len` bytes at `at` in a pool's file in memory: touching them can't fail from
-/// then on.
+/// Reserves room for `len` bytes at `at` of a pool's file in memory. After that, touching these
+/// bytes can't fail.
 ///
 /// # Errors
 /// ENOSPC if the file system, the host or a control group of this process doesn't have that much
@@ -230,12 +235,12 @@ pub fn reserve(file: impl AsFd, keep_size: bool, at: u64, len: u64) -> Result<()
     } else {
         FallocateFlags::empty()
     };
-    // On tmpfs a signal interrupts it.
+    // On tmpfs, a signal interrupts fallocate.
     rustix::io::retry_on_intr(|| rustix::fs::fallocate(&file, flags, at, len))
 }
 
-/// As [`reserve`], of a file of which `region` is a mapped part, without a descriptor of it. `at`
-/// is in the region, a multiple of [`PAGE`].
+/// As [`reserve`], for a mapped part of a file, without a descriptor of the file. `at` is an offset
+/// in `region`, a multiple of [`PAGE`].
 ///
 /// # Errors
 /// As for [`reserve`]; EINVAL from kernels before 5.14.
@@ -253,7 +258,7 @@ pub fn reserve_mapped(region: &Region, at: usize, len: usize) -> Result<()> {
         }
     };
     rustix::io::retry_on_intr(populate).map_err(|e| match e {
-        // The file system has no page left: writing to it would be SIGBUS.
+        // The file system has no page left: a write to this memory would be SIGBUS.
         Errno::FAULT | Errno::NOMEM => Errno::NOSPC,
         e => e,
     })

@@ -1,20 +1,20 @@
-//! Parking: giving the room of unused cells back to the file system, and reserving it again.
+//! Parking: giving the room of unused cells back to the file system, and reserving that room again.
 //!
-//! A *parked* cell has all of its pages marked as in use, without an owner, and its room may have
-//! been given back. So a search for free pages skips it without any extra check. Two bitmaps over
+//! In a *parked* cell all pages are marked as in use, without an owner, and its room may have been
+//! given back. So a search for free pages skips the cell without any extra check. Two bitmaps over
 //! the cells give the state:
 //!
-//! - *holes*: the cell may have no room. Set before the room is given back, cleared after it was
-//!   reserved again.
-//! - *parked*: no process works on the cell. The process that clears this bit owns the cell, and
-//!   alone reserves its room again.
+//! - *holes*: the cell may have no room. The bit is set before the room is given back, and cleared
+//!   after room was reserved again.
+//! - *parked*: no process is parking or unparking the cell. A process that clears this bit owns the
+//!   cell, and is the only one to reserve its room.
 //!
 //! Steps of parking: take all pages; set *holes*; give the room back; set *parked*. Steps of
 //! unparking: clear *parked*; reserve room; clear *holes*; free all pages.
 //!
 //! Both happen in operations in flight of the store. If a process dies in between, the pages have
-//! no owner. At the next quiescence ([`Cells::recount`]) a cell in *holes* is parked again, and the
-//! pages of any other cell are found to be lost and become free.
+//! no owner. At the next quiescence, [`Cells::recount`] parks each cell in *holes* again; the pages
+//! of any other cell are found to be lost and become free.
 
 use crate::CELL_PAGES;
 use crate::cells::{Cells, take_words};
@@ -37,7 +37,7 @@ impl Cells {
         self.reserved().saturating_sub(holes)
     }
 
-    /// The last cell below `end` that seems to have room and no page in use.
+    /// Returns the last cell below `end` that seems to have room and no page in use.
     pub(crate) fn last_empty(&self, end: usize) -> Option<usize> {
         let end = end.min(self.reserved());
         (0..end)
@@ -45,8 +45,8 @@ impl Cells {
             .find(|&i| self.busy(i / 64).load(Relaxed) & bit(i) == 0)
     }
 
-    /// Takes the cell out of use, if no page of it is in use. The caller gives its room back, and
-    /// calls [`Cells::end_parking`].
+    /// Begins parking: takes all pages of the cell. False if one of them is in use. The caller
+    /// gives the room back, and calls [`Cells::end_parking`].
     pub(crate) fn begin_parking(&self, i: usize) -> bool {
         let cell = self.cell(i);
         if i >= self.reserved() || !take_words(&cell.used, CELL_PAGES) {
@@ -65,7 +65,7 @@ impl Cells {
         true
     }
 
-    /// Ends parking. Without `given_back`, the cell is used again.
+    /// Ends parking. If `given_back` is false, the cell can be used again.
     pub(crate) fn end_parking(&self, i: usize, given_back: bool) {
         debug_assert!(
             self.is_hole(i),
@@ -78,7 +78,7 @@ impl Cells {
         }
     }
 
-    /// Takes the first parked cell. The caller reserves its room and calls
+    /// Begins unparking the first parked cell. The caller reserves its room and calls
     /// [`Cells::end_unparking`].
     pub(crate) fn begin_unparking(&self) -> Option<usize> {
         for word in 0..self.count().div_ceil(64) {
@@ -94,7 +94,7 @@ impl Cells {
         None
     }
 
-    /// As [`Cells::begin_unparking`], for this cell, if it is parked.
+    /// As [`Cells::begin_unparking`], for cell `i`. False if the cell isn't parked.
     pub(crate) fn begin_unparking_of(&self, i: usize) -> bool {
         // In a damaged map, *parked* alone proves nothing: the cell may have pages in use.
         i < self.count()
@@ -102,7 +102,7 @@ impl Cells {
             && self.parked(i / 64).fetch_and(!bit(i), SeqCst) & bit(i) != 0
     }
 
-    /// Ends unparking. Without `has_room`, the cell is parked again.
+    /// Ends unparking. If `has_room` is false, the cell is parked again.
     pub(crate) fn end_unparking(&self, i: usize, has_room: bool) {
         debug_assert!(self.is_hole(i), "a cell that is unparked was parked: {i}");
         if has_room {
@@ -118,8 +118,8 @@ impl Cells {
         self.note_freed(i);
     }
 
-    /// Marks a cell of *holes* as parked, in whatever state a process left it when it died. Only
-    /// while no other thread works on it.
+    /// Parks a cell of *holes* again, in whatever state a process left it when it died. Only while
+    /// no other thread works on the cell.
     pub(crate) fn park_again(&self, i: usize) {
         let used = &self.cell(i).used;
         used.iter().for_each(|w| w.store(u64::MAX, Release));
@@ -128,8 +128,8 @@ impl Cells {
         }
     }
 
-    /// Records that the cell's room was reserved by other means. Only while no other process uses
-    /// the medium.
+    /// Records that the cell's room was reserved by means other than unparking. Only while no other
+    /// process uses the medium.
     pub(crate) fn forget_hole(&self, i: usize) {
         self.parked(i / 64).fetch_and(!bit(i), SeqCst);
         self.holes(i / 64).fetch_and(!bit(i), SeqCst);
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!((c.backed(), c.used_pages()), (1, 10));
         assert_eq!(c.last_empty(70), None);
         assert_eq!(c.alloc(CELL_PAGES, false), None);
-        // Neither a recount nor a comparison with the records counts its pages.
+        // Neither a recount nor a comparison with the records counts the pages of parked cells.
         c.recount();
         let bits = c.used_bits();
         let used: u32 = bits.iter().map(|w| w.count_ones()).sum();
@@ -192,14 +192,14 @@ mod tests {
     #[test]
     fn whoever_dies_on_the_way_leaves_a_cell_parked_or_free() {
         let (c, path) = cells(3, "death");
-        // A death before its room was given back, and before it was marked as parked.
+        // A death before the cell's room was given back, and before the cell was marked as parked.
         assert!(c.begin_parking(0));
         c.recount();
         assert_eq!((c.begin_unparking(), c.backed()), (Some(0), 2));
-        // A death before its room was reserved again.
+        // A death before the cell's room was reserved again.
         c.recount();
         assert_eq!(c.begin_unparking(), Some(0));
-        // A death when half of its pages were free.
+        // A death when half of the cell's pages were free.
         c.holes(0).fetch_and(!1, SeqCst);
         c.cell(0).used[0].store(0, SeqCst);
         c.recount();

@@ -1,21 +1,21 @@
-//! Three more bits per page, for pools with durable records: which pages of a medium would survive
-//! a loss of power.
+//! Which pages of a medium would survive a loss of power: three more bits per page, in pools with
+//! durable records.
 //!
-//! - *durable*: the journal says that the page is initialised, and its bytes are on stable storage.
-//!   After a loss of power, every other page reads as zero.
-//! - *limbo*: the page was freed and is durable, but the journal on stable storage doesn't say that
-//!   it is free. If it were reused now, a loss of power could show the new bytes under the old
-//!   name. It stays in use until the journal is written.
-//! - *fresh*: initialised, and being written to stable storage just now (`sync_all`).
+//! - *durable*: the journal records that the page is initialised, and the page's bytes are on
+//!   stable storage. After a loss of power, every other page reads as zero.
+//! - *limbo*: the page is durable and was freed, but the journal on stable storage doesn't yet
+//!   record that it is free. If the page were reused now, a loss of power could show the new bytes
+//!   in the old file. So it stays in use until the journal is written.
+//! - *fresh*: the page is initialised, and being written to stable storage now (`sync_all`).
 //!
-//! A page that isn't durable may be reused at once: under its old name it would read as zero.
+//! A page that isn't durable may be reused at once: in the old file it would read as zero.
 
 use crate::CELL_PAGES;
 use crate::Extent;
 use crate::cells::{Cells, masks};
 use forebay_runtime::atomics::Ordering::*;
 
-/// Pages of one word of a cell's bitmap.
+/// A set of pages: some bits of one word of a cell's bitmaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits {
     pub cell: u32,
@@ -24,7 +24,7 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// The runs of pages, as extents of `medium`.
+    /// Calls `each` with the runs of pages, as extents of `medium`.
     fn runs(self, medium: u8, each: &mut impl FnMut(Extent)) {
         let base = self.cell as u64 * CELL_PAGES as u64 + u64::from(self.word) * 64;
         let mut mask = self.mask;
@@ -41,16 +41,16 @@ impl Bits {
     }
 }
 
-/// The durability changes that a file's pages need, as of the moment of looking.
+/// The durability changes that a file's pages need, at the moment of [`Cells::lacking`].
 #[derive(Default, Debug)]
 pub struct Lacking {
-    /// Initialised, but not durably so.
+    /// Pages that are initialised, but not durable.
     pub written: Vec<Bits>,
-    /// Pages that are no longer initialised, but still marked so on stable storage.
+    /// Pages that are no longer initialised, but still durable.
     pub cleared: Vec<Bits>,
 }
 
-/// Records for the journal.
+/// Changes for the caller to record in the journal.
 #[derive(Default, Debug)]
 pub struct Changes {
     pub durable: Vec<Extent>,
@@ -79,9 +79,9 @@ impl Cells {
         }
     }
 
-    /// Called when the bytes of the pages in `lacking` have been written to stable storage. Returns
-    /// those that still need a journal record, and counts them as durable from now on. The caller,
-    /// one at a time, writes the records. The pages must still belong to the same file.
+    /// Marks the pages in `lacking` as durable, or not, after their bytes have been written to
+    /// stable storage. Adds those that still need a journal record to `changes`; the caller writes
+    /// these records. Only one caller at a time. The pages must still belong to the same file.
     pub fn make_durable(&self, lacking: &Lacking, changes: &mut Changes) {
         for &b in &lacking.written {
             let init = self.cell(b.cell as usize).init[b.word as usize].load(Acquire);
@@ -103,8 +103,8 @@ impl Cells {
         }
     }
 
-    /// Marks all pages that are written but not durable as fresh. False if there are none and
-    /// nothing else needs a record. One process at a time.
+    /// Marks all pages that are initialised but not durable as fresh. False if there are none and
+    /// no other page needs a journal record. One process at a time.
     pub fn mark_fresh(&self) -> bool {
         let mut any = false;
         for i in self.busy_cells() {
@@ -119,7 +119,7 @@ impl Cells {
                 let mask = now() & !durable;
                 if mask != pending.fresh[w].load(Relaxed) {
                     pending.fresh[w].store(mask, SeqCst);
-                    // Freed, and perhaps taken again, before the mark was set.
+                    // Pages may have been freed, and perhaps taken again, before the mark was set.
                     pending.fresh[w].fetch_and(now(), SeqCst);
                 }
                 any |= mask != 0 || self.stale(i, w) != 0;
@@ -128,7 +128,7 @@ impl Cells {
         any
     }
 
-    /// Pages in use that are cleared, but not on stable storage.
+    /// Returns the pages in use that are durable but no longer initialised.
     fn stale(&self, i: usize, w: usize) -> u64 {
         let (cell, pending) = (self.cell(i), self.pending(i));
         pending.durable[w].load(Acquire)
@@ -137,8 +137,9 @@ impl Cells {
             & !pending.limbo[w].load(Acquire)
     }
 
-    /// Called when the bytes of fresh pages have been written to stable storage: those still fresh
-    /// count as durable from now on. The caller, one at a time, writes the records.
+    /// Marks fresh pages as durable, after their bytes have been written to stable storage. Pages
+    /// that are no longer fresh were freed meanwhile, and are left out. Adds to `changes` what the
+    /// caller must record in the journal. Only one caller at a time.
     pub fn make_fresh_durable(&self, changes: &mut Changes) {
         for i in self.busy_cells() {
             let pending = self.pending(i);
@@ -151,8 +152,8 @@ impl Cells {
                 };
                 if fresh != 0 {
                     let new = fresh & !pending.durable[w].fetch_or(fresh, SeqCst);
-                    // A process that frees pages first unmarks them, then checks whether they are
-                    // durable: one side sees the other's change.
+                    // A process that frees pages first clears *fresh*, then reads *durable*: so one
+                    // of the two sides sees the other's change.
                     let still = pending.fresh[w].swap(0, SeqCst);
                     pending.durable[w].fetch_and(!(new & !still), SeqCst);
                     bits(new & still).runs(self.medium(), &mut |e| changes.durable.push(e));
@@ -166,7 +167,7 @@ impl Cells {
         }
     }
 
-    /// Calls `each` for all durable pages.
+    /// Calls `each` with the runs of durable pages.
     pub fn durable(&self, mut each: impl FnMut(Extent)) {
         for i in self.busy_cells() {
             for (w, word) in self.pending(i).durable.iter().enumerate() {
@@ -197,7 +198,7 @@ impl Cells {
         true
     }
 
-    /// After a loss of power: durable pages, and only these, become initialised.
+    /// Called after a loss of power: makes durable pages, and only these, initialised.
     pub fn init_from_durable(&self) {
         for i in 0..self.count() {
             for (init, durable) in self.cell(i).init.iter().zip(&self.pending(i).durable) {
@@ -206,7 +207,8 @@ impl Cells {
         }
     }
 
-    /// Marks pages that are in use and initialised as durable: the caller makes that true.
+    /// Marks pages that are in use and initialised as durable. The caller writes their bytes and
+    /// their records.
     pub fn durable_from_init(&self) {
         for i in 0..self.count() {
             let (cell, pending) = (self.cell(i), self.pending(i));
@@ -217,7 +219,7 @@ impl Cells {
         }
     }
 
-    /// Calls `each` for durable pages that aren't in `used` (4 words per cell).
+    /// Calls `each` with the runs of durable pages that aren't in `used` (4 words per cell).
     pub fn durable_beside(&self, used: &[u64], mut each: impl FnMut(Extent)) {
         for i in 0..self.count() {
             for w in 0..4 {
@@ -234,7 +236,7 @@ impl Cells {
 
     // ---- giving back ----
 
-    /// Puts the durable pages of `mask` into limbo. Returns the others.
+    /// Puts the durable pages of `mask` into limbo. Returns the other pages of `mask`.
     pub(crate) fn to_limbo(&self, i: usize, word: usize, mask: u64) -> u64 {
         let pending = self.pending(i);
         pending.fresh[word].fetch_and(!mask, SeqCst);
@@ -257,7 +259,8 @@ impl Cells {
         }
     }
 
-    /// The pages in limbo now, for [`Cells::release`] or [`Cells::keep_in_limbo`].
+    /// Returns the pages in limbo now, and clears the summary of limbo. The caller passes each page
+    /// to [`Cells::release`] or [`Cells::keep_in_limbo`].
     pub fn limbo(&self) -> Vec<Extent> {
         let mut extents = Vec::new();
         for word in 0..self.count().div_ceil(64) {
@@ -278,7 +281,7 @@ impl Cells {
         extents
     }
 
-    /// Puts back pages that couldn't be released.
+    /// Puts pages that couldn't be released back into the summary of limbo.
     pub fn keep_in_limbo(&self, extents: &[Extent]) {
         for e in extents {
             let i = e.start() as usize / CELL_PAGES;
@@ -286,7 +289,7 @@ impl Cells {
         }
     }
 
-    /// Ends the limbo of pages that the journal on stable storage knows to be free.
+    /// Ends the limbo of pages that are free according to the journal on stable storage.
     pub fn release(&self, extents: &[Extent]) {
         for e in extents {
             let i = e.start() as usize / CELL_PAGES;
@@ -310,7 +313,8 @@ impl Cells {
         }
     }
 
-    /// Part of [`Cells::recount`]: a process may have died after clearing the limbo's summary.
+    /// Part of [`Cells::recount`]: corrects the summary of limbo, which a process may have cleared
+    /// before it died.
     pub(crate) fn recount_limbo(&self) {
         let mut total = 0;
         for i in self.busy_cells().filter(|_| self.tracks()) {
@@ -323,7 +327,7 @@ impl Cells {
         self.limbo_pages().store(total, Relaxed);
     }
 
-    /// Part of [`Cells::rebuild`].
+    /// Part of [`Cells::rebuild`]: clears the bits of the pages of cell `i` that aren't in `used`.
     pub(crate) fn rebuild_pending(&self, i: usize, used: &[u64]) {
         let pending = self.pending(i);
         for (w, &bits) in used.iter().enumerate() {

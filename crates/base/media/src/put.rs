@@ -1,8 +1,9 @@
-//! Writing to the pool's files inside a process with a limit on file sizes.
+//! Writing to the pool's files in a process that has a limit on file sizes.
 //!
-//! RLIMIT_FSIZE is meant for the program's files. A segment or a journal is longer than most
-//! limits; the kernel would refuse the write and send the program SIGXFSZ. The limit doesn't apply
-//! to writes through mappings, so these are used while there is a limit.
+//! RLIMIT_FSIZE is meant for the program's files, but applies to the pool's, too. A segment or a
+//! journal is longer than most limits: the kernel would refuse the write and send the program
+//! SIGXFSZ. The limit doesn't apply to writes through mappings. So while there is a limit, mappings
+//! are used beyond it.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, Result};
@@ -15,12 +16,12 @@ use forebay_runtime::guard;
 
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// The largest size to which this process may write a file (RLIMIT_FSIZE). Bytes.
+/// Returns the largest size to which this process may write a file (RLIMIT_FSIZE). Bytes.
 pub fn size_limit() -> u64 {
     LIMIT.load(Relaxed)
 }
 
-/// Sets [`size_limit`]; by default there is none.
+/// Sets [`size_limit`]. Before the first call there is no limit.
 pub fn set_size_limit(limit: u64) {
     LIMIT.store(limit, Relaxed);
 }
@@ -28,7 +29,7 @@ pub fn set_size_limit(limit: u64) {
 /// Checks whether this process may extend one of the pool's files to `len` bytes.
 ///
 /// # Errors
-/// EFBIG if it may not: the kernel would return that, too, and send a signal.
+/// EFBIG if it may not. (The kernel would return that, too, but also send SIGXFSZ.)
 pub fn may_grow(len: u64) -> Result<()> {
     if len > size_limit() {
         return Err(Errno::FBIG);
@@ -36,10 +37,11 @@ pub fn may_grow(len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes all of `bytes` at `at` of one of the pool's files.
+/// Writes all of `bytes` at offset `at` of one of the pool's files.
 ///
 /// # Errors
-/// EFBIG beyond the end of the file and the process's limit; errors of pwrite.
+/// EFBIG if the bytes end beyond both the end of the file and the process's limit; errors of
+/// pwrite.
 pub fn put_all(file: BorrowedFd<'_>, bytes: &[u8], at: u64) -> Result<()> {
     let end = at + bytes.len() as u64;
     if end > size_limit() {

@@ -30,7 +30,8 @@ fn create_file(path: &Path, len: usize) -> Result<OwnedFd> {
 }
 
 impl Region {
-    /// Creates the file `path` (mode 0600) with `len` bytes of reserved zeros and maps it.
+    /// Creates the file `path` (mode 0600) with `len` zero bytes and maps it. `reserve`: whether to
+    /// reserve room for all of them.
     ///
     /// # Errors
     /// EEXIST if the file exists; ENOSPC without room; errors of open and mmap.
@@ -42,7 +43,8 @@ impl Region {
         Region::map(&fd, 0, len)
     }
 
-    /// Creates the file `path` (mode 0600) with `len` bytes, a hole, and maps the first `mapped`.
+    /// Creates the file `path` (mode 0600) with `len` bytes, without room, and maps the first
+    /// `mapped` bytes.
     ///
     /// # Errors
     /// EEXIST if the file exists; errors of open and mmap.
@@ -86,7 +88,8 @@ impl Region {
     }
 
     /// Maps `len` bytes of the same file from `offset` (a multiple of [`crate::PAGE`], after this
-    /// region) on, without a descriptor. Takes address space up to there for a moment.
+    /// region) on, without a descriptor. For a moment this takes the address space from the end of
+    /// the region up to there, too.
     ///
     /// # Errors
     /// EINVAL for an offset that isn't after this region; ENOMEM without address space.
@@ -107,7 +110,7 @@ impl Region {
             )?
         };
         let base = base.cast::<u8>();
-        // SAFETY: a new mapping, of which nothing was used.
+        // SAFETY: a new mapping to which no pointer exists yet.
         unsafe {
             let _ = rustix::mm::munmap(base.cast(), before);
             Ok(Region {
@@ -132,11 +135,11 @@ impl Region {
         self.len == 0
     }
 
-    /// The `T` at byte `offset`.
+    /// Returns the `T` at byte `offset` of the region.
     ///
     /// # Safety
-    /// `T` must be valid for any bytes and made of atomics (others write it at any time), and
-    /// `offset` aligned for it.
+    /// `T` must be valid for any bytes and made of atomics (other processes write it at any time),
+    /// and `offset` aligned for it.
     #[inline]
     pub unsafe fn at<T>(&self, offset: usize) -> &T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));

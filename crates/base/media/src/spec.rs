@@ -1,4 +1,5 @@
-//! How a medium is written on the command line: `memory:4G`, `files:/local/ssd:100G`.
+//! The form in which users write media, sizes and times: `memory:4G`, `files:/local/ssd:100G`,
+//! `2h`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -25,7 +26,8 @@ pub struct MediumSpec {
 
 const MIB: u64 = 1 << 20;
 
-/// Parses `4G`, `512M`, `1.5T`, `4096` (bytes); binary units, with an optional `B` or `iB`.
+/// Parses a size in bytes: `4G`, `512M`, `1.5T`, `4096`. Units are binary, with an optional `B` or
+/// `iB`.
 ///
 /// # Errors
 /// A sentence with the reason.
@@ -52,13 +54,13 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Longest time that a user can write. Seconds.
+/// Maximum time that a user can write: ten years. Seconds.
 const MAX_TIME_SECONDS: u64 = 10 * 365 * 86_400;
 
-/// Reads a time as users write it: `2h`, `1d12h`, `90s`, `300`. Seconds, at least 1.
+/// Parses a time as users write it: `2h`, `1d12h`, `90s`, `300`. Returns seconds, at least 1.
 ///
 /// # Errors
-/// `text` is no time, or is longer than ten years.
+/// A sentence, if `text` is no time or is longer than ten years.
 pub fn parse_time(text: &str) -> Result<u64, String> {
     let bad = || format!("'{text}' is no time: write 90s, 30m, 2h, 1d12h or 1w");
     let (mut all, mut number) = (0u64, String::new());
@@ -82,7 +84,7 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
             .ok_or_else(bad)?;
     }
     if !number.is_empty() {
-        // A number without a unit, which then is alone: seconds.
+        // A number without a unit must be alone; it means seconds.
         if number.len() != text.len() {
             return Err(bad());
         }
@@ -156,7 +158,7 @@ impl fmt::Display for MediumSpec {
     }
 }
 
-/// Formats a size so that `parse_size` returns exactly the same.
+/// Formats a size so that [`parse_size`] returns exactly the same size.
 fn compact(bytes: u64) -> String {
     for (unit, factor) in [("T", 1u64 << 40), ("G", 1 << 30), ("M", 1 << 20)] {
         if bytes >= factor && bytes.is_multiple_of(factor) {

@@ -1,12 +1,12 @@
-//! Writing to stable storage: the only place that requests it, so that a test can record what has
-//! become durable, or let it fail.
+//! Writes files to stable storage. This is the only module that does, so that a test can record
+//! what has become durable, or make it fail.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Result;
 use std::sync::OnceLock;
 
-/// Called after the kernel has written a file (or directory) to stable storage; its error becomes
-/// that of the call.
+/// A function that is called after the kernel has written a file (or directory) to stable storage.
+/// Its error becomes that of the call.
 pub type Observer = fn(BorrowedFd<'_>) -> Result<()>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();

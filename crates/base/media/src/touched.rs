@@ -1,18 +1,18 @@
-//! Which pages of a segment this process has touched.
+//! Tracks which pages of a segment this process has touched.
 //!
 //! The first touch of a page costs a fault, even if the page exists and only the process's page
-//! table lacks it. If that first touch is a write, the kernel maps the one page; if it is a read,
-//! the pages around it, too, writable in a shared writable mapping. So each group of pages is read
-//! once before it is first written.
+//! table lacks it. If the first touch is a write, the kernel maps this page alone. If it is a read,
+//! the kernel maps the pages around it, too; in a shared writable mapping they are writable. So
+//! each group of pages is read once before it is first written.
 
 use crate::{CELL_PAGES, PAGE};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
-/// Bytes that the kernel maps around a fault (`fault_around_bytes`).
+/// Size of the group of pages that the kernel maps around a fault (`fault_around_bytes`). Bytes.
 const GROUP: usize = 16 * PAGE;
 const CELL: usize = CELL_PAGES * PAGE;
 
-/// One bit per group; a word per cell.
+/// One bit per group of pages, one word per cell: whether the process has touched the group.
 pub(crate) struct Touched(Box<[AtomicU16]>);
 
 impl Touched {
@@ -20,8 +20,8 @@ impl Touched {
         Touched((0..cells).map(|_| AtomicU16::new(0)).collect())
     }
 
-    /// Calls `touch` with the start of each group that `len` bytes at `offset` (all in one cell)
-    /// are the first to touch.
+    /// Calls `touch` with the start of each group that overlaps `len` bytes at `offset` (all in one
+    /// cell) and wasn't touched before.
     #[inline]
     pub fn first_time(&self, offset: usize, len: usize, touch: impl FnMut(usize)) {
         let word = &self.0[offset / CELL];

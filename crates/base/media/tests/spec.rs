@@ -1,4 +1,5 @@
-//! Any text is a medium or a size, or an error; a formatted medium is parsed to the same.
+//! Any text is parsed as a medium or a size, or gives an error; a formatted medium is parsed to the
+//! same medium.
 
 use forebay_media::{MediumSpec, format_size, parse_size};
 
@@ -41,7 +42,7 @@ fn any_text_is_a_medium_or_an_error() {
             assert!(medium.capacity >= 1 << 20 && medium.capacity.is_multiple_of(1 << 20));
             assert_eq!(medium.to_string().parse(), Ok(medium), "{text}");
         }
-        // Whole sizes are parsed to the same from any unit.
+        // A whole number of bytes in any magnitude is parsed exactly.
         let n = r.number() >> 14 >> r.below(50);
         assert_eq!(parse_size(&n.to_string()), Ok(n));
     });

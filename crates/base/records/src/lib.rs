@@ -1,12 +1,13 @@
-//! Records: keys and values in LMDB, one environment per shard, shared by all processes of a node.
+//! Records: keys and values in LMDB. Each shard is one LMDB environment; all processes of a node
+//! share it.
 //!
-//! - [`lmdb`] has every rule of LMDB: environments opened at their first use, transactions,
-//!   readers, room for pages that is reserved before it is needed, parked pages.
+//! - [`lmdb`] is the only user of LMDB: environments that are opened at their first use,
+//!   transactions, readers, pages of the file whose room is reserved ahead, parked pages.
 //! - [`record`] has the formats of keys and values. Decoding accepts any bytes. `order.rs` and
 //!   [`number`] define the order of attributes' values in the index.
 //!
-//! The meaning of records (names, files, transactions over several shards, the journal) is up to
-//! the node store.
+//! The meaning of records (names, files, transactions over several shards, the journal) is defined
+//! in the node store.
 
 pub mod lmdb;
 pub mod number;

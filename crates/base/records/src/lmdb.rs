@@ -1,16 +1,16 @@
 //! LMDB, and the rules for its use by many processes.
 //!
-//! - There is one environment per file and process, opened at its first use; a forked child opens
-//!   its own and never touches the parent's.
-//! - Reader slots belong to transactions, not threads (`NOTLS`). Idle read transactions are kept
-//!   and renewed, which takes no system call and no lock. `lmdb/readers.rs` says when slots become
-//!   free.
+//! - A process opens each file once, at its first use. A forked child opens its own environment and
+//!   never touches the parent's.
+//! - Reader slots belong to transactions, not to threads (`NOTLS`). Idle read transactions are kept
+//!   for renewal, which takes no system call and no lock. `lmdb/readers.rs` explains when slots
+//!   become free.
 //! - A write transaction writes to the map directly (`WRITEMAP`) and syncs nothing: if a process is
 //!   killed at any instant, the last committed state stays valid.
-//! - Room is reserved ahead of the last page in use, and for reader slots in the lock file. So a
-//!   full file system is ENOSPC at the start of a transaction and never SIGBUS inside one.
-//! - Opening, and creating read transactions, take locks inside LMDB: both happen in a [`Critical`]
-//!   section.
+//! - Room is reserved beyond the last page in use, and for reader slots in the lock file. So a full
+//!   file system is ENOSPC at the start of a transaction and never SIGBUS inside one.
+//! - Opening environments and creating read transactions takes locks inside LMDB: both happen in a
+//!   [`Critical`] section.
 
 mod kept;
 pub mod parked;
@@ -38,24 +38,24 @@ pub use txn::without_seal;
 pub use txn::{Snapshot, WriteTxn};
 
 const PAGE: u64 = 4096;
-/// Limit on idle read transactions of an environment.
+/// Maximum number of idle read transactions of an environment.
 const IDLE_READERS: usize = 8;
 thread_local! {
     /// Whether this thread is in [`hidden`].
     ///
-    /// This has to be a thread-local. LMDB is written in C and opens its files by libc's functions,
-    /// whose system calls come to the preloaded library as the program's own do. The thread is all
-    /// that connects the call below with the one above.
+    /// This has to be a thread-local. LMDB is written in C and opens its files by libc's functions.
+    /// Their system calls reach the preloaded library as the program's do. The thread is all that
+    /// connects such a call with the caller of [`hidden`].
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is opening or closing an environment: the preload then moves LMDB's
-/// descriptors out of the program's sight, and lets LMDB close them.
+/// Whether this thread is opening or closing an environment. If so, the preload moves the
+/// descriptors that LMDB opens out of the program's sight, and lets LMDB close them.
 pub fn is_opening() -> bool {
     OPENING.with(Cell::get)
 }
 
-/// Calls `f`, in which LMDB opens and closes its files.
+/// Calls `f`, in which LMDB opens or closes its files; meanwhile, [`is_opening`] is true.
 fn hidden<T>(f: impl FnOnce() -> T) -> T {
     let before = OPENING.replace(true);
     let result = f();
@@ -68,16 +68,16 @@ pub struct Env {
     path: PathBuf,
     map_size: usize,
     ptr: AtomicPtr<ffi::MDB_env>,
-    /// The parent's environment, in a forked child: to be closed, never used.
+    /// In a forked child, the parent's environment: it is closed, never used.
     inherited: AtomicPtr<ffi::MDB_env>,
     opening: ProcessLock,
-    /// Reader slots in the lock file that have memory, as far as this process knows.
+    /// Number of reader slots in the lock file that have memory, as far as this process knows.
     readers: AtomicU32,
-    /// Transactions until free pages are parked again.
+    /// Number of transactions until free pages are parked again.
     dont_park: AtomicU32,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
-    /// A descriptor of the lock file that must not be closed, since this process has the file open
-    /// twice.
+    /// A descriptor of the lock file that must not be closed, since another environment of this
+    /// process uses the same file.
     beside: Mutex<Option<OwnedFd>>,
 }
 
@@ -95,7 +95,7 @@ fn check(rc: i32) -> Result<()> {
 }
 
 impl Env {
-    /// The record file `path`, with `map_size` bytes of address space.
+    /// The record file `path`, which isn't opened yet. `map_size`: bytes of address space for it.
     pub fn new(path: PathBuf, map_size: usize) -> Env {
         Env {
             path,
@@ -125,8 +125,9 @@ impl Env {
         let env = hidden(|| {
             let inherited = self.inherited.swap(null_mut(), AcqRel);
             if !inherited.is_null() {
-                // SAFETY: a copy of the parent's environment that nothing uses here any more; LMDB
-                // sees by the pid that its readers belong to another process and leaves them alone.
+                // SAFETY: a copy of the parent's environment that nothing in this process uses.
+                // LMDB sees by the process id that its readers belong to another process, and
+                // doesn't free their slots.
                 unsafe { ffi::mdb_env_close(inherited) };
             }
             forebay_runtime::fd::with_room(|| self.open_env())
@@ -144,13 +145,14 @@ impl Env {
         let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let file = readers::open_lock_file(&self.path)?;
         let is_beside = readers::free_left_behind(&file);
-        // The lock file is sparse, and LMDB touches it at once.
+        // The lock file is sparse, and LMDB writes to it while it opens the file.
         let reserved = self.reserve_readers(&file, readers::used(&file) + 2 * room::READERS_AHEAD);
         if is_beside {
             let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(beside.replace(file));
         } else {
-            // Close it now: later, that would release the locks that LMDB has taken.
+            // Closed before LMDB opens the file: closing it later would release the locks that LMDB
+            // takes.
             drop(file);
         }
         reserved?;
@@ -172,8 +174,8 @@ impl Env {
                 let txn = self.begin_reader(env)?;
                 let mut dbi = 0;
                 let rc = ffi::mdb_dbi_open(txn, null(), 0, &mut dbi);
-                // Kept as the first idle reader: opening the unnamed database needs no commit to
-                // stay valid.
+                // The transaction becomes the first idle reader: the handle of the unnamed database
+                // stays valid without a commit.
                 ffi::mdb_txn_reset(txn);
                 check(rc)?;
                 assert_eq!(dbi, DBI);
@@ -181,7 +183,8 @@ impl Env {
                 Ok(())
             };
             if let Err(e) = open() {
-                // Keep the descriptor of the lock file, too, where closing it would release locks.
+                // If closing the descriptor of the lock file would release locks, leak the
+                // environment.
                 if !is_beside {
                     ffi::mdb_env_close(env);
                 }
@@ -192,21 +195,22 @@ impl Env {
         Ok(env)
     }
 
-    /// Must be the first call in a forked child: forgets the parent's environment. Another thread
-    /// may have been opening it.
+    /// Forgets the parent's environment. Must be the first call in a forked child. Resets the lock,
+    /// since another thread of the parent may have been opening the file.
     pub fn after_fork_in_child(&self) {
         self.opening.reset();
         let ptr = self.ptr.swap(null_mut(), AcqRel);
         if !ptr.is_null() {
             self.inherited.store(ptr, Release);
             for idle in &self.idle {
-                // Leaked on purpose: freeing it would release the parent's reader slot.
+                // Leaked on purpose: freeing the transaction would release the parent's reader
+                // slot.
                 idle.store(null_mut(), Release);
             }
         }
     }
 
-    /// Closes the file, which nothing in this process uses.
+    /// Closes the file. Nothing in this process uses it.
     pub fn close_for_good(&self) {
         let env = self.ptr.swap(null_mut(), AcqRel);
         if !env.is_null() {
@@ -215,8 +219,8 @@ impl Env {
         }
     }
 
-    /// Forgets that the file is open: another process that shares this one's memory opened it and
-    /// has ended. The mapping stays.
+    /// Forgets that the file is open: it was opened by another process that shares this one's
+    /// memory and has ended. The mapping stays.
     pub fn forget(&self) {
         self.opening.reset();
         let env = self.ptr.swap(null_mut(), AcqRel);
@@ -228,11 +232,11 @@ impl Env {
         }
     }
 
-    /// A read-only view of the last committed state.
+    /// Returns a read-only view of a committed state.
     ///
     /// # Errors
-    /// EAGAIN if all reader slots of the file are in use; ENOSPC without memory for more; errors of
-    /// opening the file.
+    /// EAGAIN if all reader slots of the file are in use; ENOSPC if there is no memory for more;
+    /// errors of opening the file.
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
         let env = self.get()?;
         for idle in &self.idle {
@@ -244,8 +248,8 @@ impl Env {
                 // SAFETY: txn is a read transaction that was reset.
                 match unsafe { ffi::mdb_txn_renew(txn) } {
                     0 => return Ok(Snapshot { env: self, txn }),
-                    // The slot was freed and may be another's now. The transaction is never touched
-                    // again; its few hundred bytes are leaked.
+                    // The slot was freed, and may be in use by another process. The transaction is
+                    // never touched again; its few hundred bytes are leaked.
                     ffi::MDB_BAD_RSLOT => continue,
                     rc => return Err(check(rc).err().unwrap_or(Errno::IO)),
                 }
@@ -256,7 +260,7 @@ impl Env {
         Ok(Snapshot { env: self, txn })
     }
 
-    /// As [`Env::snapshot`], of the state committed now: the caller excludes writers.
+    /// As [`Env::snapshot`], of the state committed last. The caller excludes writers.
     ///
     /// # Errors
     /// As for [`Env::snapshot`].
@@ -284,7 +288,7 @@ impl Env {
 
 impl Drop for Env {
     fn drop(&mut self) {
-        // Snapshots borrow self: no transaction is left.
+        // Snapshots borrow the environment, so no transaction is left.
         self.close_for_good();
     }
 }

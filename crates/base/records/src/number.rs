@@ -1,4 +1,4 @@
-//! Numbers in attributes' values, and their comparison.
+//! Numbers in the values of attributes, and their comparison.
 //!
 //! The index is sorted by this order, so a change here is a change of the format.
 
@@ -14,7 +14,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// The number that a text represents; None if it isn't one.
+    /// Parses a number; None if the text isn't one.
     pub fn read(text: &str) -> Option<Number> {
         let first = text.trim_start_matches(['-', '+']).bytes().next();
         if !first.is_some_and(|b| b.is_ascii_digit() || b == b'.') {
@@ -27,7 +27,7 @@ impl Number {
         real.is_finite().then_some(Number::Real(real))
     }
 
-    /// Compares exactly, although not every whole number is a double.
+    /// Compares two numbers exactly, also a double with a whole number that no double equals.
     pub fn compare(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Whole(a), Number::Whole(b)) => a.cmp(&b),
@@ -38,7 +38,7 @@ impl Number {
         }
     }
 
-    /// The largest double that isn't larger, and the difference to it.
+    /// Splits the number into the largest double that isn't larger, and the remaining difference.
     pub(super) fn split(self) -> (f64, u128) {
         match self {
             Number::Real(real) => (real, 0),

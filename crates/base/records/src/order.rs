@@ -6,14 +6,14 @@
 //! text:   1, then 127 bits: its beginning
 //! ```
 //!
-//! A smaller value never has a larger order. Several values can have the same order: numbers above
-//! 2^115, and texts with the same first 15 bytes. So values found by their order are compared
-//! again.
+//! If one value is smaller than another, its order isn't larger. Several values can have the same
+//! order: numbers above 2^115, and texts with the same first 15 bytes. So after a search by order,
+//! the values themselves are compared.
 
 use crate::number::Number;
 use crate::record::Order;
 
-/// The bit that sorts texts after numbers.
+/// The bit that is set in the order of texts, so that they sort after numbers.
 const TEXT: u128 = 1 << 127;
 
 impl Order {
@@ -23,10 +23,11 @@ impl Order {
     pub const LAST_NUMBER: Order = Order(TEXT - 1);
     /// Order of the empty text.
     pub const FIRST_TEXT: Order = Order(TEXT);
-    /// The last order.
+    /// The largest order.
     pub const LAST: Order = Order(u128::MAX);
 
-    /// The order of an attribute's value. Bytes that aren't UTF-8 count as they are displayed.
+    /// Returns the order of an attribute's value. In a value that isn't UTF-8, each invalid part
+    /// counts as a replacement character.
     pub fn of_value(value: &[u8]) -> Order {
         let text = String::from_utf8_lossy(value);
         match Number::read(&text) {
@@ -38,7 +39,7 @@ impl Order {
     /// The order of a number.
     pub fn of_number(number: Number) -> Order {
         let (real, missing) = number.split();
-        // Removes the sign of a zero.
+        // Turns a negative zero into a positive one.
         let bits = (real + 0.0).to_bits();
         let sorted = match bits >> 63 {
             0 => bits | 1 << 63,
@@ -105,7 +106,7 @@ mod tests {
                     std::cmp::Ordering::Equal => assert_eq!(at, bt, "{a:?} {b:?}"),
                     order => assert!(at.cmp(&bt) == order || at == bt, "{a:?} {b:?}"),
                 }
-                // Numbers of up to 115 bits have different orders.
+                // Whole numbers of less than 2^115 have different orders.
                 let few = |n: Number| matches!(n, Number::Whole(n) if n.unsigned_abs() < 1 << 115);
                 assert!(
                     at != bt || a.compare(b).is_eq() || !(few(a) && few(b)),

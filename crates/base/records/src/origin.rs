@@ -1,14 +1,14 @@
-//! How an object of a pool relates to its copy at the pool's origin.
+//! The relation of a pool's object to its copy at the pool's origin.
 //!
 //! The states are those of hierarchical storage management: an object exists in the pool only, is
-//! archived (the origin has it, too), or released (the origin has it alone). An archived object is
-//! dirty if it has changed since both sides were the same: that follows from its change time and
-//! isn't stored, so that no writer has to note it and no death leaves it wrong.
+//! archived (the origin has it, too), or released (only the origin has it). An archived object is
+//! dirty if it has changed since both sides were the same. Dirtiness follows from the change time
+//! and isn't stored. So no writer has to record it, and no death can leave it wrong.
 
-/// Bit of the word of a state in a record.
+/// Flag in the first word of a mark in a record: `is_mapped`.
 const MAPPED: u64 = 1 << 8;
 
-/// Where an object's content lies.
+/// Where an object's content is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OriginState {
     /// In the pool only.
@@ -20,7 +20,7 @@ pub enum OriginState {
     Released,
 }
 
-/// An object's state, and when both sides were last the same.
+/// An object's state, and its version when pool and origin were last the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginMark {
     pub state: OriginState,
@@ -41,19 +41,19 @@ impl OriginMark {
         self.state == OriginState::Released
     }
 
-    /// Whether both sides have the same version of an object that was changed at this time.
+    /// Whether pool and origin have the same version of an object whose change time is `changed`.
     #[inline]
     pub fn is_clean(&self, changed: i64) -> bool {
         self.state != OriginState::None && self.synced == changed
     }
 
-    /// With [`crate::Inode::is_mapped`].
+    /// Encodes the mark together with [`crate::record::Inode::is_mapped`].
     pub(crate) fn words(&self, is_mapped: bool) -> [u64; OriginMark::WORDS] {
         let mapped = if is_mapped { MAPPED } else { 0 };
         [self.state as u64 | mapped, self.print, self.synced as u64]
     }
 
-    /// None if the first word is no state.
+    /// Decodes the mark and `is_mapped`; None if the first word is no state.
     pub(crate) fn from_words(
         [state, print, synced]: [u64; OriginMark::WORDS],
     ) -> Option<(OriginMark, bool)> {

@@ -31,7 +31,7 @@
 //!                                                   (`leftovers.rs`)
 //! 'W' id:8               -> path                    a directory of the view that was looked up
 //! ```
-//! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
+//! Numbers in keys are big-endian, so that they sort; those in values are little-endian. Decoding
 //! accepts any bytes and returns None for what isn't a record.
 
 mod chunk_map;
@@ -43,16 +43,16 @@ use forebay_placement::ObjectId;
 use smallvec::SmallVec;
 use twox_hash::XxHash3_64;
 
-/// Longest name of an entry or an extended attribute. Bytes.
+/// Maximum length of the name of an entry or an extended attribute. Bytes.
 pub const NAME_MAX: usize = 255;
-/// Files up to this size are stored inside their record. Bytes.
+/// Maximum size of a file that is stored inside its record. Bytes.
 pub const INLINE_MAX: usize = 1024;
-/// Size of the fixed part, with which each encoded inode begins. Bytes.
+/// Size of the fixed part at the beginning of each encoded inode. Bytes.
 const INODE_LEN: usize = 6;
-/// Offset of the bits that say which of the other fields follow.
+/// Offset in the fixed part of the byte whose bits tell which optional fields follow.
 const THERE: usize = 3;
 const VERSION: u8 = 4;
-/// Bits of its third byte.
+/// Flags, in the third byte of the fixed part.
 const HAS_ATTRIBUTES: u8 = 1;
 const HAS_CONTROLS: u8 = 2;
 const HAS_EDITION: u8 = 4;
@@ -62,16 +62,16 @@ const HAS_COPY_STAMP: u8 = 32;
 const IS_SPREAD: u8 = 64;
 /// Three words follow those of [`WORD_FLAGS`]: the fields of [`OriginMark`].
 const HAS_ORIGIN: u8 = 128;
-/// Bit of the modification time in the byte at [`THERE`]. Below are those of size, pages, parent
-/// and device, above those of the other times.
+/// Flag of the modification time in the byte at [`THERE`]. The lower bits are those of size, pages,
+/// parent and device; the higher bits are those of the other times.
 const MTIME: u8 = 4;
-/// Longest encoding of a number of 64 bits, and of one of 32 bits. Bytes.
+/// Maximum length of an encoded number of 64 bits, and of one of 32 bits. Bytes.
 const MAX_NUMBER: usize = 10;
 const MAX_NUMBER_32: usize = 5;
 /// Maximum number of bytes that follow the fixed part of an inode.
 const MAX_NUMBERS: usize =
     3 * MAX_NUMBER_32 + (7 + WORD_FLAGS.len()) * MAX_NUMBER + 8 * (1 + OriginMark::WORDS);
-/// The flags that stand for a 64-bit word each, in the order of the words.
+/// The flags that each announce one 64-bit word, in the order of the words.
 const WORD_FLAGS: [u8; 5] = [
     HAS_CONTROLS,
     HAS_EDITION,
@@ -80,7 +80,7 @@ const WORD_FLAGS: [u8; 5] = [
     HAS_COPY_STAMP,
 ];
 const HAS_WORDS: u8 = HAS_CONTROLS | HAS_EDITION | HAS_CUTS | HAS_CUT_SIZE | HAS_COPY_STAMP;
-/// In the last byte of an entry's record: several nodes are changing the entry.
+/// Bit in the last byte of an entry's record: several nodes are changing the entry.
 const CHANGING: u8 = 0x80;
 
 /// A key, built on the stack.
@@ -130,7 +130,8 @@ impl Key {
         Key::new(b'K', id, &chunk.to_be_bytes())
     }
 
-    /// The location of chunk `chunk` of `id`, if it is on another node (`stripes/placed.rs`).
+    /// The location of chunk `chunk` of `id`, if the chunk is on another node
+    /// (`stripes/placed.rs`).
     pub fn placed(id: ObjectId, chunk: u64) -> Key {
         Key::new(b'E', id, &chunk.to_be_bytes())
     }
@@ -140,7 +141,7 @@ impl Key {
         Key::new(b'A', id, name)
     }
 
-    /// The name `name` of `id` in `parent`, whose entry is on another node.
+    /// The name `name` of `id` in `parent`, if the entry of that name is on another node.
     pub fn link(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
         let mut key = Key::new(b'L', id, &parent.0.to_be_bytes());
         key.bytes[key.len..key.len + name.len()].copy_from_slice(name);
@@ -148,7 +149,7 @@ impl Key {
         key
     }
 
-    /// The name `name` of `id` in `parent`, if `id` may be indexed or is ephemeral.
+    /// The name `name` of `id` in `parent`, if `id` may be in the index or is ephemeral.
     pub fn known_name(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
         let mut key = Key::link(id, parent, name);
         key.bytes[0] = b'P';
@@ -160,7 +161,7 @@ impl Key {
         Key::new(b'P', id, &[])
     }
 
-    /// Index entry: the object at `mark` has the attribute `word`.
+    /// An entry of the index: the object at `mark` has the attribute `word`.
     pub fn indexed(word: Word, mark: Mark) -> Key {
         let mut rest = [0; 24];
         rest[..8].copy_from_slice(&word.value.to_be_bytes());
@@ -169,7 +170,8 @@ impl Key {
         Key::new(b'V', ObjectId(word.key), &rest)
     }
 
-    /// Index entry: the object has a value of the attribute `key` with this order.
+    /// An entry of the index by order: the object has a value of the attribute `key` with this
+    /// order.
     pub fn ordered(key: u64, order: Order, id: ObjectId) -> Key {
         let mut rest = [0; 24];
         rest[..16].copy_from_slice(&order.0.to_be_bytes());
@@ -177,7 +179,7 @@ impl Key {
         Key::new(b'R', ObjectId(key), &rest)
     }
 
-    /// The path of a directory of the view.
+    /// The path of a directory of the view that was looked up.
     pub fn view(id: ObjectId) -> Key {
         Key::new(b'W', id, &[])
     }
@@ -187,7 +189,7 @@ impl Key {
         Key::new(b'N', parent, name)
     }
 
-    /// The mark of a file that is to be moved from memory.
+    /// The mark of a file that is to be moved out of memory.
     pub fn landed(id: ObjectId) -> Key {
         Key::new(b'B', id, &[])
     }
@@ -197,7 +199,7 @@ impl Key {
         Key::new(b'M', id, &[])
     }
 
-    /// The remains of an object's records under old names, or after its removal.
+    /// The hashes of names under which attributes of an object may still be in the index.
     pub fn leftover(id: ObjectId) -> Key {
         Key::new(b'T', id, &[])
     }
@@ -217,10 +219,10 @@ impl std::ops::Deref for Key {
     }
 }
 
-/// The key of a journal.
+/// The key of a shard's journal record.
 pub const JOURNAL: &[u8] = b"J";
 
-/// Tag, id and rest of a key other than the journal's.
+/// Returns tag, id and rest of a key other than [`JOURNAL`].
 pub fn parse_key(key: &[u8]) -> Option<(u8, ObjectId, &[u8])> {
     let id = u64::from_be_bytes(key.get(1..9)?.try_into().ok()?);
     Some((key[0], ObjectId(id), &key[9..]))
@@ -235,7 +237,8 @@ pub struct Word {
     pub value: u64,
 }
 
-/// Position of an object among those with an attribute: the hash of its name.
+/// Position of an object among all objects with the same attribute; they are sorted by the hash of
+/// their names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Mark {
     /// Hash of the name.
@@ -244,7 +247,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Before all others.
+    /// The position before all others.
     pub const FIRST: Mark = Mark {
         name: 0,
         id: ObjectId(0),
@@ -260,7 +263,7 @@ pub fn parse_indexed(key: &[u8]) -> Option<(Word, Mark)> {
     Some((Word { key, value }, Mark { name, id }))
 }
 
-/// The order of a value among all values: `order.rs`.
+/// The position of a value in the order of all values: see `order.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Order(pub u128);
 
@@ -308,8 +311,8 @@ impl Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRecord {
     pub entry: Entry,
-    /// Several nodes are changing the entry: it is renamed, exchanged or removed. A look-up of the
-    /// name waits, since only the intent beside the entry tells the outcome.
+    /// Whether several nodes are changing the entry: it is being renamed, exchanged or removed. A
+    /// look-up of the name waits, since only the intent for this name tells the outcome.
     pub changing: bool,
 }
 
@@ -322,8 +325,8 @@ impl EntryRecord {
         }
     }
 
-    /// The encoded record. That of an entry that no operation is changing equals
-    /// [`Entry::encode`]'s.
+    /// Returns the encoded record. If no operation is changing the entry, the result equals that of
+    /// [`Entry::encode`].
     pub fn encode(&self) -> [u8; 9] {
         let mut out = self.entry.encode();
         out[8] |= if self.changing { CHANGING } else { 0 };
@@ -339,7 +342,7 @@ impl EntryRecord {
     }
 }
 
-/// The bytes of a record: on the stack, unless they contain a small file's content.
+/// The bytes of a record. They are on the stack, unless they contain a small file's content.
 pub type RecordBytes = SmallVec<[u8; 256]>;
 
 /// Content of the tail of an inode record.
@@ -356,7 +359,7 @@ pub mod tail {
     pub const NAME: u8 = 4;
 }
 
-/// The fixed part of an inode. Times are nanoseconds since 1970.
+/// The attributes of an object. Times are nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inode {
     pub mode: u32,
@@ -364,7 +367,7 @@ pub struct Inode {
     pub gid: u32,
     pub nlink: u32,
     pub size: u64,
-    /// Pages of all extents.
+    /// Number of pages of all extents.
     pub pages: u64,
     pub mtime: i64,
     pub ctime: i64,
@@ -374,15 +377,14 @@ pub struct Inode {
     pub parent: u64,
     /// For a device: its number.
     pub rdev: u64,
-    /// For a file that lies on several nodes, and for its parts: how many times the file was
-    /// truncated.
+    /// For a file that lies on several nodes, and for its parts: number of the file's truncations.
     pub cuts: u64,
-    /// For a part: the size that the last truncation gave the file.
+    /// For a part: the size that the file got by its last truncation. Bytes.
     pub cut_size: u64,
-    /// For a copy of another node's file: the edition of that file, and the generation of the
-    /// control region in which the copy was made.
+    /// For a copy of another node's file: that file's edition, and the generation of the control
+    /// region in which the copy was made.
     pub copy_stamp: u64,
-    /// For a file, in its home's record: whether other nodes may have parts of it.
+    /// In the record at a file's home: whether other nodes may have parts of the file.
     pub is_spread: bool,
     /// Whether the object may have extended attributes.
     pub has_attributes: bool,
@@ -391,7 +393,7 @@ pub struct Inode {
     /// Increases with each change of `controls`; odd while the file never changes and may be copied
     /// (`controls.rs`).
     pub edition: u64,
-    /// How it relates to its copy at the pool's origin.
+    /// The relation of the object to its copy at the pool's origin.
     pub origin: OriginMark,
     /// Programs could store to it through shared mappings when `origin` was noted. Such stores
     /// leave its change time, so that after a loss of power it counts as changed.
@@ -401,7 +403,7 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// An inode all of whose times are `t`. Nanoseconds since 1970.
+    /// Returns an inode with all times set to `t`. Nanoseconds since 1970.
     pub fn made_at(t: i64) -> Inode {
         Inode {
             mtime: t,
@@ -432,8 +434,8 @@ impl Inode {
         self.kind() == libc::S_IFLNK
     }
 
-    /// Encodes the record. Short: the more records fit into a page, the fewer pages a change has to
-    /// copy.
+    /// Encodes the record, in few bytes: the more records fit into a page, the fewer pages a change
+    /// has to copy.
     pub fn encode(&self, tail: &[u8]) -> RecordBytes {
         assert!(
             self.tail <= tail::NAME,
@@ -507,7 +509,7 @@ impl Inode {
         }
     }
 
-    /// Decodes the inode and its tail. Each inode has one encoding; others aren't accepted.
+    /// Decodes the inode and its tail. Each inode has exactly one valid encoding.
     pub fn decode(bytes: &[u8]) -> Option<(Inode, &[u8])> {
         let (fixed, mut rest) = bytes.split_first_chunk::<INODE_LEN>()?;
         if fixed[0] != VERSION || fixed[1] > tail::NAME {
@@ -558,10 +560,10 @@ impl Inode {
     }
 }
 
-/// Numbers of a record in the order of their fields: 7 bits in each byte, the lowest first; bit 7
-/// is set in all bytes but the last.
+/// Buffer for the numbers of a record, in the order of their fields. A number takes 7 bits of each
+/// byte, the lowest first; bit 7 is set in all its bytes but the last.
 struct Numbers {
-    /// Begins with room for the fixed part.
+    /// Begins with space for the fixed part.
     bytes: [u8; INODE_LEN + MAX_NUMBERS],
     len: usize,
 }
@@ -584,7 +586,7 @@ impl Numbers {
         self.len += 1;
     }
 
-    /// Appends a number unless it is 0. Returns whether it did.
+    /// Appends a number unless it is 0. Returns whether it was appended.
     fn push_some(&mut self, n: u64) -> bool {
         if n != 0 {
             self.push(n);
@@ -598,7 +600,7 @@ impl Numbers {
     }
 }
 
-/// A number as [`Numbers::push`] wrote it.
+/// Removes a number that [`Numbers::push`] wrote from the beginning of `from`.
 fn take_number(from: &mut &[u8]) -> Option<u64> {
     let (&first, rest) = from.split_first()?;
     if first < 0x80 {
@@ -616,7 +618,7 @@ fn take_long_number(from: &mut &[u8]) -> Option<u64> {
         let part = u64::from(byte & 0x7f);
         n |= part << shift;
         if byte < 0x80 {
-            // No byte too many, and no bit beyond the 64th.
+            // A valid number has no needless last byte, and no bit beyond the 64th.
             let is_short = byte != 0 && part << shift >> shift == part;
             return is_short.then_some(n);
         }
@@ -624,7 +626,7 @@ fn take_long_number(from: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A number that is present if `bit` isn't 0; a present number must not be 0.
+/// Removes a number from the beginning of `from` if `bit` isn't 0. Such a number must not be 0.
 #[inline]
 fn take_some(from: &mut &[u8], bit: u8) -> Option<u64> {
     if bit == 0 {
@@ -639,8 +641,8 @@ fn take_word(from: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*word))
 }
 
-/// The distance of a time from another one, as a small number if they are close: twice the
-/// difference, or one less than twice its absolute value if it is negative.
+/// Returns the difference of two times, encoded so that it is small if they are close: twice the
+/// difference or, if that is negative, twice its absolute value minus one.
 fn difference(time: i64, from: i64) -> u64 {
     let by = time.wrapping_sub(from);
     (by << 1 ^ by >> 63) as u64
@@ -650,13 +652,14 @@ fn from_difference(n: u64, from: i64) -> i64 {
     from.wrapping_add((n >> 1) as i64 ^ -((n & 1) as i64))
 }
 
-/// One change of a commit: shard, key, and the new value or None for a removal.
+/// One change of a commit: the shard, the key, and the new value (None: the record is removed).
 pub type ChangeRef<'a> = (usize, &'a [u8], Option<&'a [u8]>);
 
 /// An owned [`ChangeRef`].
 pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
-/// Appends a change to a list of changes: the value of 'J', and the content of the journal.
+/// Appends a change to a list of changes. Such a list is the value of 'J', and the content of the
+/// journal.
 pub fn push_change(list: &mut Vec<u8>, (shard, key, value): ChangeRef<'_>) {
     assert!(
         shard <= usize::from(u16::MAX),
@@ -675,7 +678,7 @@ pub fn push_change(list: &mut Vec<u8>, (shard, key, value): ChangeRef<'_>) {
     list.extend_from_slice(value.unwrap_or(&[]));
 }
 
-/// The changes of a list; the last is None if the list is damaged from there on.
+/// Returns the changes of a list. If the list is damaged, None follows the last valid change.
 pub fn changes(mut list: &[u8]) -> impl Iterator<Item = Option<ChangeRef<'_>>> {
     std::iter::from_fn(move || {
         if list.is_empty() {
@@ -697,7 +700,7 @@ fn split_change(list: &[u8]) -> Option<(ChangeRef<'_>, &[u8])> {
     Some(((shard, key, (len != u32::MAX).then_some(value)), rest))
 }
 
-/// The extents in a record, and their object.
+/// Returns the extents in a record, and the object that they belong to.
 pub fn extents_in(key: &[u8], value: &[u8]) -> Option<(ObjectId, ChunkMap)> {
     let (what, id, _) = parse_key(key)?;
     let bytes = match what {
@@ -716,7 +719,7 @@ pub fn hash_of(bytes: &[u8]) -> u64 {
 }
 
 impl Word {
-    /// The hashes of this key with this value.
+    /// Returns the hashes of this key with this value.
     pub fn new(key: &[u8], value: &[u8]) -> Word {
         let key = hash_of(key);
         Word {
@@ -727,7 +730,7 @@ impl Word {
 }
 
 impl Mark {
-    /// The next possible mark.
+    /// Returns the next possible position.
     pub fn after(self) -> Mark {
         match self.id.0.checked_add(1) {
             Some(id) => Mark {
@@ -782,7 +785,7 @@ mod tests {
         for cut in 0..bytes.len() - b"payload".len() {
             assert!(Inode::decode(&bytes[..cut]).is_none());
         }
-        // The usual one: a file that was just made.
+        // The most frequent inode: that of a file that was just created.
         let t = 1_764_212_345_678_901_234;
         let new = Inode {
             mode: libc::S_IFREG | 0o644,
@@ -794,7 +797,7 @@ mod tests {
         let bytes = new.encode(&[]);
         assert_eq!(bytes.len(), 19);
         assert_eq!(Inode::decode(&bytes), Some((new, &[][..])));
-        // A number with a byte too many, or a bit too many, is none.
+        // A number with a needless byte, or a bit beyond the 64th, is refused.
         let mut long = bytes.to_vec();
         long[INODE_LEN + 4] |= 0x80;
         long.insert(INODE_LEN + 5, 0);

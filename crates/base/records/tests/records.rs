@@ -1,5 +1,5 @@
-//! Arbitrary bytes in records: decoding accepts or rejects them, without a panic and without
-//! allocating more memory than they are worth. Encoded records decode to the same.
+//! Tests of decoding with arbitrary bytes: records are accepted or rejected, without a panic and
+//! without allocating much more memory than the bytes take. Encoded records decode to the same.
 
 use forebay_fuzz::{Random, Watched, largest_allocation};
 use forebay_media::Extent;
@@ -63,7 +63,7 @@ fn chunk_map(r: &mut Random) -> ChunkMap {
     }
 }
 
-/// An owned change, as `push_change` takes it.
+/// An owned change, in the form that `push_change` takes.
 type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
 fn list(some: &[Change]) -> Vec<u8> {
@@ -110,7 +110,7 @@ fn encoded_records_decode_to_the_same() {
         };
         let bytes = of_entry.encode();
         assert_eq!(EntryRecord::decode(&bytes), Some(of_entry));
-        // A record that several nodes are changing isn't taken for an entry.
+        // While several nodes are changing an entry, its record isn't taken for a plain entry.
         assert_eq!(Entry::decode(&bytes), (!of_entry.changing).then_some(e));
         let (id, name) = (ObjectId(r.edge()), r.bytes(255));
         let key = Key::entry(id, &name);

@@ -27,7 +27,7 @@ const STOPPED_CHECK_TURNS: u32 = 50;
 /// Identity of the stopped holder that this process reported last.
 static REPORTED: AtomicU32 = AtomicU32::new(0);
 
-/// A futex word. 0: free. Else the holder's identity, and [`WAITERS`] if threads may be asleep.
+/// A futex word. 0: free. Else the holder's identity, and `WAITERS` if threads may be asleep.
 #[repr(transparent)]
 #[derive(Default)]
 pub struct Lock(AtomicU32);

@@ -226,8 +226,8 @@ pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
     owner.compare_exchange(now, mine, AcqRel, Relaxed).is_ok()
 }
 
-/// Whether this process owns `slot`, or the slot is reserved for it. Needed after exec, for the
-/// slot that the environment names.
+/// Whether the owner word of `slot` names this process. Needed after exec, for the slot that the
+/// environment names.
 pub fn is_mine(table: &impl Table, slot: u32) -> bool {
     let owner = table.owner(slot).load(Acquire);
     matches!(state_of(owner), state::RESERVED | state::USED) && pid_of(owner) == pid()

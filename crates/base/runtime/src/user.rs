@@ -148,7 +148,7 @@ impl<'a> UserSliceMut<'a> {
         self.len == 0
     }
 
-    /// Its first `len` bytes, or all if it isn't longer.
+    /// Returns the first `len` bytes, or all if the buffer isn't longer.
     #[inline]
     #[must_use]
     pub fn first(self, len: usize) -> Self {

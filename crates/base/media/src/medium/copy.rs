@@ -1,8 +1,8 @@
-//! Copying from one extent to another, on any media.
+//! Copies bytes from one extent to another, on any media.
 //!
-//! From mapped memory it is one `memcpy`, or one `pwrite`. Between `files` media bytes go through a
-//! buffer: copy_file_range(2) might make both files share blocks, and a later write to them would
-//! need room that isn't reserved.
+//! From mapped memory, a copy is one `memcpy` or one `pwrite`. Between `files` media, bytes go
+//! through a buffer: copy_file_range(2) might make both files share blocks, and a later write to
+//! them would need room that isn't reserved.
 
 use super::*;
 
@@ -10,9 +10,9 @@ use super::*;
 const PIECE: usize = 256 << 10;
 
 impl Medium {
-    /// Copies `len` bytes of an extent of this medium, from byte `offset` on, to byte `at` of
-    /// `into`, an extent of `to`. The content of uninitialised pages is copied as it is: the caller
-    /// must check them before.
+    /// Copies `len` bytes from byte `offset` of extent `e` of this medium to byte `at` of extent
+    /// `into` of medium `to`. The caller must know that the pages are initialised: they aren't
+    /// checked.
     ///
     /// # Errors
     /// EIO and others of `files` media.

@@ -1,9 +1,10 @@
-//! Environments that couldn't be closed, kept until this process opens their file again.
+//! Environments that couldn't be closed. They are kept until this process opens their file again.
 //!
-//! An environment isn't closed while another of this process may use the same file
-//! (`readers.rs`). A program that attaches to a pool again and again, beside the preloaded library,
-//! would lose its descriptors and address space each time. So it stays here, at most one per file
-//! that nobody in this process has open at the time, and the next opening takes it.
+//! An environment isn't closed while another one of this process may use the same file
+//! (`readers.rs`). Consider a program that attaches to a pool again and again, beside the preloaded
+//! library: it would lose descriptors and address space each time. So the environment is kept here,
+//! and the next opening of the file takes it. There is at most one per file that nothing in this
+//! process has open at the time.
 
 use lmdb_master_sys as ffi;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -16,7 +17,7 @@ struct Kept {
     /// The record file: device and inode.
     file: (u64, u64),
     map_size: usize,
-    /// The process that opened it: a forked child has no use for its parent's.
+    /// The process that opened it. A forked child can't use an environment of its parent.
     pid: u32,
     env: *mut ffi::MDB_env,
     beside: Option<OwnedFd>,
@@ -29,8 +30,8 @@ static IDLE_READERS: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 /// Keeps `env`, which has no transactions, and `beside`, a descriptor of its lock file.
 pub(super) fn keep(env: *mut ffi::MDB_env, map_size: usize, beside: Option<OwnedFd>) {
-    // Without waiting: in a forked child another thread of the parent may hold the lock for ever.
-    // Then it is lost.
+    // The lock isn't waited for: in a forked child, it may be held by a thread that only the parent
+    // has. Then the environment is lost.
     let (Some(file), Ok(mut kept)) = (file_of(env), IDLE_READERS.try_lock()) else {
         std::mem::forget(beside);
         return;

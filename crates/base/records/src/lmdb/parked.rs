@@ -1,9 +1,9 @@
-//! Parked pages, so that LMDB has few free pages at a time.
+//! Parks free pages of a record file, so that LMDB has only few free pages at a time.
 //!
-//! LMDB reuses the pages first that have been free for longest. After many files were removed,
-//! every page that a transaction writes would be one that no cache and no page table of the process
-//! has: operations take twice as long. So only a few free pages are left to LMDB. Others are
-//! parked, each as the value of a record, and given back when free pages become few. Scans end
+//! LMDB first reuses the pages that have been free for longest. After many files were removed, no
+//! cache and no page table of the process would have the pages that a transaction writes:
+//! operations would take twice as long. So only a few free pages are left to LMDB. Each of the
+//! others is parked, as the value of a record, and given back when free pages become few. Scans end
 //! before these records.
 
 use super::value::{bytes, val};
@@ -14,27 +14,28 @@ use rustix::io::Result;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Tag of these records; sorts after all others.
+/// Tag of the records of parked pages. Sorts after all other tags.
 const TAG: u8 = b'Z';
-/// With more free pages than this, some are parked.
+/// If more pages than this are free, some are parked.
 pub const MANY: u64 = 64;
-/// With fewer free pages, some are given back. A transaction takes about seven, and those that the
-/// last two freed aren't usable yet.
+/// If fewer pages than this are free, some are given back. A transaction takes about seven, and the
+/// pages that the last two transactions freed aren't usable yet.
 const FEW: u64 = 28;
-/// While a reader of an old state keeps pages from being reused, new pages are taken instead of
-/// parked ones, and the file grows. If it has grown to more than twice the pages that were ever in
-/// use, plus this many, none are parked for a while, which doubles each time. Pages.
+/// If the file is longer than twice the maximum of pages in use plus this many, and still grows,
+/// parking pauses. Such growth happens while a reader of an old state keeps pages from being
+/// reused: then transactions append new pages, although parked ones exist. Each pause is twice as
+/// long as the one before. Pages.
 const EXTRA: u64 = 256;
-/// The first such while, in transactions that could have parked pages.
+/// Length of the first pause, in transactions that could have parked pages.
 const FIRST_PAUSE_TRANSACTIONS: u32 = 1000;
-/// Limit on the doublings.
+/// Maximum number of doublings of the pause.
 const DOUBLED: u32 = 20;
-/// Pages parked or given back in one go.
+/// Number of pages that one transaction parks or gives back.
 const STEP: usize = 16;
-/// The longest value that takes one page: LMDB's header takes 16 bytes of it.
+/// Maximum length of a value that takes one page, after LMDB's header of 16 bytes. Bytes.
 const LEN: usize = PAGE as usize - 16;
 
-/// Whether this is the key of a parked page.
+/// Whether `key` is the key of a parked page.
 pub fn is_parked(key: &[u8]) -> bool {
     matches!(key, [TAG, number @ ..] if number.len() == 4)
 }
@@ -47,7 +48,7 @@ pub(super) enum Todo {
     GiveBack,
 }
 
-/// Decides what to do in a transaction that has just begun on a file whose last page is `last`.
+/// Decides what a transaction that has just begun will do. `last`: the last page of the file.
 ///
 /// # Safety
 /// `txn` is active.
@@ -75,25 +76,25 @@ pub(super) unsafe fn todo(txn: *mut ffi::MDB_txn, last: u64, room: &Room) -> Res
     })
 }
 
-/// State of a record file that all its processes share.
+/// State of a record file. Its processes share it.
 #[repr(C)]
 #[derive(Default)]
 pub struct Room {
-    /// Bytes of the file for which room is reserved.
+    /// Length of the part of the file for which room is reserved. Bytes.
     pub reserved: AtomicU64,
-    /// Maximum number of pages ever in use.
+    /// Maximum number of pages that were ever in use.
     pub(super) most: AtomicU32,
-    /// The last page of the file when a transaction last could have parked pages.
+    /// The file's last page at the most recent transaction that could have parked pages.
     pub(super) last: AtomicU32,
-    /// Number of further transactions that park no pages.
+    /// Number of transactions that the current pause still lasts.
     pub(super) pause: AtomicU32,
-    /// Number of such pauses.
+    /// Number of pauses so far, up to [`DOUBLED`].
     pub(super) pauses: AtomicU32,
 }
 
 impl Room {
-    /// Whether pages may be parked in a file that ends at page `last` and should end at `bound`.
-    /// There is one writer at a time.
+    /// Whether a transaction may park pages in a file that ends at page `last` and should end at
+    /// `bound`. Called by one writer at a time.
     fn may_park(&self, last: u64, bound: u64) -> bool {
         let grown = last > u64::from(self.last.swap(last as u32, Relaxed));
         let mut pause = self.pause.load(Relaxed);
@@ -116,7 +117,8 @@ pub(super) unsafe fn any(txn: *mut ffi::MDB_txn) -> Result<bool> {
     Ok(unsafe { with_last(txn, |_, _| Ok(()))? }.is_some())
 }
 
-/// Parks some free pages. False if none are usable: a reader of an old state may still need them.
+/// Parks up to [`STEP`] free pages. False if no free page is usable: a reader of an old state may
+/// still need them.
 ///
 /// # Safety
 /// `txn` is an active write transaction on a file whose last page was `last` when it began.
@@ -131,8 +133,8 @@ pub(super) unsafe fn park(txn: *mut ffi::MDB_txn, last: u64) -> Result<bool> {
             mv_size: LEN,
             mv_data: null_mut(),
         };
-        // SAFETY: as above. Only LMDB's header in front of the value is written, which begins with
-        // the page's number.
+        // SAFETY: as above. Nothing is written to the value. LMDB's header before it begins with
+        // the page's number, which is read.
         let page = unsafe {
             check(ffi::mdb_put(txn, DBI, &mut k, &mut v, ffi::MDB_RESERVE))?;
             v.mv_data
@@ -151,13 +153,13 @@ pub(super) unsafe fn park(txn: *mut ffi::MDB_txn, last: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Gives some parked pages back to LMDB.
+/// Gives up to [`STEP`] parked pages back to LMDB.
 ///
 /// # Safety
 /// `txn` is an active write transaction.
 pub(super) unsafe fn give_back(txn: *mut ffi::MDB_txn) -> Result<()> {
     for _ in 0..STEP {
-        // SAFETY: the caller's promise; the cursor stands at the record.
+        // SAFETY: the caller's promise; the cursor is at the record.
         let done = unsafe { with_last(txn, |cursor, _| check(ffi::mdb_cursor_del(cursor, 0)))? };
         if done.is_none() {
             break;
@@ -171,7 +173,8 @@ fn key_of(number: u32) -> [u8; 5] {
     [TAG, n[0], n[1], n[2], n[3]]
 }
 
-/// Calls `f` with a cursor at the last parked page and with its number, if there is one.
+/// Calls `f` with a cursor at the last parked page, and with that page's number. None if no page is
+/// parked.
 ///
 /// # Safety
 /// That of [`give_back`].
@@ -199,7 +202,8 @@ unsafe fn with_last<T>(
 }
 
 impl Env {
-    /// Numbers of parked, free, and all pages of the record file; for tests and reports.
+    /// Returns the numbers of parked, of free, and of all pages of the record file. For tests and
+    /// reports.
     ///
     /// # Errors
     /// Errors of LMDB.

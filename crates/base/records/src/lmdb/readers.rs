@@ -1,23 +1,24 @@
 //! The reader slots of a record file, and when they become free.
 //!
-//! Each read transaction has a slot in a table in the lock file, with its owner's process id. A
-//! process keeps the slots of its idle transactions, so that reading takes no lock. LMDB calls a
-//! slot dead if nobody holds the kernel's record lock (fcntl) on the byte of the lock file whose
-//! number is that process id. The kernel releases that lock when the process ends, even as a
-//! zombie, and at exec, which closes LMDB's descriptors.
+//! Each read transaction has a slot with its process's id, in a table in the lock file. A process
+//! keeps the slots of its idle transactions, so that reading takes no lock. For each process id,
+//! the byte of the lock file with that number has a record lock of the kernel (fcntl), held by the
+//! process. LMDB considers a slot dead if nobody holds the record lock of its process id. The
+//! kernel releases that lock when the process ends, even as a zombie, and at exec, which closes
+//! LMDB's descriptors.
 //!
 //! - A process that exits frees its slots itself, before it ends ([`Env::end_readers`]).
-//! - A process that calls exec frees the idle ones before; those of other threads are freed when
-//!   the new program opens the file.
-//! - Slots of a killed process are freed by the keeper; without one, by a process that finds no
-//!   free slot.
+//! - A process that calls exec frees its idle slots before. Those that other threads are using are
+//!   freed when the new program opens the file.
+//! - Slots of a killed process are freed by the keeper or, without a keeper, by a process that
+//!   finds no free slot.
 //!
-//! A living process never loses a slot. LMDB's rule has two gaps, both where a process has the file
-//! open twice (by the preloaded library and the verbs, say). First, a process loses its record
+//! A living process never loses a slot. LMDB's rule has two gaps, both for a process that has the
+//! file open twice (by the preloaded library and the verbs, say). First, a process loses its record
 //! locks when it closes *any* descriptor of the file, and closing an environment frees all slots of
-//! the process id. Second, a process that opens the file again counts as its only user, and empties
-//! the table. So the second environment locks the file in another way, and neither closes it while
-//! the other may use it (`kept.rs`).
+//! the process id. Second, a process that opens the file a second time counts as its only user, and
+//! empties the table. So the second environment locks the file by a lock of its open file
+//! description, and neither environment is closed while the other may use the file (`kept.rs`).
 
 use super::{Env, check};
 use forebay_runtime::atomics::AtomicU32;
@@ -33,15 +34,15 @@ use std::ptr::null_mut;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::*;
 
-/// Limit on the read transactions of all processes at the same time, in one record file: twice the
-/// number of process slots.
+/// Maximum number of read transactions of all processes at the same time in one record file: twice
+/// the number of process slots.
 pub const MAX_READERS: u32 = 8192;
-/// How many of them are reserved for commands that inspect a pool, repair it, or save its data
-/// ([`crate::process::use_reserve`]).
+/// Number of these that are reserved for commands that inspect a pool, repair it, or save its data
+/// ([`forebay_runtime::slots::use_reserve`]).
 pub const RESERVED_READERS: u32 = 256;
 
-/// LMDB's layout of the lock file, in bytes. A head with a mutex at [`MUTEX_AT`]; then another
-/// mutex; then the slots: transaction (8), process (4).
+/// LMDB's layout of the lock file, in bytes: a head with a mutex at [`MUTEX_AT`]; another mutex;
+/// the slots. A slot begins with the transaction (8 bytes) and the process id (4 bytes).
 const MAGIC: u32 = 0xBEEF_C0DE;
 const READERS_USED_AT: usize = 16;
 const MUTEX_AT: usize = 24;
@@ -52,14 +53,14 @@ const CACHE_LINE: usize = 64;
 const SLOT: usize = CACHE_LINE;
 const PROCESS_AT: usize = 8;
 
-/// Path of the lock file of the record file `path`.
+/// Returns the path of the lock file of the record file `path`.
 fn lock_file(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
     name.into()
 }
 
-/// A record lock on one byte of a lock file.
+/// Describes a record lock on one byte of a lock file.
 fn record_lock(kind: i32, byte: u32) -> libc::flock {
     // SAFETY: plain numbers, for which zero is valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -73,15 +74,16 @@ fn record_lock(kind: i32, byte: u32) -> libc::flock {
 /// Whether any process, this one included, holds the record lock of process `pid`.
 fn is_held(file: &OwnedFd, pid: u32) -> bool {
     let mut lock = record_lock(libc::F_WRLCK, pid);
-    // The owner is the open file description, so this process's own locks count, too.
+    // As an owner of locks, this descriptor is distinct from the process, so the process's own
+    // locks count as held, too.
     // SAFETY: an open descriptor; the kernel fills `lock`.
     let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    // If that can't be determined, it counts as held.
+    // If the kernel can't tell, the lock counts as held.
     rc != 0 || i32::from(lock.l_type) != libc::F_UNLCK
 }
 
-/// Marks the file as in use in LMDB's way: a process that opens it alone empties the table, and to
-/// LMDB a process that already has it open counts as alone.
+/// Marks the file as in use, by a lock as LMDB takes it. Without this lock, a process that opens
+/// the file might count as its only user and empty the table, even if it has the file open already.
 fn keep_in_use(file: impl AsFd) -> Result<()> {
     let file = file.as_fd();
     let lock = record_lock(libc::F_RDLCK, 0);
@@ -92,14 +94,14 @@ fn keep_in_use(file: impl AsFd) -> Result<()> {
     }
 }
 
-/// Opens the lock file of the record file `path`, or creates it. Closing it releases this process's
-/// record locks on it: see [`free_left_behind`].
+/// Opens the lock file of the record file `path`, or creates it. Closing the descriptor releases
+/// this process's record locks on the file: see [`free_left_behind`].
 pub(super) fn open_lock_file(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     rustix::fs::open(lock_file(path), flags, Mode::from_raw_mode(0o600))
 }
 
-/// Number of slots that were ever in use, from a lock file.
+/// Returns the number of slots that were ever in use, as read from a lock file.
 pub(super) fn used(file: &OwnedFd) -> u32 {
     let mut head = [0; SLOTS_AT];
     let n = rustix::io::pread(file, &mut head, 0).unwrap_or(0);
@@ -110,11 +112,11 @@ pub(super) fn used(file: &OwnedFd) -> u32 {
     }
 }
 
-/// LMDB's own descriptor of the lock file: the second member of its environment, after that of the
-/// data.
+/// Returns LMDB's own descriptor of the lock file: the second member of its environment, after the
+/// descriptor of the data.
 ///
 /// # Errors
-/// EIO if the file isn't there.
+/// EIO if the environment doesn't begin as expected.
 pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
     let mut data = -1;
     // SAFETY: env is open; `data` is valid.
@@ -124,7 +126,7 @@ pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
     if first != data || lock < 0 {
         return Err(Errno::IO);
     }
-    // SAFETY: open as long as the environment.
+    // SAFETY: the descriptor is open as long as the environment.
     Ok(unsafe { BorrowedFd::borrow_raw(lock) })
 }
 
@@ -142,12 +144,13 @@ pub(super) fn let_move(env: *mut ffi::MDB_env) {
     }
 }
 
-/// Before `env` is closed: its descriptors keep their numbers.
+/// Lets the descriptors of `env` keep their numbers from now on. Called before `env` is closed.
 fn keep_numbers(env: *mut ffi::MDB_env) {
     numbers(env).for_each(fd::unfollow);
 }
 
-/// `env` was opened by a vfork child: this process doesn't have its descriptors.
+/// Takes the descriptors of `env` off the list of ours: a vfork child opened them, so this process
+/// doesn't have them.
 pub(super) fn forget_numbers(env: *mut ffi::MDB_env) {
     numbers(env).for_each(fd::forget);
 }
@@ -158,10 +161,10 @@ fn numbers(env: *mut ffi::MDB_env) -> impl Iterator<Item = RawFd> {
     files.into_iter().filter(|&fd| fd >= 0)
 }
 
-/// Marks the descriptors of `env` as in use by LMDB, so that their numbers stay.
+/// Keeps the descriptors of `env` at their numbers until the result is dropped.
 ///
 /// # Errors
-/// EBADF in a vfork child that has given them to its program.
+/// EBADF in a vfork child that has given the numbers to its program.
 pub(super) fn in_use(env: *mut ffi::MDB_env) -> Result<fd::Using> {
     let using = fd::using();
     if fd::is_lost_here(descriptor(env)?.as_raw_fd()) {
@@ -171,13 +174,14 @@ pub(super) fn in_use(env: *mut ffi::MDB_env) -> Result<fd::Using> {
     }
 }
 
-/// How long another process may keep LMDB's lock of the reader slots. Seconds.
+/// How long [`lock_readers`] waits for another process. Seconds.
 const READERS_LOCK_TIMEOUT: i64 = 1;
 
 /// Moves the descriptor of a lock file with `go`, which closes the old number. Closing it releases
-/// this process's record locks; they are taken again before another process can act on that: a
+/// this process's record locks; they are taken again before another process can act on that. For a
 /// process that checks whether a reader lives checks again under the lock of the reader slots
-/// before it frees them, and no process opens the file exclusively.
+/// before it frees slots. And since the file is marked as in use meanwhile, no process opens it
+/// exclusively.
 fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -> Result<RawFd> {
     let head = forebay_media::Region::map(file, 0, SLOTS_AT)?;
     // SAFETY: inside the head, where LMDB has made a robust mutex for several processes.
@@ -201,15 +205,15 @@ fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -
     });
     let unlock = record_lock(libc::F_UNLCK, 0);
     let number = *result.as_ref().unwrap_or(&file.as_raw_fd());
-    // SAFETY: as above; of the file's open description, whichever number it has.
+    // SAFETY: as above; the lock belongs to the file's open description, whichever number it has.
     let _ = unsafe { libc::fcntl(number, libc::F_OFD_SETLK, &raw const unlock) };
     result
 }
 
-/// Locks LMDB's mutex of the reader slots, as LMDB does.
+/// Locks LMDB's mutex of the reader slots, as LMDB itself does.
 ///
 /// # Errors
-/// EBUSY if another process keeps it.
+/// EBUSY if another process holds the mutex for [`READERS_LOCK_TIMEOUT`].
 fn lock_readers(mutex: *mut libc::pthread_mutex_t) -> Result<()> {
     // SAFETY: plain numbers, for which zero is valid.
     let mut until: libc::timespec = unsafe { std::mem::zeroed() };
@@ -222,7 +226,8 @@ fn lock_readers(mutex: *mut libc::pthread_mutex_t) -> Result<()> {
     match rc {
         0 => Ok(()),
         libc::EOWNERDEAD => {
-            // The table is valid at each instant: a slot is one word.
+            // A slot is taken or freed by a store of one word, so the table is valid at each
+            // instant.
             // SAFETY: locked now.
             unsafe { libc::pthread_mutex_consistent(mutex) };
             Ok(())
@@ -231,10 +236,9 @@ fn lock_readers(mutex: *mut libc::pthread_mutex_t) -> Result<()> {
     }
 }
 
-/// Called before this process opens the record file: frees slots with its process id, which threads
-/// of the program before exec have left, or a dead process with the same id. If another environment
-/// of this process has the file open, nothing is freed, and the result is true: then `file` must
-/// never be closed.
+/// Frees slots with this process's id, before it opens the record file: the program before exec has
+/// left them, or a dead process with the same id. If another environment of this process has the
+/// file open, frees nothing and returns true: then `file` must never be closed.
 pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
     let pid = forebay_runtime::process::pid();
     if is_held(file, pid) {
@@ -262,7 +266,7 @@ pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
         at += page.len();
     }
     if left {
-        // The remaining slots are freed when this process has ended.
+        // If this fails, the slots are freed after this process has ended.
         let _ = free_slots_of(file, end, pid);
     }
     false
@@ -274,7 +278,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
         .map_or(0, |b| u32::from_ne_bytes(*b))
 }
 
-/// Frees the slots of `pid` in the first `end` bytes of a lock file.
+/// Frees the slots of process `pid` in the first `end` bytes of a lock file.
 #[cold]
 fn free_slots_of(file: &OwnedFd, end: usize, pid: u32) -> Result<()> {
     let end = end.min(rustix::fs::fstat(file)?.st_size as usize);
@@ -288,11 +292,11 @@ fn free_slots_of(file: &OwnedFd, end: usize, pid: u32) -> Result<()> {
 }
 
 impl Env {
-    /// Begins a read transaction with a new slot. If all are taken, frees those of dead processes
-    /// first. The caller is critical.
+    /// Begins a read transaction with a new slot. If all slots are taken, frees those of dead
+    /// processes first. The caller is in a critical section.
     ///
     /// # Errors
-    /// EAGAIN if the slots are in use by living processes; ENOSPC if there is no memory for more.
+    /// EAGAIN if living processes use all slots; ENOSPC if there is no memory for more.
     pub(super) fn begin_reader(&self, env: *mut ffi::MDB_env) -> Result<*mut ffi::MDB_txn> {
         let _using = in_use(env)?;
         let mut freed = false;
@@ -328,7 +332,7 @@ impl Env {
             check(ffi::mdb_env_info(env, info.as_mut_ptr()))?;
             info.assume_init().me_numreaders
         };
-        // Slots are taken from the front, so more than this were never in use at the same time.
+        // A process takes the first free slot, so no more than `ever` were in use at the same time.
         if ever <= MAX_READERS - RESERVED_READERS {
             return Ok(false);
         }
@@ -337,8 +341,8 @@ impl Env {
         Ok(used > MAX_READERS - RESERVED_READERS)
     }
 
-    /// Frees the slots of this process's idle read transactions, before it ends or executes another
-    /// program. If it continues, it takes new ones.
+    /// Frees the slots of this process's idle read transactions. Called before the process ends or
+    /// executes another program; if it continues, it takes new slots.
     pub fn end_readers(&self) {
         let _critical = Critical::enter();
         for idle in &self.idle {
@@ -354,7 +358,7 @@ impl Env {
         }
     }
 
-    /// The process ids of all slots in use, one for each slot.
+    /// Returns the process ids of all slots in use, one for each slot.
     ///
     /// # Errors
     /// Errors of opening the file.
@@ -374,8 +378,9 @@ impl Env {
         check_readers(env)
     }
 
-    /// Closes an environment whose transactions have ended. If another one of this process may use
-    /// the same file, it is kept for the next use of the file instead ([`super::kept`]).
+    /// Closes an environment whose transactions have ended. If another environment of this process
+    /// may use the same file, keeps this one for the next use of the file instead
+    /// ([`super::kept`]).
     pub(super) fn close(&self, env: *mut ffi::MDB_env) {
         let pid = forebay_runtime::process::pid();
         let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -400,8 +405,8 @@ fn check_readers(env: *mut ffi::MDB_env) -> Result<()> {
     check(unsafe { ffi::mdb_reader_check(env, &mut dead) })
 }
 
-/// Calls `each` for every slot in use, with its process id and the transaction that it keeps alive,
-/// if any.
+/// Calls `each` for every slot in use, with its process id and the transaction whose state it keeps
+/// alive, if any.
 pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>)) -> Result<()> {
     unsafe extern "C" fn note<F: FnMut(u32, Option<u64>)>(
         line: *const c_char,
@@ -459,7 +464,7 @@ mod tests {
             ManuallyDrop::new(file.unwrap())
         }
 
-        /// The process ids in the slots in use, read from the file.
+        /// Returns the process ids of the slots in use, read from the file.
         fn slots(&self) -> Vec<u32> {
             let mut bytes = Vec::new();
             self.file().read_to_end(&mut bytes).unwrap();
@@ -490,7 +495,7 @@ mod tests {
         }
     }
 
-    /// No process has this id: the kernel's highest is 2^22.
+    /// A process id that no process has: the kernel's highest is 2^22.
     const NOBODY: u32 = 1 << 23;
 
     #[test]
@@ -564,8 +569,8 @@ mod tests {
         assert_eq!(dir.slots(), [NOBODY, pid()]);
     }
 
-    /// Other processes look at the locks as this file's other descriptor does: a reader that seems
-    /// dead is looked at again under the lock of the reader slots.
+    /// Other processes see the locks as this file's second descriptor does. A reader that seems
+    /// dead is checked again under the lock of the reader slots.
     #[test]
     fn a_lock_file_whose_descriptor_moves_stays_locked() {
         use std::sync::atomic::AtomicBool;
@@ -615,7 +620,8 @@ mod tests {
         drop(env.snapshot().unwrap());
     }
 
-    /// As a program that uses HDF5's driver under the preloaded library and opens file after file.
+    /// Like a program that uses HDF5's driver under the preloaded library and opens file after
+    /// file.
     #[test]
     fn a_file_that_is_opened_again_and_again_beside_another_use_loses_no_descriptor() {
         let dir = Dir::new("again");

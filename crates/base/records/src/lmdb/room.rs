@@ -1,5 +1,5 @@
-//! Room for a write transaction, before it begins: reserved after the last page in use, or freed
-//! pages. A full file system, or a full map, is an error there.
+//! Makes room for a write transaction before it begins: reserves it after the last page in use, or
+//! waits for freed pages. A full file system, or a full map, is an error at that point.
 
 use super::parked::{self, Room, Todo};
 use super::readers::{self, list};
@@ -16,23 +16,23 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-/// Pages that a transaction may need for the tree and the free list besides its payload.
+/// Number of pages that a transaction may need for the tree and the free list besides its payload.
 const MARGIN: u64 = 64;
-/// Room that is reserved ahead of what a transaction needs: an eighth of the file, within these
-/// bounds. Bytes.
+/// Bounds of the room that is reserved beyond what a transaction needs, which is an eighth of the
+/// file. Bytes.
 const MIN_AHEAD: u64 = 16 << 10;
 const MAX_AHEAD: u64 = 4 << 20;
-/// How long a transaction that needs pages of old states waits for their readers.
+/// How long a transaction that needs freed pages waits for readers of old states.
 const READERS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Upper bounds of a lock file's head before the reader slots, and of a slot. Bytes.
+/// Upper bounds of the size of a lock file's head before the reader slots, and of a slot. Bytes.
 const LOCK_HEAD: u64 = 512;
 const READER: u64 = 64;
-/// Reader slots after the used ones that have memory.
+/// Number of free reader slots, after the used ones, that have memory.
 pub(super) const READERS_AHEAD: u32 = 100;
-/// Pages that suffice for a removal when no more room can be reserved.
+/// Number of pages that suffice for a removal when no more room can be reserved.
 const LAST_MARGIN: u64 = 24;
 
-/// Reaction of a transaction when no more room can be reserved.
+/// What a transaction does when no more room can be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnFull {
     /// The transaction adds records, so it fails.
@@ -45,8 +45,8 @@ pub enum OnFull {
 }
 
 impl Env {
-    /// Starts a write transaction that may add `payload` bytes. The caller holds the shard's lock
-    /// and is critical.
+    /// Begins a write transaction that may add `payload` bytes. The caller holds the shard's lock
+    /// and is in a critical section.
     ///
     /// # Errors
     /// ENOSPC if the file system, or the map, has no room for what may be needed.
@@ -83,7 +83,8 @@ impl Env {
                 OnFull::Updates => behind(2 * LAST_MARGIN, payload),
             };
             if !makes_do {
-                // A long value needs consecutive pages, which exist only after the last page.
+                // A long value needs consecutive pages. Only those after the last page are sure to
+                // be consecutive.
                 let long = if payload > PAGE / 2 { payload } else { 0 };
                 let wanted = match on_full {
                     OnFull::Removes => LAST_MARGIN
@@ -125,8 +126,8 @@ impl Env {
         left > 0
     }
 
-    /// Waits until `pages` freed pages can be reused: readers that may still use them end soon, or
-    /// are dead. Parked pages are given back. False if there are not enough. `room`: whether a
+    /// Waits until `pages` freed pages can be reused: until readers that may still use them end, or
+    /// are found dead. Gives parked pages back. False if there are not enough. `room`: whether a
     /// transaction may add some pages to the file.
     #[cold]
     fn wait_for_free_pages(&self, pages: u64, room: bool) -> Result<bool> {
@@ -153,8 +154,8 @@ impl Env {
         }
     }
 
-    /// Numbers of freed pages that the next write transaction may use, and of those that a reader
-    /// may still see. The caller excludes writers.
+    /// Returns the number of freed pages that the next write transaction may use, and of those that
+    /// a reader may still see. The caller excludes writers.
     pub(super) fn free_pages(&self) -> Result<(u64, u64)> {
         /// LMDB's database of freed pages.
         const FREED: ffi::MDB_dbi = 0;
@@ -166,11 +167,11 @@ impl Env {
             oldest = oldest.min(kept.unwrap_or(oldest));
         })?;
         let (mut free, mut pinned) = (0, 0);
-        // Keys are the transactions that freed the pages; each value begins with the number of
+        // Each key is the transaction that freed the pages. Each value begins with the number of
         // pages.
         scan_stored(snapshot.txn, FREED, b"", |by, list| {
             let word = |b: &[u8]| b.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
-            // Pages freed by the last transaction are never usable by the next, whatever the
+            // Pages freed by the last transaction are never usable by the next one, even without
             // readers.
             match word(by) {
                 by if by < oldest => free += word(list),
@@ -182,13 +183,13 @@ impl Env {
         Ok((free, pinned))
     }
 
-    /// Reserves room for `pages` more pages in a transaction that has begun.
+    /// Reserves room for `pages` more pages in a transaction that is in progress.
     ///
     /// # Errors
     /// ENOSPC if the file system has none.
     pub fn reserve_more(&self, txn: &WriteTxn<'_>, room: &Room, pages: u64) -> Result<()> {
-        // The room promised to a transaction at its beginning lies after `last`; it may have used
-        // all of it.
+        // The room reserved at the transaction's beginning lies after `last`; the transaction may
+        // have used all of it.
         const MAX_PAGES_PROMISED: u64 = 2 * (64 << 10);
         let need = (txn.last + 1 + 2 * MARGIN + pages) * PAGE + MAX_PAGES_PROMISED;
         if need > room.reserved.load(Relaxed) {
@@ -223,14 +224,15 @@ impl Env {
         Err(Errno::NOSPC)
     }
 
-    /// Called before a reader takes a new slot in the lock file: reserves memory for it, by LMDB's
+    /// Reserves memory for a slot in the lock file, before a reader takes a new one. Uses LMDB's
     /// own descriptor, since closing another one would release this process's record locks.
     ///
-    /// LMDB takes the first free slot, numbered from 0; `me_numreaders` is the end of the used
-    /// ones. [`READERS_AHEAD`] more have memory, for readers that come at the same moment.
+    /// LMDB takes the first free slot, counted from 0; `me_numreaders` is the end of the used ones.
+    /// Memory for [`READERS_AHEAD`] more is reserved, for readers that take slots at the same
+    /// moment.
     ///
     /// # Errors
-    /// ENOSPC if there is no memory for it; errors of opening the file.
+    /// ENOSPC if there is no memory for the slot; errors of opening the file.
     pub(super) fn reserve_reader(&self, env: *mut ffi::MDB_env) -> Result<()> {
         // SAFETY: plain numbers and a pointer, for which zero is valid.
         let mut info: ffi::MDB_envinfo = unsafe { std::mem::zeroed() };
@@ -253,14 +255,14 @@ impl Env {
         let fd = file.as_fd();
         let end = LOCK_HEAD + u64::from(readers.min(MAX_READERS)) * READER;
         if (rustix::fs::fstat(fd)?.st_blocks as u64) * 512 < end.next_multiple_of(PAGE) {
-            // LMDB sets the file's size.
+            // The size is kept, since LMDB sets it.
             memory::reserve(fd, true, 0, end)?;
         }
         self.readers.fetch_max(readers, Relaxed);
         Ok(())
     }
 
-    /// Bytes of records in use (pages up to the last one).
+    /// Returns the length of the file up to the last page in use. Bytes.
     ///
     /// # Errors
     /// Errors of opening the file.
@@ -287,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Puts records until there is no room; returns their number. Each is read again.
+    /// Puts records until there is no room, and reads each again. Returns their number.
     fn fill(env: &Env, room: &Room) -> u64 {
         for n in 0u64.. {
             let put = || {
@@ -323,10 +325,10 @@ mod tests {
         let first = fill(&env, &room);
         assert!(first > 4000, "{first}");
         clear(&env, &room, first);
-        // Only old pages are left now.
+        // All pages that can be used now were used before.
         let second = fill(&env, &room);
         assert!(second > first / 2, "{second} after {first}");
-        // Pages that a reader sees stay in use, so each commit uses pages up.
+        // Pages that a reader sees can't be reused, so each commit takes free pages.
         let (ready, is_ready) = std::sync::mpsc::channel();
         let read_for = |time: Duration| {
             let reader = env.fresh_snapshot().unwrap();
@@ -341,7 +343,7 @@ mod tests {
             fill(&env, &room)
         });
         assert!(third < second / 2, "{third} of {second}");
-        // A reader that ends soon is waited for.
+        // A transaction waits for a reader that ends soon.
         clear(&env, &room, third);
         let last = std::thread::scope(|s| {
             s.spawn(|| read_for(READERS_TIMEOUT / 4));

@@ -1,4 +1,5 @@
-//! Transactions: reading and changing the records of one shard. Each value is sealed by a checksum.
+//! Transactions that read and change the records of one shard. Each value ends with a checksum, its
+//! *seal*.
 
 use super::parked::{self, Todo, is_parked};
 use super::value::{bytes, val};
@@ -11,17 +12,18 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
 use twox_hash::XxHash3_64;
 
-/// After finding no free pages to park, how many transactions pass until the next attempt.
+/// Number of transactions without an attempt to park pages, after an attempt that found no usable
+/// free page.
 const PARK_AGAIN: u32 = 200;
 
-/// A consistent view of one shard.
+/// A read-only view of one committed state of a shard.
 pub struct Snapshot<'a> {
     pub(super) env: &'a Env,
     pub(super) txn: *mut ffi::MDB_txn,
 }
 
 impl Snapshot<'_> {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// EIO if the seal doesn't match; errors of LMDB.
@@ -30,7 +32,7 @@ impl Snapshot<'_> {
         get(self.txn, key)
     }
 
-    /// Calls `each` for the records from `from` on, in order, until it returns false.
+    /// Calls `each` with the records from key `from` on, in order, until `each` returns false.
     ///
     /// # Errors
     /// Errors of LMDB.
@@ -38,8 +40,8 @@ impl Snapshot<'_> {
         scan(self.txn, from, each)
     }
 
-    /// As [`Snapshot::scan`], for all records, including damaged ones: `each` also gets whether the
-    /// value is as it was stored.
+    /// As [`Snapshot::scan`], for all records, including damaged ones. `each` also gets whether the
+    /// value's seal matches.
     ///
     /// # Errors
     /// Errors of LMDB.
@@ -102,21 +104,21 @@ fn get<'a>(txn: *mut ffi::MDB_txn, key: &[u8]) -> Result<Option<&'a [u8]>> {
 /// Size of the seal at the end of every value. Bytes.
 const SEAL: usize = 8;
 
-/// A checksum of key and value. The records are mapped writable in every process of the user: a
-/// stray write of a program into one is noticed.
+/// Returns a checksum of key and value. The records are mapped writable in every process of the
+/// user: the checksum reveals a program's stray write into one.
 #[inline]
 fn seal(key: &[u8], value: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(key), value)
 }
 
-/// The value without its seal; None if the seal doesn't match.
+/// Returns the value without its seal; None if the seal doesn't match.
 #[inline]
 fn unsealed<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
     let (value, end) = stored.split_last_chunk::<SEAL>()?;
     (u64::from_le_bytes(*end) == seal(key, value)).then_some(value)
 }
 
-/// The value without its seal, whether it matches or not.
+/// Returns the value without its seal, whether the seal matches or not.
 pub fn without_seal(stored: &[u8]) -> &[u8] {
     &stored[..stored.len().saturating_sub(SEAL)]
 }
@@ -193,14 +195,15 @@ pub(super) fn scan_stored(
 pub struct WriteTxn<'a> {
     pub(super) env: &'a Env,
     pub(super) txn: *mut ffi::MDB_txn,
-    /// The last page of the file when it began.
+    /// The last page of the file when the transaction began.
     pub(super) last: u64,
-    /// Whether to park free pages, or give parked ones back.
+    /// Whether the commit parks free pages or gives parked ones back.
     pub(super) todo: Todo,
 }
 
 impl WriteTxn<'_> {
-    /// The value of `key` as this transaction sees it; valid until its next change.
+    /// Returns the value of `key` as this transaction sees it; valid until the transaction's next
+    /// change.
     ///
     /// # Errors
     /// EIO if the seal doesn't match; errors of LMDB.
@@ -209,7 +212,7 @@ impl WriteTxn<'_> {
         get(self.txn, key)
     }
 
-    /// See [`Snapshot::scan`]. `each` must not change the transaction.
+    /// As [`Snapshot::scan`]. `each` must not change the transaction.
     ///
     /// # Errors
     /// Errors of LMDB.
@@ -255,13 +258,13 @@ impl WriteTxn<'_> {
         }
     }
 
-    /// Makes the changes visible to all.
+    /// Makes the changes visible to all readers that begin later.
     ///
     /// # Errors
     /// Errors of LMDB; then the changes are undone.
     pub fn commit(mut self) -> Result<()> {
         assert!(!self.txn.is_null(), "a transaction is committed once");
-        // On an error, dropping it undoes it.
+        // On an error, the transaction is dropped, which undoes it.
         fault::check(Point::Commit)?;
         // SAFETY: txn is active, and a write transaction.
         unsafe {

@@ -1,4 +1,4 @@
-//! Keys and values as LMDB has them.
+//! Keys and values in LMDB's form.
 
 use lmdb_master_sys as ffi;
 

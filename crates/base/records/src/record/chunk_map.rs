@@ -6,16 +6,16 @@ use smallvec::SmallVec;
 /// Maximum number of extents of a chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 
-/// The extents of one chunk. They cover it from its start on, without gaps. Usually a few; up to
-/// one per page where the medium is fragmented.
+/// The extents of one chunk of a file, from the chunk's start on, without gaps. Usually a few; up
+/// to one per page where the medium is fragmented.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct ChunkMap(SmallVec<[Extent; FEW_EXTENTS]>);
 
-/// Up to this many extents need no allocation.
+/// Number of extents that need no allocation.
 pub const FEW_EXTENTS: usize = if cfg!(loom) { 2 } else { 16 };
 
 impl ChunkMap {
-    /// The map of these extents.
+    /// Returns the map of these extents.
     ///
     /// # Panics
     /// If there are more than [`MAX_EXTENTS`].
@@ -32,13 +32,13 @@ impl ChunkMap {
         &self.0
     }
 
-    /// Pages covered.
+    /// Number of pages that the extents cover.
     #[inline]
     pub fn pages(&self) -> usize {
         self.extents().iter().map(|e| e.pages()).sum()
     }
 
-    /// Appends an extent; false if there is no room for another.
+    /// Appends an extent; false if the map has [`MAX_EXTENTS`] already.
     #[inline]
     pub fn push(&mut self, e: Extent) -> bool {
         if self.0.len() == MAX_EXTENTS {
@@ -48,7 +48,7 @@ impl ChunkMap {
         true
     }
 
-    /// Keeps the first `pages` pages; `gone` is called with the removed extents.
+    /// Keeps the first `pages` pages; calls `gone` with the removed extents.
     pub fn truncate(&mut self, pages: usize, mut gone: impl FnMut(Extent)) {
         let mut kept = ChunkMap::default();
         let mut at = 0;
