@@ -1,4 +1,4 @@
-//! The envelope of a message, and limits on messages. Pure: no I/O.
+//! The envelope of a message, and limits on messages. No I/O.
 //!
 //! Everything after the handshake is a *frame*: the length of what follows (2 bytes,
 //! little-endian), then a Noise message. A frame's plain text is a [`Header`] and a head. On the
@@ -11,13 +11,13 @@ pub const VERSION: u16 = 8;
 pub const HEADER: usize = 20;
 /// Bytes that Noise adds to each message.
 pub const TAG: usize = 16;
-/// Largest Noise message. Bytes.
+/// Maximum size of a Noise message. Bytes.
 pub const MAX_SEALED: usize = 65535;
-/// Largest head. Bytes.
+/// Maximum size of a head. Bytes.
 pub const MAX_HEAD: usize = 60 * 1024;
-/// Largest body. Bytes.
+/// Maximum size of a body. Bytes.
 pub const MAX_BODY: usize = 64 << 20;
-/// Plain bytes in each Noise message of an encrypted body, except the last.
+/// Number of plain bytes in each Noise message of an encrypted body, except the last one.
 pub const CHUNK: usize = MAX_SEALED - TAG;
 
 /// The type of a message.
@@ -31,18 +31,19 @@ pub enum Type {
     NoReply = 3,
 }
 
-/// Precedes the head of every message.
+/// The fixed-size part of a message, before its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The message's type.
     pub is: Type,
-    /// The operation; in a reply that of the request.
+    /// The operation; in a reply, that of the request.
     pub kind: u16,
-    /// In a request, milliseconds until its deadline; in a reply, its status.
+    /// In a request, the time until its deadline in milliseconds; in a reply, its status.
     pub value: u32,
-    /// The sender's number of the request, or that of the answered request.
+    /// The number that the sender of the request gave it. In a reply, the number of the answered
+    /// request.
     pub id: u64,
-    /// Bytes of the body after the frame: 0 on the control lane, never 0 on the bulk lane.
+    /// Length of the body after the frame: 0 on the control lane, never 0 on the bulk lane. Bytes.
     pub body: u32,
 }
 
@@ -83,19 +84,19 @@ impl Header {
     }
 }
 
-/// A Noise message, and what follows its frame; None if the frame is incomplete.
+/// The Noise message of a frame, and the bytes after the frame; None if the frame is incomplete.
 pub type Frame<'a> = Option<(&'a [u8], &'a [u8])>;
 
-/// The first frame in `bytes`.
+/// Splits off the first frame in `bytes`.
 ///
 /// # Errors
-/// The reason, if no frame can begin like this.
+/// The reason, if no frame can begin with these bytes.
 pub fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else {
         return Ok(None);
     };
     let length = usize::from(u16::from_le_bytes(*length));
-    // The shortest frame is that of a checksum.
+    // The shortest frame contains a checksum.
     if !(TAG + 8..=TAG + HEADER + MAX_HEAD).contains(&length) {
         return Err("a frame of impossible length");
     }

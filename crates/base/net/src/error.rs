@@ -14,12 +14,13 @@ pub enum Error {
         /// The kernel's error.
         why: String,
     },
-    /// The peer closed the connection silently: it doesn't hold the key, or it is flooded.
+    /// The peer closed the connection without an answer: it doesn't hold the key, or it has too
+    /// many connections.
     Silent {
         /// The peer that was called.
         peer: Peer,
     },
-    /// The peer has the key but uses another version of the protocol.
+    /// The peer holds the key but uses another version of the protocol.
     Version {
         /// The peer that was called.
         peer: Peer,
@@ -35,7 +36,7 @@ pub enum Error {
         /// The reason.
         why: &'static str,
     },
-    /// No reply by the deadline. Whether the request was carried out is unknown.
+    /// There was no reply by the deadline. Whether the request was carried out is unknown.
     Deadline {
         /// The peer that didn't answer.
         peer: Peer,
@@ -47,12 +48,12 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// The connection has [`WINDOW`](crate::WINDOW) requests in progress already.
+    /// [`WINDOW`](crate::WINDOW) requests are already in progress on the connection.
     Full {
         /// The peer with these requests.
         peer: Peer,
     },
-    /// The peer has the request but doesn't serve it.
+    /// The peer received the request but didn't serve it.
     NotServed {
         /// The peer that refused.
         peer: Peer,
@@ -75,7 +76,7 @@ pub enum Error {
         /// The limit. Bytes.
         limit: usize,
     },
-    /// An address can't be listened on.
+    /// This node can't listen on an address.
     Listen {
         /// The address.
         address: SocketAddr,
@@ -84,7 +85,7 @@ pub enum Error {
     },
     /// The pool's key can't be read or written.
     Key(String),
-    /// This process is out of descriptors, threads or randomness.
+    /// This process is out of descriptors, threads or random bytes.
     Local(String),
 }
 

@@ -1,14 +1,15 @@
-//! The handshake: two nodes prove to each other that they hold the pool's key. Pure: no I/O.
+//! The handshake, by which two nodes prove to each other that they hold the pool's key. No I/O.
 //!
-//! Noise NNpsk0, three messages of fixed size, on each lane of a connection:
+//! The protocol is Noise NNpsk0: three messages of fixed size, on each lane of a connection:
 //!
-//! 1. *hello*: proves the key; states, encrypted, version, lane and nodes.
-//! 2. *welcome*: proves the key, freshly; accepts, or gives the reason for refusing.
-//! 3. *confirm*: proves that the hello wasn't recorded earlier and replayed.
+//! 1. *hello*: proves the key; contains, encrypted, the version, the lane and the nodes.
+//! 2. *welcome*: proves the key and that it isn't a replay; accepts, or gives the reason for
+//! refusing.
+//! 3. *confirm*: proves that the hello isn't a replay of an earlier one.
 //!
 //! Until a hello has proved the key, nothing is answered. Sizes, the prologue, and the positions of
-//! version and status stay the same in all versions of the protocol, so that nodes of different
-//! versions can report that. Why this pattern: docs/decisions/0019.
+//! version and status are the same in all versions of the protocol, so that nodes of different
+//! versions can report the difference. docs/decisions/0019 gives the reasons for this pattern.
 
 use crate::envelope::{TAG, VERSION};
 use crate::transport::{NodeId, PoolId};
@@ -38,7 +39,7 @@ pub enum Lane {
 pub struct Hello {
     /// The protocol's version.
     pub version: u16,
-    /// The lane that this connection is to be.
+    /// The lane for which this connection is made.
     pub lane: Lane,
     /// Whether bodies must be encrypted.
     pub encrypt: bool,
@@ -93,18 +94,18 @@ impl Status {
     }
 }
 
-/// The keys of a lane. A message's number, from 0 on in each direction, is its nonce.
+/// The keys of a lane. The number of a message, counted from 0 in each direction, is its nonce.
 pub struct Seal(StatelessTransportState);
 
 impl Seal {
-    /// Limit on messages in one direction, far below what AES-GCM allows with one key. Then the
-    /// connection ends.
+    /// Maximum number of messages in one direction, far below what AES-GCM allows with one key.
+    /// After that, the connection ends.
     pub const MESSAGES: u64 = 1 << 36;
 
-    /// Appends the sealed `plain` to `out`.
+    /// Encrypts `plain` and appends the result to `out`.
     ///
     /// # Errors
-    /// If the connection's keys are used up, or the message is too long.
+    /// A text, if the connection's keys are used up or the message is too long.
     pub fn seal(&self, nonce: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
         if nonce >= Seal::MESSAGES {
             return Err("its keys are used up");
@@ -117,10 +118,11 @@ impl Seal {
         }
     }
 
-    /// Opens `sealed` into `out`, which should have room for the tag too (it is faster then).
+    /// Decrypts `sealed` into `out`, and returns the length of the plain text. `out` should have
+    /// space for the tag, too: then it is faster.
     ///
     /// # Errors
-    /// If the message isn't authentic.
+    /// A text, if the message isn't authentic.
     pub fn open(&self, nonce: u64, sealed: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
         (self.0.read_message(nonce, sealed, out)).map_err(|_| "a message isn't authentic")
     }
@@ -140,11 +142,11 @@ fn local(e: snow::Error) -> Error {
     Error::Local(format!("Noise: {e}"))
 }
 
-/// The calling side.
+/// The calling side, after sending its hello.
 pub struct Caller(HandshakeState);
 
 impl Caller {
-    /// Starts a handshake; also returns the hello to be sent.
+    /// Starts a handshake. Also returns the hello to be sent.
     ///
     /// # Errors
     /// If the key can't be used, or there are no random bytes.
@@ -199,8 +201,8 @@ impl Caller {
 pub struct Called(HandshakeState);
 
 impl Called {
-    /// Reads a hello. None if the sender doesn't have the key. The hello inside is None if its
-    /// version, which is returned, differs from this one's; the caller has to be told that.
+    /// Reads a hello. None if the sender doesn't hold the key. The inner hello is None if its version
+    /// differs from this node's: the calling side must be answered with that reason.
     pub fn read(
         key: &PoolKey,
         pool: &PoolId,
@@ -232,7 +234,7 @@ impl Called {
         Some((Called(state), Some(hello)))
     }
 
-    /// The welcome to be sent, and the keys, which are valid once the confirm has arrived.
+    /// Makes the welcome to be sent, and the keys, which are valid once the confirm has arrived.
     ///
     /// # Errors
     /// If the message can't be made.
@@ -254,8 +256,8 @@ impl Called {
 pub struct Unconfirmed(Seal);
 
 impl Unconfirmed {
-    /// Reads the confirm. None if the sender doesn't hold the key. The caller's next message has
-    /// number 1.
+    /// Reads the confirm. None if the sender doesn't hold the key. The calling side's next message
+    /// has number 1.
     pub fn confirm(self, bytes: &[u8; CONFIRM]) -> Option<Seal> {
         let mut payload = [0; CONFIRM];
         let n = self.0.open(0, bytes, &mut payload).ok()?;

@@ -1,8 +1,8 @@
 //! The key of a pool: 32 random bytes that all its nodes hold.
 //!
-//! It is never printed, and its memory is cleared when it is dropped. (`snow` keeps copies during a
-//! handshake, which it doesn't clear.) It is stored in a file of mode 0600, never on a command
-//! line.
+//! The key is never printed, and its memory is cleared when it is dropped. (`snow` makes copies
+//! during a handshake, which it doesn't clear.) The key is stored in a file of mode 0600, and never
+//! passed on a command line.
 
 use crate::Error;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -20,17 +20,17 @@ impl PoolKey {
     /// Size of a key. Bytes.
     pub const LENGTH: usize = 32;
 
-    /// A new random key.
+    /// Makes a new random key.
     ///
     /// # Errors
-    /// If the kernel gives no random bytes.
+    /// [`Error::Local`] if the kernel gives no random bytes.
     pub fn generate() -> Result<PoolKey, Error> {
         let mut key = PoolKey(Box::default());
         random(&mut key.0[..])?;
         Ok(key)
     }
 
-    /// A key of these bytes, which must be secret.
+    /// Makes a key of these bytes, which must be secret.
     pub fn of(bytes: [u8; PoolKey::LENGTH]) -> PoolKey {
         PoolKey(Box::new(Zeroizing::new(bytes)))
     }

@@ -1,21 +1,21 @@
 //! Messages and bulk transfer between the daemons of a pool's nodes.
 //!
-//! Two nodes share a [`Connection`]. Either side may send requests; each gets one reply or one
-//! error, in any order, before its deadline. A message has a kind, a small *head* and optionally a
-//! *body*. Messages with a body use their own lane (the bulk lane), so that they never delay those
-//! without (the control lane). Bodies are sent from the caller's memory ([`Source`]) and received
-//! straight into it ([`Landing`]).
+//! Two nodes share a [`Connection`]. Either side may send requests. Each request gets one reply or
+//! one error, in any order, before its deadline. A message has a kind, a small *head* and
+//! optionally a *body*. Messages with a body use a connection of their own (the bulk lane), so that
+//! they never delay messages without one (the control lane). Bodies are sent from the caller's
+//! memory ([`Source`]) and received straight into the caller's memory ([`Landing`]).
 //!
 //! A peer without the pool's key ([`PoolKey`]) learns nothing and can do nothing: each lane begins
-//! with a Noise handshake of fixed size ([`handshake`]), before which nothing is parsed. Heads are
-//! always encrypted and authenticated, bodies if either side asks for it.
+//! with a Noise handshake of fixed size ([`handshake`]), and no other input is parsed before that.
+//! Heads are always encrypted and authenticated; bodies are if either side asks for it.
 //!
 //! Everything is bounded: sizes ([`envelope`]), requests in progress ([`WINDOW`]), waits (a
-//! deadline for each request, a limit for a peer that stalls within a message), and unauthenticated
-//! connections. A connection that was cut stays cut: its requests have failed, and the caller makes
-//! another. Without work no thread wakes up.
+//! deadline for each request, a time limit for a peer that stalls within a message), and
+//! unauthenticated connections. A connection that is cut isn't made again: its requests fail, and
+//! the caller connects again. While there is no work, no thread wakes up.
 //!
-//! The layers above only see the traits in [`transport`]; [`tcp`] is the one transport.
+//! The layers above use only the traits in [`transport`]; [`tcp`] is the one implementation.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -40,7 +40,7 @@ pub use transport::{
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks; data left by a thread that panicked is used as it is.
+/// Locks a mutex. Data left by a thread that panicked is used as it is.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,7 +4,8 @@ use forebay_placement::NodeId;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// A node and its listening address (or, if it has connected, the address that it came from).
+/// A node, and its listening address or, if the node has connected to this one, the address from
+/// which it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The node.

@@ -1,5 +1,5 @@
 //! An encrypted byte stream in each direction between two processes that share a key, over one TCP
-//! connection. Daemons are launched over it where no remote shell is used. Running daemons use
+//! connection. Used to launch daemons where no remote shell is used. Running daemons use
 //! [`tcp`](crate::tcp).
 
 use crate::envelope::{TAG, VERSION};
@@ -10,10 +10,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Largest piece. Bytes.
+/// Maximum size of a piece. Bytes.
 const PIECE: usize = 32 << 10;
 
-/// Keys are made for one launch, so no pool needs to be named.
+/// Each launch has a key of its own, so the pool needn't be identified.
 const NO_POOL: PoolId = PoolId([0; 16]);
 
 /// The receiving direction.
@@ -87,7 +87,7 @@ pub fn call(
 ) -> Result<(PipeReader, PipeWriter)> {
     let mut last = other("it has no address");
     for (i, address) in addresses.iter().enumerate() {
-        // No address may use up the others' share of the time.
+        // Each address gets an equal share of the remaining time.
         let share = left(deadline)? / (addresses.len() - i) as u32;
         match call_one(address, key, node, Instant::now() + share) {
             Ok(pipe) => return Ok(pipe),
@@ -123,14 +123,14 @@ fn call_one(
         return Err(other(welcome.status.words()));
     }
     socket.write_all(&confirm)?;
-    // The confirm was this side's message number 0.
+    // The confirm was message number 0 of this side.
     ends(socket, seal, 1, 0)
 }
 
-/// Answers a caller of `node` on `socket`.
+/// Answers a process that calls `node`, on `socket`.
 ///
 /// # Errors
-/// If the caller doesn't hold the key.
+/// If the calling process doesn't hold the key.
 pub fn answer(
     mut socket: TcpStream,
     key: &PoolKey,
@@ -167,10 +167,10 @@ pub fn answer(
 }
 
 impl PipeReader {
-    /// The next piece; empty after the last.
+    /// Returns the next piece; an empty one after the last.
     ///
     /// # Errors
-    /// If the connection is cut, or a piece was changed on its way.
+    /// If the connection is cut, or a piece was changed in transit.
     pub fn next_piece(&mut self) -> Result<Vec<u8>> {
         let mut length = [0; 2];
         self.socket.read_exact(&mut length)?;
@@ -228,7 +228,8 @@ mod tests {
         let soon = || Instant::now() + Duration::from_secs(10);
         let theirs = key.clone();
         let server = std::thread::spawn(move || {
-            // First come unauthenticated peers, a call for another node, and garbage.
+            // Before the right caller come unauthenticated peers, a call for another node, and
+            // garbage.
             let mut refused = 0;
             loop {
                 let (socket, _) = listener.accept().unwrap();
@@ -257,7 +258,7 @@ mod tests {
         let mut raw = TcpStream::connect(address).unwrap();
         raw.write_all(&[7; HELLO]).unwrap();
         drop(raw);
-        // A caller that sends nothing is given up.
+        // A caller that sends nothing is dropped.
         let silent = TcpStream::connect(address).unwrap();
         let nobody = TcpListener::bind("127.0.0.1:0")
             .unwrap()

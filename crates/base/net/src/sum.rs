@@ -1,5 +1,5 @@
-//! The checksum of a body: XXH3 of its blocks, each seeded with the sum of the block before. Whole
-//! blocks are summed in place, which is twice as fast as feeding XXH3 piece by piece.
+//! The checksum of a body: XXH3 of each of its blocks, seeded with the checksum up to the block
+//! before. Whole blocks are summed in place, which is twice as fast as feeding XXH3 piece by piece.
 
 use twox_hash::XxHash3_64;
 
@@ -8,14 +8,14 @@ pub const BLOCK: usize = 16 << 10;
 
 /// A checksum that is updated as bytes are sent or received.
 pub struct Sum {
-    /// The sum of all whole blocks so far.
+    /// The checksum of all whole blocks so far.
     sum: u64,
     /// The beginning of the next block.
     part: Vec<u8>,
 }
 
 impl Sum {
-    /// The checksum of no bytes.
+    /// Returns the checksum of no bytes.
     pub fn new(seed: u64) -> Sum {
         Sum {
             sum: seed,
@@ -44,7 +44,7 @@ impl Sum {
         debug_assert!(self.part.len() < BLOCK, "whole blocks are summed at once");
     }
 
-    /// The checksum of all bytes added.
+    /// Returns the checksum of all bytes added.
     pub fn value(&self) -> u64 {
         match &self.part[..] {
             [] => self.sum,

@@ -1,15 +1,15 @@
-//! The transport over TCP: two connections for each pair of nodes, one a lane.
+//! The transport over TCP. For each pair of nodes there are two TCP connections: one per lane.
 //!
-//! Threads: one accepts ([`accept`]), three serve all control lanes, a few serve the bulk lanes
-//! ([`engine`]); their number doesn't grow with the number of nodes. They sleep in epoll. A sender
-//! writes to the socket at once if no other thread does ([`send`]), so that a request and its reply
-//! wake as few threads as possible. Messages that other threads send meanwhile go out with the next
-//! write.
+//! One thread accepts connections ([`accept`]), three serve all control lanes, a few serve the bulk
+//! lanes ([`engine`]). Their number doesn't grow with the number of nodes. They sleep in epoll. A
+//! sender writes to the socket at once unless another thread does ([`send`]), so that a request and
+//! its reply wake as few threads as possible. Messages that other threads send during a write go
+//! out with the next write.
 //!
-//! - [`dial`], [`accept`] and [`half_open`] lead up to the end of the handshake;
-//! - [`session`] is a connection after it, [`send`] and [`receive`] its two directions, [`calls`]
-//!   the requests that wait for a reply;
-//! - [`timers`] keeps deadlines, [`pace`] a limit on bytes per second.
+//! - [`dial`], [`accept`] and [`half_open`] make connections, up to the end of the handshake;
+//! - [`session`] is a connection after the handshake; [`send`] and [`receive`] are its two
+//!   directions; [`calls`] has the requests that wait for a reply;
+//! - [`timers`] keeps deadlines; [`pace`] limits the bytes per second.
 
 mod accept;
 mod calls;
@@ -38,10 +38,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use timers::Timers;
 
-/// Limit on connections that one other node has made to this one. Beyond it, the oldest is cut.
+/// Maximum number of connections from one other node to this one. When another is made, the oldest
+/// is cut.
 const SESSIONS_OF_A_NODE: usize = 4;
 
-/// Threads for control lanes: all but one may be busy with a request.
+/// Number of threads for control lanes: all but one may be busy with a request.
 const CONTROL_THREADS: usize = 3;
 
 /// Parameters of a node's transport.
@@ -55,30 +56,32 @@ pub struct Options {
     /// Whether to encrypt bodies, too. They are encrypted if either side of a connection asks for
     /// it.
     pub encrypt: bool,
-    /// Bounds.
+    /// Limits on memory, connections and times.
     pub limits: Limits,
 }
 
-/// Limits on what a node keeps, and for how long it waits.
+/// Limits on the resources that a node uses, and on the times that it waits.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Limit on connections that haven't proved the key. Beyond it, the oldest is closed.
+    /// Maximum number of connections that haven't proved the key. When another is made, the oldest
+    /// is closed.
     pub half_open: usize,
     /// As `half_open`, but for one peer address.
     pub half_open_of_one: usize,
-    /// Limit on connections to and from other nodes.
+    /// Maximum number of connections to and from other nodes.
     pub sessions: usize,
     /// Time limit for a handshake.
     pub handshake: Duration,
-    /// A peer without progress for this long within a message is given up.
+    /// Time after which a peer that makes no progress within a message is given up.
     pub stall: Duration,
-    /// Threads for bulk lanes.
+    /// Number of threads for bulk lanes.
     pub bulk_threads: usize,
-    /// Limit on bytes per second, in each direction, for all connections together.
+    /// Maximum number of bytes per second, in each direction, of all connections together.
     pub bandwidth: Option<u64>,
 }
 
-/// Limit on half-open connections: 16 to 256, by this process's limit on descriptors.
+/// Returns the limit on half-open connections: an eighth of this process's limit on descriptors,
+/// but 16 to 256.
 fn half_open_by_descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let eighth = limit.map_or(256, |n| n / 8);
@@ -88,7 +91,7 @@ fn half_open_by_descriptors() -> usize {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            // Unauthenticated peers never take more than an eighth of the descriptors.
+            // Unauthenticated peers use at most an eighth of the descriptors.
             half_open: half_open_by_descriptors(),
             half_open_of_one: half_open_by_descriptors() / 2,
             sessions: 20_000,
@@ -114,9 +117,9 @@ struct Core {
     sessions: Mutex<Sessions>,
     next: AtomicU64,
     timers: Timers,
-    /// Limits on sent and on received bytes.
+    /// The bandwidth limits on sent and on received bytes.
     paces: Option<[Pace; 2]>,
-    /// The groups of I/O threads. The first serves the control lanes.
+    /// The groups of I/O threads. The first one serves the control lanes.
     io: Vec<Group>,
     stopped: AtomicBool,
 }
@@ -128,7 +131,7 @@ struct Sessions {
     accepted: HashMap<NodeId, VecDeque<u64>>,
 }
 
-/// Number of threads of a group; the first group serves the control lanes.
+/// Returns the number of threads of a group; the first group serves the control lanes.
 fn threads_of(group: usize) -> usize {
     if group == 0 { CONTROL_THREADS } else { 1 }
 }
@@ -199,23 +202,23 @@ impl TcpTransport {
         self.core.io.iter().for_each(Group::wake);
         let me = std::thread::current().id();
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            // A handler may have called this.
+            // If a handler called this, the calling thread is one of these.
             if thread.thread().id() != me {
                 let _ = thread.join();
             }
         }
-        // A session may just have been made.
+        // A session may have been made after the sessions were cut above.
         for session in self.core.all() {
             session.cut("this node leaves".into());
         }
     }
 
-    /// Connections that haven't proved the key yet.
+    /// Number of connections that haven't proved the key yet.
     pub fn half_open(&self) -> usize {
         self.acceptor.half_open()
     }
 
-    /// Connections to and from other nodes.
+    /// Number of connections to and from other nodes.
     pub fn connections(&self) -> usize {
         lock(&self.core.sessions).all.len()
     }
@@ -250,7 +253,7 @@ enum Way {
 }
 
 impl Core {
-    /// Counts transferred bytes. With `waits`, sleeps as the limit demands.
+    /// Counts transferred bytes. With `waits`, sleeps as long as the bandwidth limit demands.
     fn went(&self, way: Way, bytes: usize, waits: bool) {
         if let Some(paces) = &self.paces
             && bytes > 0
@@ -274,7 +277,7 @@ impl Core {
         lock(&self.sessions).all.len() >= self.options.limits.sessions
     }
 
-    /// Takes a session into service: from here on it may receive.
+    /// Puts a session into service: it may receive from now on.
     fn adopt(&self, session: &Arc<Session>) -> Result<(), Error> {
         let oldest = {
             let mut sessions = lock(&self.sessions);

@@ -1,8 +1,8 @@
-//! The interface for the layers above: nodes, connections, requests and their server.
+//! The network's interface for the layers above: nodes, connections, requests and their server.
 //!
-//! TCP is one implementation ([`crate::tcp`]). Nothing here depends on it, to leave room for
-//! libfabric: a [`Source`] may be memory registered with a card, a [`Landing`] the target of its
-//! writes.
+//! TCP is one implementation ([`crate::tcp`]). The interface doesn't depend on TCP, so that
+//! libfabric can be another one: a [`Source`] may be memory registered with a network card, a
+//! [`Landing`] the target of the card's writes.
 
 pub use crate::peer::Peer;
 use crate::{Error, lock};
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Limit on each side's requests in progress on a connection.
+/// Maximum number of each side's requests in progress on a connection.
 pub const WINDOW: usize = 256;
 
 /// Identity of a pool: random, not secret.
@@ -23,7 +23,8 @@ pub struct PoolId(pub [u8; 16]);
 pub trait Source: Send {
     /// Number of bytes.
     fn length(&self) -> usize;
-    /// The bytes from `at` on, up to the end of the piece; not empty if `at` is below the length.
+    /// Returns the bytes from `at` to the end of the piece that `at` lies in; not empty if `at` is
+    /// below the length.
     fn piece(&self, at: usize) -> &[u8];
 }
 
@@ -45,12 +46,13 @@ impl<T: Source + Sync> Source for Arc<T> {
     }
 }
 
-/// Memory that receives a body. It belongs to the connection until the request is answered; it is
-/// dropped when the request has failed and no more bytes can come.
+/// Memory that receives a body. The connection owns it until the request is answered. If the
+/// request fails, the memory is dropped once no more bytes can come.
 pub trait Landing: Any + Send {
     /// Number of bytes that fit.
     fn length(&self) -> usize;
-    /// The memory from `at` on, up to the end of the piece; not empty if `at` is below the length.
+    /// Returns the memory from `at` to the end of the piece that `at` lies in; not empty if `at` is
+    /// below the length.
     fn piece(&mut self, at: usize) -> &mut [u8];
 }
 
@@ -63,16 +65,16 @@ impl Landing for Vec<u8> {
     }
 }
 
-/// A body that has arrived, complete and with the right checksum.
+/// A body that has arrived completely and with the right checksum.
 pub struct Body {
     /// The memory with the bytes.
     pub landing: Box<dyn Landing>,
-    /// The body's length; the landing may be longer. Bytes.
+    /// The body's length, at most that of the landing. Bytes.
     pub length: usize,
 }
 
 impl Body {
-    /// The landing, if it is a `T`.
+    /// Returns the landing, if it is a `T`.
     pub fn into_landing<T: Landing>(self) -> Option<Box<T>> {
         let any: Box<dyn Any> = self.landing;
         any.downcast().ok()
@@ -90,7 +92,7 @@ pub struct Request {
     pub body: Option<Box<dyn Source>>,
     /// The landing for the reply's body, if it may have one.
     pub landing: Option<Box<dyn Landing>>,
-    /// Whether it may wait for the next message, or for [`Connection::flush`].
+    /// Whether the request may wait until the next message is sent, or until [`Connection::flush`].
     pub lazily: bool,
 }
 
@@ -104,33 +106,34 @@ pub struct Reply {
     pub body: Option<Body>,
 }
 
-/// Called once with a request's result: on a thread of the transport, or, if the connection ends
-/// just then, on the sending thread. It must be quick, never block, and take no lock that is held
-/// while sending.
+/// Called once with a request's result: on a thread of the transport or, if the connection ends
+/// during the sending, on the sending thread. It must be quick, never block, and take no lock that
+/// is held while sending.
 pub type Done = Box<dyn FnOnce(Result<Reply, Error>) + Send>;
 
-/// A link to one other node. It works in both directions, whichever node made it.
+/// A connection to one other node. It works in both directions, whichever node made it.
 pub trait Connection: Send + Sync {
     /// The other end.
     fn peer(&self) -> Peer;
 
-    /// Sends a request and returns. `done` is called exactly once, at `deadline` at the latest; not
-    /// at all if this fails. Fails with [`Error::Full`] if [`WINDOW`] requests are in progress.
+    /// Sends a request and returns. `done` is called exactly once, at `deadline` at the latest; if
+    /// this function fails, `done` isn't called. Fails with [`Error::Full`] if [`WINDOW`] requests
+    /// are in progress.
     fn start(&self, request: Request, deadline: Instant, done: Done) -> Result<(), Error>;
 
-    /// Sends lazy requests that wait for the next message.
+    /// Sends the lazy requests that are waiting for the next message.
     fn flush(&self);
 
     /// Blocks until another request may be sent.
     fn wait_for_room(&self, deadline: Instant) -> Result<(), Error>;
 
-    /// Why the connection has ended; None if it hasn't.
+    /// Returns why the connection has ended; None if it hasn't.
     fn ended(&self) -> Option<Error>;
 
-    /// Ends the connection: requests in progress fail on both sides.
+    /// Ends the connection. Requests in progress fail on both sides.
     fn close(&self);
 
-    /// Retires the connection, in favour of another one: ends it soon after its last request in
+    /// Retires the connection, which another one replaces: ends it soon after its last request in
     /// progress, and after some seconds in any case.
     fn retire(&self);
 
@@ -145,7 +148,7 @@ pub trait Connection: Send + Sync {
         self.wait_for_room(deadline)?;
         self.start(request, deadline, done)?;
         let mut result = lock(&answer.0);
-        // The transport keeps the deadline. If it fails to, this thread doesn't hang either.
+        // The transport enforces the deadline. If it fails to, this thread must not hang either.
         let give_up = deadline + Duration::from_secs(1);
         loop {
             if let Some(result) = result.take() {
@@ -163,9 +166,9 @@ pub trait Connection: Send + Sync {
     }
 }
 
-/// A way to reach other nodes.
+/// A node's means to reach other nodes.
 pub trait Transport: Send + Sync {
-    /// Connects to `peer`. Both sides prove that they hold the key.
+    /// Connects to `peer`. Both sides prove that they hold the pool's key.
     fn connect(&self, peer: Peer, deadline: Instant) -> Result<Arc<dyn Connection>, Error>;
     /// Addresses by which other nodes can reach this one.
     fn addresses(&self) -> Vec<SocketAddr>;
@@ -175,7 +178,7 @@ pub trait Transport: Send + Sync {
 
 /// A request from another node.
 pub struct Incoming {
-    /// The requester's connection. Requests in the other direction may use it, too.
+    /// The requester's connection. This node may send requests over it, too.
     pub connection: Arc<dyn Connection>,
     /// The operation.
     pub kind: u16,
@@ -187,26 +190,26 @@ pub struct Incoming {
     pub deadline: Instant,
 }
 
-/// The server for other nodes. Called on threads of the transport: must be quick, or pass the work
-/// on.
+/// The server for other nodes' requests. Its functions are called on threads of the transport: they
+/// must be quick, or pass the work on.
 pub trait Handler: Send + Sync {
-    /// Serves a request. The reply is given through `reply`, now or later.
+    /// Serves a request. The reply is given through `reply`, during the call or later.
     fn serve(&self, request: Incoming, reply: Responder);
 
-    /// As [`Handler::serve`], on a thread that may be busy for long, since others wait for the
-    /// network. Serving the request here saves waking another thread.
+    /// As [`Handler::serve`], on a thread that may be busy for long, since other threads wait for
+    /// the network. If the request is served on this thread, no other thread needs to be woken.
     fn serve_here(&self, request: Incoming, reply: Responder) {
         self.serve(request, reply);
     }
 
-    /// Whether requests of this kind are quick. They may be served before a request that came with
-    /// them, on the same thread, and their replies are sent with its reply.
+    /// Whether requests of this kind are quick. They may be served before another request that came
+    /// with them, on the same thread; their replies are sent together with that request's reply.
     fn is_brief(&self, _kind: u16) -> bool {
         false
     }
 
-    /// Landing for an arriving request's body, of at least `length` bytes. None: the request is
-    /// refused.
+    /// Returns the landing for an arriving request's body, of at least `length` bytes. None: the
+    /// request is refused.
     fn landing(
         &self,
         from: Peer,
@@ -215,21 +218,21 @@ pub trait Handler: Send + Sync {
         length: usize,
     ) -> Option<Box<dyn Landing>>;
 
-    /// Called when another node has connected to this one.
+    /// Called when a connection has ended, whichever node made it.
     fn connected(&self, _connection: Arc<dyn Connection>) {}
 
     /// Called when a connection has ended, whichever node had made it.
     fn ended(&self, _peer: Peer, _why: &Error) {}
 }
 
-/// Gives one reply. Dropping it tells the other side that there will be none.
+/// Gives one reply. Dropping it tells the other side that there will be no reply.
 pub struct Responder {
     to: Option<Box<dyn ReplyTo>>,
 }
 
 /// The transport's side of a [`Responder`].
 pub trait ReplyTo: Send {
-    /// Sends the reply; None: there is none. Never blocks.
+    /// Sends the reply. `None` tells the other side that there will be no reply. Never blocks.
     fn reply(self: Box<Self>, answer: Option<Answer>);
 }
 
@@ -259,8 +262,8 @@ impl Responder {
         });
     }
 
-    /// Replies. A message that can't be sent (too large, connection cut) is an error at the other
-    /// end.
+    /// Sends the reply. If it can't be sent (too large, connection cut), the requester gets an
+    /// error.
     pub fn answer(mut self, answer: Answer) {
         if let Some(to) = self.to.take() {
             to.reply(Some(answer));

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// The node's answer to these bytes until it closes; None if it doesn't close within `wait`.
+/// Returns the node's answer to `bytes` until it closes the connection; None if it doesn't within
+/// `wait`.
 fn answer_to(to: SocketAddr, bytes: &[u8], wait: Duration) -> Option<Vec<u8>> {
     let mut socket = TcpStream::connect(to).unwrap();
     let _ = socket.write_all(bytes);
@@ -83,7 +84,7 @@ fn nothing_is_answered_without_the_key() {
         ] {
             assert_eq!(answer_to(to, &bytes, second), Some(Vec::new()));
         }
-        // A valid hello with one bit changed.
+        // A valid hello with one bit changed is refused.
         for at in 0..HELLO {
             let (_, mut hello) = hello_of(&key, |_| ());
             hello[at] ^= 1 << (at % 8);
@@ -105,7 +106,7 @@ fn a_version_mismatch_is_reported() {
             (welcome.version, welcome.status.words()),
             (VERSION, "it speaks another version of the protocol")
         );
-        // Text of this error, and other refusals.
+        // The text of this error, and other refusals.
         let error = Error::Version {
             peer: b.peer(),
             theirs: 2,
@@ -135,15 +136,16 @@ fn a_recorded_handshake_is_worth_nothing() {
         let c = a.connect(behind(&relay, &b)).unwrap();
         echo(&c).unwrap();
         let mut recorded = relay.recorded();
-        // The second lane's hello may have overtaken the first one's confirm, been refused, and
-        // been sent again.
+        // The bulk lane's hello may have arrived before the control lane's confirm, been refused,
+        // and been sent again.
         recorded.retain(|lane| lane.len() >= HELLO + CONFIRM);
         assert_eq!(recorded.len(), 2);
         for lane in &recorded {
             let answer = relay.replay(lane, Duration::from_secs(2)).unwrap();
             assert!(answer.is_empty(), "a hello is answered once");
         }
-        // A restarted node remembers no hellos. It answers, but the replay can't continue.
+        // After a restart, a node remembers no hellos. It answers a replayed one, but the replay
+        // can't continue.
         let again = node(2, &key);
         let relay = Relay::start(again.peer().address).unwrap();
         for lane in &recorded {
@@ -185,7 +187,7 @@ fn handshakes_that_end_at_any_byte_leave_nothing() {
             let (_, _, confirm) = caller.finish(&answer).unwrap();
             socket.write_all(&confirm[..length]).unwrap();
         }
-        // Handshakes that stop without closing.
+        // Handshakes that stop without closing the connection.
         let (_, hello) = hello_of(&key, |_| ());
         let mut stopped: Vec<_> = (0..100)
             .map(|length| {
@@ -233,7 +235,7 @@ fn a_peer_that_sends_a_byte_a_second_is_dropped() {
     });
 }
 
-/// Both lanes of a connection made by hand.
+/// Both lanes of a connection made by the test.
 struct ByHand {
     lanes: [(TcpStream, Seal); 2],
 }
@@ -345,7 +347,8 @@ fn a_node_keeps_few_connections_of_the_same_other_node() {
 fn sockets_of(address: SocketAddr) -> usize {
     let port = format!(":{:04X}", address.port());
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
-    // Number, both ends, state, queues, timers, retransmissions, user, timeout, inode.
+    // Fields of a line: number, both ends, state, queues, timers, retransmissions, user, timeout,
+    // inode.
     let inodes: HashSet<&str> = table
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
@@ -378,7 +381,7 @@ fn ten_thousand_unauthenticated_connections() {
             while made.load(Ordering::SeqCst) < 10_000 {
                 for (turn, on) in [false, true].into_iter().enumerate() {
                     attacking.store(on, Ordering::SeqCst);
-                    // Requests in progress from the round before aren't counted.
+                    // Requests that are in progress from the previous round aren't counted.
                     std::thread::sleep(Duration::from_millis(5));
                     let begin = Instant::now();
                     while begin.elapsed() < Duration::from_millis(50) {
@@ -411,7 +414,7 @@ fn ten_thousand_unauthenticated_connections() {
         });
         echo(&c).unwrap();
         until("they have gone", || b.transport.half_open() == 0);
-        // The sockets of `a` and the listening ones remain.
+        // The sockets of node `a` and the listening ones remain.
         until("no sockets are left", || sockets_of(to) < 10);
     });
 }

@@ -1,4 +1,4 @@
-//! Cuts and stalls between two nodes: each request ends in time, and nothing is left over.
+//! Cuts and stalls between two nodes: each request ends in time, and no resource is left over.
 
 mod support;
 
@@ -77,7 +77,7 @@ fn a_peer_that_dies_ends_requests_in_progress() {
         assert_eq!(a.transport.connections(), 0);
         let error = a.connect(peer).err().unwrap();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
-        // The held replies go nowhere.
+        // The held replies have no receiver any longer.
         b.served.held.lock().unwrap().clear();
     });
 }
@@ -131,7 +131,7 @@ fn a_changed_bit_is_noticed() {
             };
             c.call(request, soon(5000))
         };
-        // In a plain body: that request fails, the connection stays.
+        // A byte of an unencrypted body is changed: that request fails, the connection stays.
         relay.set(Faults {
             flip: Some(50_000),
             ..Faults::default()
@@ -153,7 +153,7 @@ fn a_changed_bit_is_noticed() {
         };
         let error = c.call(request, soon(5000)).err().unwrap();
         assert!(matches!(error, Error::Damaged { .. }), "{error}");
-        // In a frame: the connection isn't trusted any longer.
+        // A byte of a frame is changed: the connection isn't trusted any longer.
         relay.set(Faults {
             flip: Some(160),
             ..Faults::default()

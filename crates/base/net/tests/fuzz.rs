@@ -1,5 +1,5 @@
-//! Random input: handshakes from unauthenticated peers, and messages from a peer that holds the key
-//! and is broken or hostile. Nothing panics, and the node serves others afterwards.
+//! Random input: handshakes of unauthenticated peers, and messages from a peer that holds the key
+//! and is broken or hostile. Nothing panics, and the node still serves other peers afterwards.
 
 mod support;
 
@@ -80,7 +80,7 @@ fn handshakes() {
             changed.resize(bytes.len(), r.number() as u8);
             changed
         };
-        // A hello changed on the way is refused.
+        // A hello that was changed in transit is refused.
         let other = changed(r, &bytes);
         if other != bytes {
             let other = other[..].try_into().unwrap();
@@ -123,7 +123,7 @@ fn confirmed(unconfirmed: Unconfirmed, bytes: &[u8]) -> Option<Seal> {
     unconfirmed.confirm(bytes.try_into().unwrap())
 }
 
-/// A lane made by hand, for messages that no node would send.
+/// A lane made by the test, for messages that no node would send.
 fn lane(key: &PoolKey, to: SocketAddr, lane: Lane, session: &mut [u8; 16]) -> (TcpStream, Seal) {
     let sent = Hello {
         version: VERSION,
@@ -165,7 +165,7 @@ fn messages_behind_the_handshake() {
             let mut header = header(r);
             header.kind = *r.one_of(&[ECHO, TAKE, GIVE, DROP, HOLD, BOTH, HUGE, UNWANTED, 77]);
             if header.kind == GIVE || header.kind == TAKE || header.kind == BOTH {
-                // Not a kind that the tests' handler assumes to be well-formed.
+                // The tests' handler assumes that requests of these kinds are well-formed.
                 header.kind = UNWANTED;
             }
             if r.once_in(2) {
@@ -214,7 +214,7 @@ fn messages_behind_the_handshake() {
     });
     until("they have gone", || b.transport.connections() == 1);
     b.served.connected.lock().unwrap().clear();
-    // Tests running in parallel have descriptors, too.
+    // Tests that run in parallel have descriptors, too.
     until("their sockets are closed", || open() < before + 100);
 }
 

@@ -1,5 +1,5 @@
-//! Without work no thread of the network wakes up. The only test of its file: it counts the context
-//! switches of this process's threads.
+//! Without work, no thread of the network wakes up. This file has no other test, since the test
+//! counts the context switches of the process's threads.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use support::*;
 
-/// Context switches of each of the network's threads.
+/// Returns the number of context switches of each of the network's threads.
 fn switches() -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {

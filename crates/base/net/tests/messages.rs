@@ -1,4 +1,4 @@
-//! Two nodes: replies in any order, bodies, deadlines, back pressure.
+//! Tests of messages between two nodes: replies in any order, bodies, deadlines, back pressure.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn many_at_once_from_many_threads() {
                 });
             }
         });
-        // And from one thread, without waiting for each.
+        // Also from one thread, without waiting for each reply.
         let got = Arc::new(AtomicUsize::new(0));
         for i in 0..20_000usize {
             let got = got.clone();
@@ -168,7 +168,7 @@ fn bodies_of_all_sizes_plain_and_encrypted() {
     });
 }
 
-/// A body in pieces of odd sizes.
+/// A source whose pieces have odd sizes.
 struct Pieces(Vec<u8>, usize);
 
 impl Source for Pieces {
@@ -221,7 +221,7 @@ fn a_deadline_is_kept_and_names_the_peer() {
         let took = begin.elapsed();
         assert_eq!(error, Error::Deadline { peer: b.peer() });
         assert!((150..600).contains(&took.as_millis()), "{took:?}");
-        // A shorter deadline set after a longer one.
+        // A shorter deadline is set after a longer one.
         let long = Request {
             kind: HOLD,
             ..Request::default()
@@ -230,7 +230,7 @@ fn a_deadline_is_kept_and_names_the_peer() {
         let begin = Instant::now();
         assert!(ask(&c, HOLD, Vec::new(), 50).is_err());
         assert!(begin.elapsed() < Duration::from_millis(400));
-        // Its late reply has no effect.
+        // The late reply of the request with the shorter deadline has no effect.
         std::thread::sleep(Duration::from_millis(700));
         assert!(ask(&c, ECHO, Vec::new(), 5000).is_ok());
         assert!(matches!(
@@ -259,7 +259,7 @@ fn a_peer_with_a_full_window_gets_no_more_requests() {
             .start(request, soon(60_000), Box::new(|_| ()))
             .unwrap_err();
         assert_eq!(error, Error::Full { peer: b.peer() });
-        // A request that waits, waits until its deadline.
+        // A request that must wait for another to end waits until its deadline.
         let error = ask(&c, ECHO, Vec::new(), 100).err().unwrap();
         assert_eq!(error, Error::Full { peer: b.peer() });
         std::thread::scope(|s| {

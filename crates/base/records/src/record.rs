@@ -395,8 +395,8 @@ pub struct Inode {
     pub edition: u64,
     /// The relation of the object to its copy at the pool's origin.
     pub origin: OriginMark,
-    /// Programs could store to it through shared mappings when `origin` was noted. Such stores
-    /// leave its change time, so that after a loss of power it counts as changed.
+    /// Whether programs could store to the file through shared mappings when `origin` was set. Such
+    /// stores don't change its change time, so after a loss of power the file counts as changed.
     pub is_mapped: bool,
     /// One of [`tail`].
     pub tail: u8,
@@ -499,8 +499,8 @@ impl Inode {
         bytes
     }
 
-    /// The inode without what a record doesn't keep: other bits of the mode, which only a message
-    /// can have; and mappings, which matter to the pool's origin only.
+    /// Returns the inode without what a record doesn't store: other bits of the mode, which only
+    /// messages use; and `is_mapped`, unless the object has a mark of the origin.
     fn as_recorded(&self) -> Inode {
         Inode {
             mode: self.mode & 0xffff,

@@ -1,8 +1,8 @@
-//! The thread that accepts connections and takes them through the handshake.
+//! The thread that accepts connections and carries out their handshakes.
 //!
-//! Only this thread handles unauthenticated peers: they can't make the I/O threads wait, and their
-//! memory and descriptors are bounded ([`super::half_open`]). A caller that doesn't prove the key
-//! gets no answer.
+//! Only this thread handles unauthenticated peers. So they can't make the I/O threads wait, and
+//! their memory and descriptors are bounded ([`super::half_open`]). A caller that doesn't prove the
+//! key gets no answer.
 
 use super::half_open::{Brought, Table};
 use super::session::{Proved, Session};
@@ -27,16 +27,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Limit on connections that the kernel queues.
+/// Maximum number of connections that the kernel queues.
 const BACKLOG: i32 = 4096;
-/// Connections accepted in one go, before handshakes continue.
+/// Maximum number of connections accepted at once, before handshakes continue.
 const MAX_ACCEPTS_PER_ROUND: usize = 32;
-/// Events taken in one go.
+/// Maximum number of events taken from epoll at once.
 const EVENTS: usize = 64;
-/// Pause when there is no free descriptor.
+/// Pause when the process has no free descriptor.
 const NO_DESCRIPTORS: Duration = Duration::from_millis(50);
 
-/// Limit on unproved connections while descriptors are short. The other descriptors are for nodes.
+/// Maximum number of unproved connections while descriptors are short. The other descriptors are
+/// left to nodes.
 const WHERE_SHORT: usize = 4;
 
 const WAKE: u64 = 0;
@@ -48,7 +49,7 @@ pub(super) struct Acceptor {
     /// Listening sockets; their tokens are 1, 2, ...
     listeners: Vec<(TcpListener, SocketAddr)>,
     table: Mutex<Table>,
-    /// Descriptors are short from this number on.
+    /// Descriptors are short if a new one has this number or a higher one.
     short: i32,
 }
 
@@ -96,7 +97,7 @@ impl Acceptor {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Accepts until the transport stops.
+    /// Accepts connections until the transport stops.
     pub fn run(&self) {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         while !self.core.stopped.load(Ordering::SeqCst) {
@@ -111,7 +112,7 @@ impl Acceptor {
             if epoll::wait(&self.epoll, room, timeout.as_ref()).is_err() {
                 continue;
             }
-            // Handshakes first: those nearly done have priority over new connections.
+            // Handshakes come first: those nearly done have priority over new connections.
             for event in &events {
                 if event.data.u64() > self.listeners.len() as u64 {
                     self.go_on(event.data.u64());
@@ -188,7 +189,7 @@ impl Acceptor {
         }
     }
 
-    /// Answers a hello. None: close.
+    /// Answers a hello. None: the connection is closed.
     fn hello(&self, table: &mut Table, number: u64, bytes: &[u8; HELLO]) -> Option<()> {
         let options = &self.core.options;
         let (called, hello) = Called::read(&options.key, &options.pool, bytes)?;
@@ -216,7 +217,7 @@ impl Acceptor {
         let (unconfirmed, bytes) = called.welcome(&welcome).ok()?;
         let half = table.get(number)?;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        // The bytes fit into the socket's buffer: nothing was sent before.
+        // The bytes fit into the socket's buffer, since nothing was sent before.
         let sent = send(&half.socket, &bytes, flags);
         if sent != Ok(bytes.len()) || status != Status::Welcome {
             return None;
@@ -226,7 +227,7 @@ impl Acceptor {
         Some(())
     }
 
-    /// The key is proved. Returns a session if this was its second lane.
+    /// Handles a confirm: the key is proved. Returns a session if this was the second lane.
     fn confirm(
         &self,
         table: &mut Table,
@@ -252,13 +253,13 @@ impl Acceptor {
     }
 
     fn established(&self, session: Arc<Session>) {
-        // Reported first: requests may come from here on.
+        // Reported before it is put into service, since requests may arrive from then on.
         self.core.handler.connected(session.clone());
         let _ = self.core.adopt(&session);
     }
 }
 
-/// Number of the first of the last eighth of this process's descriptors.
+/// Returns the first descriptor number in the last eighth of this process's descriptors.
 fn short_from() -> i32 {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(i32::MAX, |n| i32::try_from(n - n / 8).unwrap_or(i32::MAX))

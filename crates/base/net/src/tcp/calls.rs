@@ -1,7 +1,7 @@
-//! Requests of this side that wait for a reply.
+//! This side's requests that wait for a reply.
 //!
-//! A request past its deadline keeps its entry until its reply comes or the connection ends: the
-//! other side is still busy with it, and may have no more than [`WINDOW`].
+//! A request past its deadline keeps its entry until its reply comes or the connection ends. For
+//! the other side is still busy with it, and may be given no more than [`WINDOW`] requests.
 
 use super::timers::Timers;
 use crate::transport::{Done, Landing, Peer, Reply, WINDOW};
@@ -25,7 +25,7 @@ struct State {
 }
 
 struct Call {
-    /// None: no thread waits any longer.
+    /// None if no thread waits for the reply any longer.
     done: Option<Done>,
     landing: Option<Box<dyn Landing>>,
     deadline: Instant,
@@ -46,11 +46,11 @@ impl Calls {
         }
     }
 
-    /// Waits until there is room for another request.
+    /// Waits until another request may be sent.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is none by `deadline`; the reason of the end, if the connection has
-    /// ended.
+    /// [`Error::Full`] if none may be sent by `deadline`; the reason of the end, if the connection
+    /// has ended.
     pub fn wait_for_room(&self, deadline: Instant) -> Result<(), Error> {
         let mut state = lock(&self.state);
         state.waiting += 1;
@@ -79,7 +79,7 @@ impl Calls {
     /// Registers a request; returns its id.
     ///
     /// # Errors
-    /// [`Error::Full`] with [`WINDOW`] requests in progress; the reason of the end, if the
+    /// [`Error::Full`] if [`WINDOW`] requests are in progress; the reason of the end, if the
     /// connection has ended.
     pub fn begin(
         &self,
@@ -110,15 +110,15 @@ impl Calls {
         Ok(id)
     }
 
-    /// The landing of a reply's body; the inner None means that no thread waits for it. None: no
-    /// such request.
+    /// Returns the landing for the body of the reply to request `id`; the inner None if no thread
+    /// waits for it. None if there is no such request.
     pub fn landing(&self, id: u64) -> Option<Option<Box<dyn Landing>>> {
         let mut state = lock(&self.state);
         let call = state.open.get_mut(&id)?;
         Some(call.landing.take())
     }
 
-    /// Completes a request. False: there is no such request.
+    /// Completes request `id`. False if there is no such request.
     pub fn finish(&self, timers: &Timers, id: u64, result: Result<Reply, Error>) -> bool {
         let mut state = lock(&self.state);
         let Some(call) = state.open.remove(&id) else {
@@ -128,7 +128,7 @@ impl Calls {
             self.room.notify_one();
         }
         drop(state);
-        // The receiver of the error may reuse the landing.
+        // Drop the landing first: the receiver of the error may use the memory again.
         drop(call.landing);
         if let Some(done) = call.done {
             timers.remove(call.deadline, (self.session, id));
@@ -137,7 +137,7 @@ impl Calls {
         true
     }
 
-    /// Called after the deadline.
+    /// Fails request `id` because its deadline has passed.
     pub fn expire(&self, id: u64) {
         let (done, landing) = {
             let mut state = lock(&self.state);
@@ -152,7 +152,7 @@ impl Calls {
         }
     }
 
-    /// Ends the connection: all requests fail. False if it had ended before.
+    /// Ends the connection: all requests fail. False if it had ended already.
     pub fn end(&self, timers: &Timers, error: &Error) -> bool {
         let open = {
             let mut state = lock(&self.state);

@@ -1,4 +1,4 @@
-//! The calling side: connects both lanes, on the caller's thread.
+//! The calling side: connects both lanes to a node, on the caller's thread.
 
 use super::Core;
 use super::session::{Proved, Session};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the called node may refuse a second lane, as it doesn't know the session of the first
-/// lane yet.
+/// How long the called node may refuse a bulk lane because it doesn't know the session of the
+/// control lane yet.
 const OVERTAKING: Duration = Duration::from_secs(1);
 
 pub(super) fn connect(
@@ -36,8 +36,8 @@ pub(super) fn connect(
     Ok(session)
 }
 
-/// Connects the second lane. Its hello may overtake the confirm on the first lane: these are two
-/// TCP connections.
+/// Connects the bulk lane. Its hello may arrive before the confirm of the control lane, since the
+/// lanes are two TCP connections.
 fn bulk_lane(
     core: &Core,
     peer: Peer,
@@ -97,7 +97,7 @@ fn lane(
                 why: e.to_string(),
             },
         })?;
-    // Both messages fit into a new socket's buffer: writing them doesn't block.
+    // Both messages fit into a new socket's buffer, so writing them doesn't block.
     let _ = socket.set_nodelay(true);
     socket.write_all(&bytes).map_err(failed)?;
     let mut answer = [0; HELLO];

@@ -1,7 +1,7 @@
 //! The I/O threads: they wait for sockets, read from them, and continue writing to slow peers.
 //!
-//! Several threads wait for the control lanes. One of them may stay with a request that takes long
-//! ([`Group::leave`]) while another one remains to wait.
+//! Several threads wait for the control lanes. One of them may serve a request that takes long
+//! ([`Group::leave`]) while another one continues to wait.
 
 use super::timers::Timers;
 use super::{Core, local};
@@ -13,9 +13,9 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Events taken in one go.
+/// Maximum number of events taken from epoll at once.
 const EVENTS: usize = 64;
-/// Bytes read from a socket in one go.
+/// Number of bytes read from a socket at once.
 const READ: usize = 256 << 10;
 
 const WAKE: u64 = u64::MAX;
@@ -26,18 +26,18 @@ thread_local! {
     /// Whether this thread is in [`pass`].
     ///
     /// This has to be a thread-local. A reply may wait for the next message only if it is given
-    /// before [`pass`] returns, on this thread. The handler decides whether that is so: it may as
-    /// well hand the request to a worker, and a reply that waits would then stay behind, since
-    /// nothing is sent after it. A mark at the request would say the same on both threads.
+    /// before [`pass`] returns, on this thread. The handler may instead hand the request to a
+    /// worker. If the worker's reply waited, too, it would stay unsent, since no message follows. A
+    /// mark at the request couldn't tell the two threads apart.
     static IN_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is a thread that other requests' messages wait for.
+/// Whether this is an I/O thread, on which messages of other requests wait.
 pub(super) fn on_io_thread() -> bool {
     IS_IO.get()
 }
 
-/// Runs `f`, whose reply is sent with the next message.
+/// Runs `f`. A reply that `f` gives on this thread is sent with the next message.
 pub(super) fn pass(f: impl FnOnce()) {
     IN_PASSING.set(true);
     f();
@@ -49,13 +49,13 @@ pub(super) fn in_passing() -> bool {
     IN_PASSING.get()
 }
 
-/// The epoll instance of one thread, or of several for the control lanes.
+/// The epoll instance of one thread, or of the threads for the control lanes.
 pub(super) struct Group {
     epoll: OwnedFd,
     wake: OwnedFd,
-    /// Whether the group is edge-triggered: each event wakes one thread, once.
+    /// Whether epoll is edge-triggered: each event wakes one thread, once.
     edges: bool,
-    /// Number of threads that wait, or will in a moment.
+    /// Number of threads that wait for events, or will in a moment.
     left: AtomicUsize,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Scratch {
 }
 
 impl Group {
-    /// A group for `threads` threads.
+    /// Creates a group for `threads` threads.
     pub fn new(threads: usize) -> Result<Group, Error> {
         let group = Group {
             epoll: epoll::create(CreateFlags::CLOEXEC).map_err(local("epoll"))?,
@@ -88,7 +88,8 @@ impl Group {
         self.add(timers, TIMER)
     }
 
-    /// Runs `f`, which may take long, if another thread remains to wait; otherwise runs `or`.
+    /// Runs `f`, which may take long, if another thread of the group continues to wait; otherwise
+    /// runs `or`.
     pub fn leave(&self, f: impl FnOnce(), or: impl FnOnce()) {
         let others = |left: usize| (left > 1).then(|| left - 1);
         let taken = self
@@ -107,7 +108,8 @@ impl Group {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Waits for input from now on. The token is a session's id and, in the lowest bit, the lane.
+    /// Makes the group wait for input of `fd`. The token is a session's id and, in the lowest bit,
+    /// the lane.
     pub fn add(&self, fd: impl AsFd, token: u64) -> Result<(), Error> {
         epoll::add(&self.epoll, fd, EventData::new_u64(token), self.flags()).map_err(local("epoll"))
     }
@@ -120,7 +122,8 @@ impl Group {
         }
     }
 
-    /// Waits for room for output, too, or no longer. Reports room that is already there.
+    /// Makes the group wait for space for output, too, or stop waiting for it. Space that exists
+    /// already is reported as well.
     pub fn want_out(&self, fd: impl AsFd, token: u64, out: bool) {
         let mut flags = self.flags();
         flags.set(EventFlags::OUT, out);

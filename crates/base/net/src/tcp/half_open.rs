@@ -1,8 +1,10 @@
-//! Connections that haven't proved the key yet, or not on both lanes: few, small, short-lived.
+//! Connections that haven't proved the key yet, or not on both lanes. They are few, small and
+//! short-lived.
 //!
-//! When there are too many, the oldest unproved connection is closed; so a peer that opens
-//! thousands of connections displaces its own. A connection that has proved the key on its control
-//! lane waits for its bulk lane in a separate table, which such a peer can't reach.
+//! When there are too many, the oldest unproved connection is closed. So a peer that opens
+//! thousands of connections displaces mostly its own. A connection that has proved the key on its
+//! control lane waits for its bulk lane in a separate table, from which an unauthenticated peer
+//! can't displace it.
 
 use super::Limits;
 use super::session::Proved;
@@ -14,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Instant;
 
-/// Number of hellos that are remembered. A repeated one isn't answered.
+/// Number of hellos that are remembered. A hello that is sent again isn't answered.
 const REMEMBERED: usize = 4096;
-/// Limit on control lanes that wait for their bulk lanes.
+/// Maximum number of control lanes that wait for their bulk lanes.
 const WAITING: usize = 1024;
 
 /// A connection during its handshake.
@@ -34,20 +36,20 @@ enum Stage {
     Confirm(Box<(Unconfirmed, Hello, Welcome)>),
 }
 
-/// Input on a half-open connection.
+/// What was read from a half-open connection.
 pub(super) enum Brought {
     /// An incomplete message.
     Part,
     /// A hello.
     Hello([u8; HELLO]),
-    /// The confirm to this welcome.
+    /// The confirm that answers the stored welcome.
     Confirm([u8; CONFIRM], Box<(Unconfirmed, Hello, Welcome)>),
     /// The peer has closed.
     End,
 }
 
 impl HalfOpen {
-    /// Reads the missing rest of the message, never more.
+    /// Reads what is missing of the expected message, and no bytes after it.
     pub fn read(&mut self) -> Brought {
         let need = match self.stage {
             Stage::Hello => HELLO,
@@ -96,7 +98,7 @@ pub(super) struct Waiting {
 /// All half-open connections.
 pub(super) struct Table {
     limits: Limits,
-    /// By connection number, which is also the order of age.
+    /// By number of the connection. Older connections have lower numbers.
     open: BTreeMap<u64, HalfOpen>,
     /// Numbers of connections that haven't sent a hello.
     unproved: BTreeSet<u64>,
@@ -122,7 +124,7 @@ impl Table {
         }
     }
 
-    /// Adds a connection; may close others for it.
+    /// Adds a connection and returns its number. Closes another one if there are too many.
     pub fn add(&mut self, socket: TcpStream, from: SocketAddr) -> u64 {
         let ip = from.ip();
         if self.of_one.get(&ip).map_or(0, BTreeSet::len) >= self.limits.half_open_of_one.max(1) {
@@ -163,7 +165,8 @@ impl Table {
         self.open.len()
     }
 
-    /// Closes the oldest unproved connection. False: there is none.
+    /// Closes the oldest unproved connection or, if none is unproved, the oldest one. False: there
+    /// is none.
     pub fn drop_oldest(&mut self) -> bool {
         let oldest = self.unproved.first().or(self.open.keys().next());
         let oldest = oldest.copied();
@@ -192,9 +195,9 @@ impl Table {
         Some(half)
     }
 
-    /// Registers a hello that proved the key. False: it was here before.
+    /// Registers a hello that proved the key. False: it was received before.
     pub fn is_new(&mut self, hello: &[u8; HELLO]) -> bool {
-        // The hello begins with a key made for it alone.
+        // The hello begins with a public key that was made for it alone.
         let Some(key) = hello.first_chunk::<32>() else {
             return false;
         };
@@ -215,7 +218,7 @@ impl Table {
         true
     }
 
-    /// Keeps a control lane until its bulk lane connects. None if there are too many.
+    /// Stores a control lane until its bulk lane connects. None if there are too many.
     pub fn wait(&mut self, peer: Peer, lane: Proved, welcome: &Welcome) -> Option<()> {
         if self.waiting.len() >= WAITING {
             return None;
@@ -247,7 +250,7 @@ impl Table {
     pub fn expire(&mut self) -> Option<Instant> {
         let now = Instant::now();
         self.waiting.retain(|_, w| w.until > now);
-        // All have the same time limit, so the oldest are the first.
+        // All connections have the same time limit, so the oldest ones expire first.
         while let Some((&number, half)) = self.open.first_key_value() {
             if half.until > now {
                 break;

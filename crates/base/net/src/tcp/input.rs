@@ -1,4 +1,4 @@
-//! Input of a lane: the stage between frames and bodies, and the message whose body arrives.
+//! The input of a lane: what is expected next, and the message whose body is arriving.
 
 use crate::envelope::Header;
 use crate::handshake::Seal;
@@ -8,16 +8,16 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::net::TcpStream;
 
-/// Bytes of a body that are received and summed in one go: they stay in the cache.
+/// Bytes of a body that are received and summed in one step, so that they stay in the cache.
 const STEP: usize = 128 << 10;
 
 /// A request and its responder.
 pub(super) type IncomingRequest = (Incoming, Responder);
 
-/// Received requests without a body that aren't served yet.
+/// Requests without a body that were received but not served yet.
 #[derive(Default)]
 pub(super) struct Left {
-    /// Brief requests before the last one.
+    /// Requests before the last one; their kinds are brief.
     pub brief: Vec<IncomingRequest>,
     pub last: Option<IncomingRequest>,
 }
@@ -30,16 +30,16 @@ pub(super) struct Input {
     pub stage: Stage,
     /// Bytes received in all.
     pub total: u64,
-    /// Value of `total` when the running timer was started; None: no timer runs.
+    /// Value of `total` when the running stall timer was started; None if no timer runs.
     pub watched: Option<u64>,
 }
 
-/// The message that comes next.
+/// What is expected next on the lane.
 pub(super) enum Stage {
     Frames,
     Body(Box<Arriving>),
     Sum(Box<Arriving>),
-    /// None: the session has ended.
+    /// Nothing: the session has ended.
     Closed,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Stage {
 pub(super) struct Arriving {
     pub header: Header,
     pub head: Vec<u8>,
-    /// None: no thread wants the body (any longer).
+    /// None if no thread wants the body, or none wants it any longer.
     pub landing: Option<Box<dyn Landing>>,
     pub length: usize,
     pub at: usize,
@@ -66,8 +66,8 @@ impl Input {
         }
     }
 
-    /// Stops receiving. The last requests aren't served: they hold references to the session, which
-    /// would never be freed.
+    /// Stops receiving. Drops the last requests unserved: they hold references to the session,
+    /// which would otherwise never be freed.
     pub fn close(&mut self) {
         self.stage = Stage::Closed;
         self.rest = Vec::new();
@@ -100,7 +100,7 @@ pub(super) fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, S
 }
 
 impl Arriving {
-    /// Receives into the landing, or into `scratch` without one. Returns the number of bytes.
+    /// Receives into the landing; if there is none, into `scratch`. Returns the number of bytes.
     pub fn receive(&mut self, socket: &TcpStream, scratch: &mut [u8]) -> Result<usize, String> {
         debug_assert!(self.at < self.length, "a body that arrives isn't whole");
         let left = (self.length - self.at).min(STEP);
@@ -123,7 +123,7 @@ impl Arriving {
         Ok(got)
     }
 
-    /// Takes bytes that were read with a frame.
+    /// Adds bytes of the body that were read together with a frame.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         assert!(
             bytes.len() <= self.length - self.at,
@@ -147,7 +147,7 @@ impl Arriving {
         Ok(())
     }
 
-    /// Decrypts a piece into the landing.
+    /// Decrypts a piece of the body into the landing.
     pub fn open_chunk(
         &mut self,
         input: &mut Input,
@@ -157,7 +157,7 @@ impl Arriving {
     ) -> Result<(), String> {
         if let Some(landing) = &mut self.landing {
             let room = landing.piece(self.at);
-            // The tag needs room, too; bytes after it are received later.
+            // The tag needs space, too; later bytes of the body overwrite it.
             if room.len() >= sealed.len() {
                 self.at += input.open(seal, sealed, room)?;
                 return Ok(());

@@ -1,4 +1,4 @@
-//! Output of a lane: queued messages, and the writer that seals and writes them.
+//! The output of a lane: queued messages, and the writer that encrypts and writes them.
 
 use crate::envelope::{CHUNK, Header, MAX_SEALED, TAG};
 use crate::handshake::Seal;
@@ -10,11 +10,12 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::TcpStream;
 
-/// Frames are gathered up to this size before they are written. Bytes.
+/// Frames are collected up to this size before they are written. Bytes.
 const BATCH: usize = 64 << 10;
-/// Bytes of a body that are summed (or encrypted) and written in one go: they stay in the cache.
+/// Bytes of a body that are summed (or encrypted) and written in one step, so that they stay in the
+/// cache.
 pub(super) const STEP: usize = 256 << 10;
-/// A larger buffer isn't kept when the queue is empty. Bytes.
+/// A buffer larger than this is freed when the queue is empty. Bytes.
 const MAX_IDLE_BUFFER_BYTES: usize = 4 << 10;
 
 pub(super) struct Message {
@@ -26,14 +27,14 @@ pub(super) struct Message {
 
 pub(super) struct Outbox {
     pub queue: VecDeque<Message>,
-    /// None: a thread is sending.
+    /// None while a thread is sending.
     pub writer: Option<Box<Writer>>,
-    /// Whether the writer waits for the I/O thread.
+    /// Whether the writer waits for the I/O thread to continue.
     pub parked: bool,
-    /// Whether the I/O thread waits for room in the socket.
+    /// Whether the I/O thread waits for space in the socket.
     pub armed: bool,
     pub closed: bool,
-    /// Bytes sent when the running timer was started; None: no timer runs.
+    /// Number of bytes sent when the running stall timer was started; None if no timer runs.
     pub watched: Option<u64>,
 }
 
@@ -58,7 +59,7 @@ impl Outbox {
         }
     }
 
-    /// Called when the I/O thread knows the socket. Something may have been parked before.
+    /// Called when the I/O thread knows the socket: a writer may have been parked before.
     pub fn register(&self, want_out: impl FnOnce()) {
         if self.armed {
             want_out();
@@ -73,15 +74,15 @@ impl Outbox {
     }
 }
 
-/// The message that is being sent.
+/// Encrypts and writes messages. Has the message that is being sent.
 pub(super) struct Writer {
     pub nonce: u64,
     pub encrypt: bool,
     pub seed: u64,
-    /// Sealed frames, of which `sent` bytes are written.
+    /// Encrypted frames, of which `sent` bytes are written.
     pub buffer: Vec<u8>,
     pub sent: usize,
-    /// A frame before sealing; kept for its memory.
+    /// A frame before encryption. Kept only to reuse its memory.
     pub plain: Vec<u8>,
     /// The body that follows the buffer.
     pub body: Option<Sending>,
@@ -92,11 +93,11 @@ pub(super) struct Writer {
 pub(super) struct Sending {
     source: Box<dyn Source>,
     length: usize,
-    /// Bytes written, or encrypted into the buffer.
+    /// Number of bytes of the body that were written, or encrypted into the buffer.
     at: usize,
-    /// Checksum of the bytes sent; once there is a trailer, of the whole body.
+    /// Checksum of the bytes sent or, once `trailer` is set, of the whole body.
     sum: Sum,
-    /// The sealed checksum, written with the last bytes.
+    /// The encrypted checksum, which is written with the body's last bytes.
     trailer: Vec<u8>,
 }
 
@@ -146,7 +147,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes once. Returns the number of bytes, or None if the socket is full.
+    /// Writes to the socket once. Returns the number of bytes, or None if the socket is full.
     pub fn write(&mut self, socket: &TcpStream, seal: &Seal) -> Result<Option<usize>, String> {
         if self.encrypt {
             self.encrypt_body(seal)?;
@@ -184,7 +185,8 @@ impl Writer {
             self.sent = 0;
         }
         if let Some(body) = &mut self.body {
-            // Computes the checksum while the other side is busy with the body.
+            // The checksum is computed after the write, while the other side is busy with these
+            // bytes.
             if of_body > 0 && body.trailer.is_empty() {
                 body.sum.add(&body.source.piece(body.at)[..of_body]);
             }
@@ -199,7 +201,7 @@ impl Writer {
         Ok(Some(wrote))
     }
 
-    /// Called before the last bytes of a body are written: seals the checksum of all.
+    /// Called before the last bytes of a body are written: encrypts the checksum of the whole body.
     fn seal_sum(&mut self, seal: &Seal) -> Result<(), &'static str> {
         let Some(body) = &mut self.body else {
             return Ok(());
@@ -228,7 +230,7 @@ impl Writer {
             if piece.len() >= n {
                 seal.seal(self.nonce, &piece[..n], &mut self.buffer)?;
             } else {
-                // The source's pieces have any size; encrypted ones have fixed sizes.
+                // The pieces of a source can have any size; encrypted pieces have a fixed size.
                 self.plain.clear();
                 while self.plain.len() < n {
                     let piece = body.source.piece(body.at + self.plain.len());
@@ -248,7 +250,7 @@ impl Writer {
     }
 }
 
-/// Appends a sealed frame, with the next message's number.
+/// Encrypts a frame, whose nonce is the number of the next message, and appends it.
 fn seal_frame(
     seal: &Seal,
     nonce: u64,

@@ -1,23 +1,23 @@
 //! A limit on bytes per second, in one direction, for all connections of a node.
 //!
-//! Bytes are counted as they are sent and received. A thread that moves bulk data and is ahead of
-//! the limit sleeps. Only bulk threads do, so messages without a body are never delayed; they count
-//! all the same.
+//! Bytes are counted when they are sent and received. A thread that moves bulk data faster than the
+//! limit sleeps. Only bulk threads sleep, so messages without a body are never delayed; but their
+//! bytes are counted, too.
 
 use crate::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Burst after a pause: what the limit allows in this time.
+/// Time whose bytes may be sent at once after a pause.
 const AHEAD: Duration = Duration::from_millis(20);
-/// Maximum delay that messages which don't wait can cause to later ones.
+/// Maximum delay that messages which don't wait can cause to later messages.
 const DEBT: Duration = Duration::from_millis(200);
 
 /// A bandwidth limit.
 pub(super) struct Pace {
     /// Time per byte. Seconds.
     each: f64,
-    /// The time at which all counted bytes would have been transferred at the limit.
+    /// The time by which all counted bytes would have been transferred at the limit.
     done: Mutex<Instant>,
 }
 
@@ -30,7 +30,7 @@ impl Pace {
         }
     }
 
-    /// Counts `bytes`. Returns how long to wait now.
+    /// Counts `bytes`. Returns how long the caller has to wait.
     pub fn spend(&self, bytes: usize) -> Duration {
         self.spend_at(bytes, Instant::now())
     }
@@ -53,7 +53,7 @@ mod tests {
         let pace = Pace::new(100 << 20);
         let begin = Instant::now();
         let (mut now, mut gone) = (begin, 0);
-        // Greedy, with a pause in between that mustn't be made up for.
+        // Sends as fast as possible, with one pause; the time of the pause mustn't be made up for.
         while now < begin + Duration::from_secs(2) {
             now += pace.spend_at(256 << 10, now) + Duration::from_micros(50);
             gone += 256 << 10;

@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Bytes read at once where a body may follow: the part of a body that is read with the frame has
-/// to be copied.
+/// Maximum number of bytes in a read after which a body may follow. Few, since the part of a body
+/// that is read with the frame has to be copied.
 const FRAMES: usize = 4 << 10;
-/// Bytes of a body received before other sockets have their turn.
+/// Bytes of a body that are received before it is other sockets' turn.
 const BUDGET: u64 = 2 << 20;
-/// Within a body, how often to poll for more bytes before sleeping: about 20 us. Waking this thread
-/// would cost the sender time.
+/// How often to poll for more bytes of a body before sleeping: about 20 us. If this thread slept,
+/// waking it would cost the sender time.
 const SPINS: u32 = 40;
 
 impl Session {
-    /// Reads available bytes: on a control lane all of them, else some. Returns the last requests,
-    /// which aren't served yet. `ends` is set if the other side sends nothing more. An error ends
-    /// the session.
+    /// Reads available bytes: on a control lane all of them, on a bulk lane about [`BUDGET`].
+    /// Returns the last requests, which aren't served yet. `ends`: the other side has closed its
+    /// direction. An error ends the session.
     pub fn receive(
         self: &Arc<Self>,
         index: usize,
@@ -48,13 +48,13 @@ impl Session {
                 std::thread::yield_now();
                 continue;
             }
-            // Edge-triggered control lanes get no event for bytes left behind. A read that doesn't
-            // fill the buffer has emptied the socket.
+            // Control lanes are edge-triggered: no event reports bytes that remain in the socket. A
+            // read that doesn't fill the buffer has emptied the socket.
             let more = match index {
                 BULK => input.total - begin < BUDGET,
                 _ => ends || kept + got == scratch.raw.len(),
             };
-            // More of the body is likely to arrive. Other sockets are served first, too.
+            // More of a body is likely to arrive soon, but other sockets are served first.
             if got == 0 || !more {
                 break;
             }
@@ -66,7 +66,7 @@ impl Session {
         Ok(std::mem::take(&mut input.left))
     }
 
-    /// Receives a plain body straight into its landing. Returns the number of bytes.
+    /// Receives a body that isn't encrypted straight into its landing. Returns the number of bytes.
     fn receive_body(
         &self,
         index: usize,
@@ -85,7 +85,7 @@ impl Session {
         Ok(got)
     }
 
-    /// Receives anything else. Returns the number of bytes.
+    /// Receives frames, checksums and encrypted bodies. Returns the number of bytes.
     fn receive_frames(
         self: &Arc<Self>,
         index: usize,
@@ -114,11 +114,11 @@ impl Session {
         Ok(got)
     }
 
-    /// Called when a timer of this lane is due. Returns whether nothing has arrived since it was
-    /// set, within a message.
+    /// Called when a stall timer of this lane is due. Returns whether the peer has stalled within a
+    /// message: nothing has arrived since the timer was started.
     pub fn receiving_stalled(&self, index: usize) -> bool {
         let Ok(mut input) = self.lanes[index].input.try_lock() else {
-            // Another thread is reading just now.
+            // Another thread is reading now.
             self.watch(IN_STALLS[index]);
             return false;
         };
@@ -181,7 +181,7 @@ impl Session {
                         return Err("a checksum of another length".into());
                     };
                     let sum = u64::from_le_bytes(sum);
-                    // No checksum is computed for a body that no thread wants.
+                    // For a body that no thread wants, no checksum is computed.
                     let right = arriving.landing.is_none() || sum == arriving.sum.value();
                     self.arrived(*arriving, right);
                 }
@@ -290,7 +290,7 @@ impl Session {
             no_reply::DAMAGED => Err(Error::Damaged { peer: self.peer }),
             _ => Err(no_room(self.peer)),
         };
-        // The request existed when its body began, and is only removed by its reply.
+        // The request existed when its body began, and only its reply removes it.
         let _ = self.finish(header.id, result);
     }
 
@@ -351,7 +351,7 @@ fn no_room(peer: Peer) -> Error {
     }
 }
 
-/// How much to read so that a body after the frame stays in the socket.
+/// Returns how many bytes to read so that a body after the frame stays in the socket.
 fn missing(rest: &[u8]) -> usize {
     match rest.split_first_chunk::<2>() {
         None => FRAMES,

@@ -1,9 +1,9 @@
 //! The sending side of a lane.
 //!
-//! Messages are queued. One thread at a time holds the lane's [`Writer`] and sends until the queue
-//! is empty: the thread that queued a message, unless another is sending. So messages of several
-//! threads go out in one write. When the socket is full, the writer is *parked*, and the I/O thread
-//! continues when there is room. The queue is bounded by the limit on requests in progress.
+//! Messages are queued. One thread at a time has the lane's [`Writer`] and sends until the queue is
+//! empty: the thread that queued a message, unless another thread is sending already. So messages
+//! of several threads go out in one write. When the socket is full, the writer is *parked*: the I/O
+//! thread continues when the socket has space. The limit on requests in progress bounds the queue.
 
 use super::Way;
 use super::engine::on_io_thread;
@@ -17,8 +17,8 @@ use std::time::Instant;
 const BUDGET: usize = 8 << 20;
 
 impl Session {
-    /// Sends a message, or leaves it to the thread that is sending; with `lazily`, to the next that
-    /// sends. Never blocks.
+    /// Sends a message. If another thread is sending on this lane, leaves the message to it. With
+    /// `lazily`, leaves the message to the next thread that sends. Never blocks.
     pub fn send(&self, message: Message, lazily: bool) {
         let index = if message.body.is_some() { BULK } else { 0 };
         let lane = &self.lanes[index];
@@ -44,7 +44,7 @@ impl Session {
         }
     }
 
-    /// Sends lazy messages of the control lane.
+    /// Sends the lazy messages of the control lane.
     pub fn flush(&self) {
         let writer = {
             let mut out = lock(&self.lanes[CONTROL].out);
@@ -61,7 +61,7 @@ impl Session {
         }
     }
 
-    /// Called when the socket has room again.
+    /// Continues sending when the socket has space again.
     pub fn go_on_sending(&self, index: usize) -> Result<(), String> {
         let lane = &self.lanes[index];
         let writer = {
@@ -90,16 +90,16 @@ impl Session {
         }
     }
 
-    /// Starts a timer that checks for progress.
+    /// Starts a timer that checks for progress. `what`: one of `OUT_STALLS` or `IN_STALLS`.
     pub fn watch(&self, what: u64) {
         let at = Instant::now() + self.core.options.limits.stall;
         self.core.timers.add(at, (self.id, what));
     }
 
-    /// Sends until the queue is empty or the socket full.
+    /// Sends until the queue is empty or the socket is full.
     fn pump(&self, index: usize, mut writer: Box<Writer>) -> Result<(), String> {
         let lane = &self.lanes[index];
-        // With a bandwidth limit, the lanes of a thread take turns more often.
+        // With a bandwidth limit, a thread switches between its lanes more often.
         let mut budget = match self.core.paces {
             Some(_) => STEP,
             None => BUDGET,
@@ -132,7 +132,7 @@ impl Session {
             if wrote.is_none() || budget == 0 {
                 let mut out = lock(&lane.out);
                 if !out.closed {
-                    // After a successful write, no event will report room.
+                    // After a successful write, no event will report space.
                     out.armed &= wrote.is_none();
                     self.park(lane, &mut out, writer, index);
                 }
@@ -141,11 +141,12 @@ impl Session {
         }
     }
 
-    /// Called when a timer of this lane is due. Returns whether nothing was sent since it was set.
+    /// Called when a stall timer of this lane is due. Returns whether nothing was sent since it was
+    /// started.
     pub fn sending_stalled(&self, index: usize) -> bool {
         let mut out = lock(&self.lanes[index].out);
         let then = out.watched.take();
-        // Without a writer here, a thread is sending.
+        // If there is no writer here, a thread is sending.
         let Some(total) = out.writer.as_ref().map(|w| w.total) else {
             return false;
         };

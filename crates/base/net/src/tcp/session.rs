@@ -1,4 +1,4 @@
-//! A connection after the handshake: two lanes, and the requests in progress on them.
+//! A connection after the handshake: two lanes, and their requests in progress.
 
 use super::calls::Calls;
 use super::engine::{Group, Scratch, in_passing, pass};
@@ -22,13 +22,14 @@ pub(super) const CONTROL: usize = 0;
 /// Index of the bulk lane.
 pub(super) const BULK: usize = 1;
 
-/// Timers of a session besides those of its requests, whose ids are small: whether a lane is stuck.
+/// Ids of the timers that check whether a lane has stalled, by direction and lane. (Other timers of
+/// a session have a request's id, which is small.)
 pub(super) const OUT_STALLS: [u64; 2] = [u64::MAX, u64::MAX - 1];
 pub(super) const IN_STALLS: [u64; 2] = [u64::MAX - 2, u64::MAX - 3];
-/// Timer of a retired session: whether anything is still in progress on it.
+/// Id of the timer of a retired session. It checks whether requests are still in progress.
 const RETIRES: u64 = u64::MAX - 4;
 
-/// Interval of the checks whether a retired session still has requests in progress.
+/// Interval of these checks of a retired session.
 const RETIRING: Duration = Duration::from_secs(1);
 /// Number of checks after which a retired session is cut, whatever is in progress.
 const RETIRING_LOOKS: usize = 10;
@@ -42,15 +43,15 @@ const KEEP_TRIES: u32 = 3;
 pub(super) struct Session {
     pub id: u64,
     pub peer: Peer,
-    /// Whether the peer has made the connection.
+    /// Whether the peer made the connection.
     pub accepted: bool,
     pub core: Arc<Core>,
     pub calls: Calls,
-    /// Requests of the peer that aren't answered yet.
+    /// Number of the peer's requests that aren't answered yet.
     pub serving: AtomicUsize,
-    /// The peer has given the session up. Messages that it had sent before, and that are read only
-    /// now, aren't served, so that nothing happens without its knowledge. The peer sends again what
-    /// it still wants.
+    /// Whether the peer has given the session up. Messages that it sent before, but that are read
+    /// only now, aren't served: the peer wouldn't learn the result. It sends again what it still
+    /// wants.
     pub given_up: AtomicBool,
     /// Number of checks since the session was retired.
     looks: AtomicUsize,
@@ -70,13 +71,13 @@ pub(super) struct Lane {
     pub seal: Seal,
     pub out: Mutex<Outbox>,
     pub input: Mutex<Input>,
-    /// Index of the core's group of threads that serves this lane.
+    /// Index of the group of threads in `core.io` that serves this lane.
     thread: usize,
     token: u64,
 }
 
 impl Session {
-    /// A session after the handshake on both lanes.
+    /// Creates a session after the handshakes of both lanes.
     pub fn new(
         core: &Arc<Core>,
         peer: Peer,
@@ -86,7 +87,7 @@ impl Session {
     ) -> Result<Arc<Session>, Error> {
         let id = core.next.fetch_add(1, Ordering::Relaxed);
         assert!(core.io.len() > 1, "bulk lanes have threads of their own");
-        // The confirm was the caller's message number 0.
+        // The confirm was message number 0 of the calling side.
         let (first_out, first_in) = if accepted { (0, 1) } else { (1, 0) };
         let bulk_thread = 1 + id as usize % (core.io.len() - 1);
         let mut index = 0;
@@ -143,7 +144,7 @@ impl Session {
         &self.core.io[lane.thread]
     }
 
-    /// Requests an event when the lane can be written again, or cancels that request.
+    /// Requests an event when the lane can be written again, or cancels the request.
     pub fn want_out(&self, lane: &Lane, out: bool) {
         self.io(lane).want_out(&lane.socket, lane.token, out);
     }
@@ -163,14 +164,14 @@ impl Session {
             Ok(left) => self.serve_left(lane, left, scratch.last),
             Err(why) => self.cut(why),
         }
-        // Another thread may have cut the session, but couldn't close the input while this one had
-        // it locked.
+        // Another thread may have cut the session, but couldn't close the input while this thread
+        // had locked it.
         if self.calls.has_ended() {
             lock(&self.lanes[lane].input).close();
         }
     }
 
-    /// Serves the last received requests; perhaps on this very thread.
+    /// Serves the last received requests; if `alone`, perhaps on this thread.
     fn serve_left(&self, lane: usize, left: Left, alone: bool) {
         let handler = &self.core.handler;
         if left.brief.is_empty() && left.last.is_none() {
@@ -221,7 +222,7 @@ impl Session {
         }
     }
 
-    /// Cuts the session if nothing is in progress, or checks again later.
+    /// Cuts the session if no request is in progress; otherwise checks again later.
     fn retires(&self) {
         let idle = self.calls.is_idle() && self.serving.load(Ordering::SeqCst) == 0;
         let looks = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
@@ -231,7 +232,7 @@ impl Session {
         self.retire();
     }
 
-    /// Ends the session: requests in progress fail.
+    /// Ends the session. Requests in progress fail.
     pub fn cut(&self, why: String) {
         let error = Error::Cut {
             peer: self.peer,
@@ -244,8 +245,8 @@ impl Session {
             self.io(lane).remove(&lane.socket);
             let _ = lane.socket.shutdown(Shutdown::Both);
             lock(&lane.out).close();
-            // Drop landings, even if others still hold the session. A receiving thread drops them
-            // itself.
+            // Landings are dropped even if other threads still refer to the session. A thread that
+            // is receiving drops them itself.
             if let Ok(mut input) = lane.input.try_lock() {
                 input.close();
             }
@@ -307,12 +308,12 @@ impl Connection for Session {
     }
 }
 
-/// Avoids BBR, which paces packets with about one timer each. It is made for long paths and full
-/// queues, and takes a third of the throughput between nearby nodes. Other algorithms are left as
-/// the host has them.
+/// Avoids BBR, which paces packets with about one timer for each. It is made for long paths and
+/// full queues, and costs a third of the throughput between nearby nodes. Other algorithms of the
+/// host are left unchanged.
 fn unpaced(socket: &TcpStream) {
     if sockopt::tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr")) {
-        // Which algorithms a user may choose is the host's setting.
+        // The host determines which algorithms a user may choose.
         let _ = sockopt::set_tcp_congestion(socket, "cubic")
             .or_else(|_| sockopt::set_tcp_congestion(socket, "reno"));
     }
@@ -334,7 +335,7 @@ fn check_sizes(peer: Peer, head: usize, body: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reasons for the lack of a reply, as sent in [`Type::NoReply`].
+/// Reasons why there is no reply, as sent in [`Type::NoReply`].
 pub(super) mod no_reply {
     pub const NOBODY: u32 = 1;
     pub const NO_LANDING: u32 = 2;
@@ -352,7 +353,7 @@ pub(super) mod no_reply {
     }
 }
 
-/// The way back for one reply.
+/// What is needed to send the reply to one request.
 pub(super) struct WayBack {
     pub session: Arc<Session>,
     pub id: u64,
@@ -388,7 +389,7 @@ impl ReplyTo for WayBack {
         if check_sizes(self.session.peer, answer.head.len(), size).is_err() {
             return self.none(no_reply::TOO_LARGE);
         }
-        // Before the reply is sent: its receiver may send another request at once.
+        // Counted before the reply is sent: its receiver may send another request at once.
         let before = self.session.serving.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "a request is answered once");
         let message = Message {

@@ -1,5 +1,5 @@
-//! Deadlines of all sessions, on one timer of the kernel. It is armed only while something waits,
-//! and may fire once more for a request that has been answered meanwhile.
+//! Deadlines of all sessions, on one kernel timer. It is armed only while something waits. It may
+//! still fire once for a request that has been answered meanwhile.
 
 use super::local;
 use crate::{Error, lock};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Owner of a deadline: a session, and one of its requests or watches.
+/// The owner of a deadline: a session's id, and the number of its request or stall timer.
 pub(super) type Due = (u64, u64);
 
 pub(super) struct Timers {
@@ -73,7 +73,7 @@ impl Timers {
     }
 
     fn arm(&self, set: &mut Set, at: Instant) {
-        // Zero would disarm it.
+        // A time of zero would disarm the timer.
         let left = at
             .saturating_duration_since(Instant::now())
             .max(Duration::from_nanos(1));

@@ -1,4 +1,4 @@
-//! Common parts of the network's tests: nodes on loopback, a handler, a time limit.
+//! Helpers of the network's tests: nodes on loopback, a handler, a time limit.
 #![allow(
     dead_code,
     unused_imports,
@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 pub const POOL: PoolId = PoolId([7; 16]);
 
-/// Replies with the same head.
+/// Kind of request: replies with the same head.
 pub const ECHO: u16 = 1;
-/// Replies after as many milliseconds as the head says.
+/// Replies after the number of milliseconds in the head.
 pub const LATER: u16 = 2;
 /// Takes a body; replies with its length.
 pub const TAKE: u16 = 3;
@@ -174,7 +174,7 @@ impl Node {
     }
 }
 
-/// A node, as reached through a relay.
+/// Returns a node as a peer that is reached through a relay.
 pub fn behind(relay: &Relay, node: &Node) -> Peer {
     Peer {
         address: relay.address(),
@@ -182,7 +182,7 @@ pub fn behind(relay: &Relay, node: &Node) -> Peer {
     }
 }
 
-/// Nodes 1 and 2, a relay to the second, and its address as a peer.
+/// Returns nodes 1 and 2, a relay to node 2, and node 2 as a peer behind the relay.
 pub fn relayed() -> (Node, Node, Relay, Peer) {
     let key = PoolKey::generate().unwrap();
     let (a, b) = (node(1, &key), node(2, &key));

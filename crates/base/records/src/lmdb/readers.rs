@@ -136,8 +136,8 @@ pub(super) fn let_move(env: *mut ffi::MDB_env) {
         return;
     }
     let files = env.cast::<[i32; 3]>();
-    // SAFETY: an environment begins with three descriptors, as was just checked, and is read while
-    // they are in use only ([`in_use`]); `Env::close` comes before the memory goes.
+    // SAFETY: an environment begins with three descriptors, as was just checked. LMDB uses them
+    // only under [`in_use`]. `Env::close` calls `unfollow` before the memory is freed.
     unsafe {
         fd::follow(&raw mut (*files)[0], None);
         fd::follow(&raw mut (*files)[1], Some(move_lock_file));
@@ -414,7 +414,8 @@ pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>
     ) -> i32 {
         // SAFETY: LMDB passes a string, and the pointer that it was given.
         let (line, each) = unsafe { (CStr::from_ptr(line), &mut *each.cast::<F>()) };
-        // Per line: process, thread, transaction; a head line; "-" for an idle reader.
+        // A line has process, thread, and transaction ("-" for an idle reader). The first line is a
+        // heading.
         let mut words = line.to_str().unwrap_or("").split_whitespace();
         if let Some(pid) = words.next().and_then(|w| w.parse().ok()) {
             each(pid, words.nth(1).and_then(|w| w.parse().ok()));
