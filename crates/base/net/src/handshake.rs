@@ -201,8 +201,8 @@ impl Caller {
 pub struct Called(HandshakeState);
 
 impl Called {
-    /// Reads a hello. None if the sender doesn't hold the key. The inner hello is None if its version
-    /// differs from this node's: the calling side must be answered with that reason.
+    /// Reads a hello. None if the sender doesn't hold the key. The inner hello is None if its
+    /// version differs from this node's: the calling side must be answered with that reason.
     pub fn read(
         key: &PoolKey,
         pool: &PoolId,

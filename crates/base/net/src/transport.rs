@@ -218,10 +218,10 @@ pub trait Handler: Send + Sync {
         length: usize,
     ) -> Option<Box<dyn Landing>>;
 
-    /// Called when a connection has ended, whichever node made it.
+    /// Called when another node has connected to this one.
     fn connected(&self, _connection: Arc<dyn Connection>) {}
 
-    /// Called when a connection has ended, whichever node had made it.
+    /// Called when a connection has ended, whichever node made it.
     fn ended(&self, _peer: Peer, _why: &Error) {}
 }
 

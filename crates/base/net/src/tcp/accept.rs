@@ -103,7 +103,7 @@ impl Acceptor {
         while !self.core.stopped.load(Ordering::SeqCst) {
             let next = lock(&self.table).expire();
             let timeout = next.and_then(|at| {
-                // Rounded up: better a little late than too early.
+                // Rounded up: the timer may come a little late, but not too early.
                 let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
                 Timespec::try_from(left).ok()
             });
