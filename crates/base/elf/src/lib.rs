@@ -1,5 +1,5 @@
-//! The demands of an ELF program on its loader: its interpreter, and the directories searched for
-//! its libraries. Reads headers only; files that it doesn't understand are left to the kernel.
+//! Reads what an ELF program needs from its loader: its interpreter, and the directories to search
+//! for its libraries. Reads headers only; files that it doesn't understand are left to the kernel.
 
 #![warn(missing_docs)]
 
@@ -7,9 +7,9 @@ use rustix::io::Errno;
 
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
-/// Maximum number of bytes of a dynamic section that are read.
+/// Maximum size of the part of a dynamic section that is read. Bytes.
 const DYNAMIC_MAX: u64 = 64 << 10;
-/// Longest text in a dynamic section. Bytes.
+/// Maximum length of a text in a dynamic section. Bytes.
 const TEXT_MAX: usize = 4096;
 
 const PT_LOAD: u32 = 1;
@@ -23,7 +23,8 @@ const DT_RUNPATH: u64 = 29;
 
 /// A file to read from.
 pub trait Source {
-    /// Reads into `to` from byte `offset`; fewer bytes than `to` has only at the end.
+    /// Reads bytes from `offset` on into `to`. Reads fewer than `to` has space for only at the end
+    /// of the file.
     ///
     /// # Errors
     /// EIO and others of the file.
@@ -52,15 +53,15 @@ pub struct Segment {
     pub offset: u64,
     /// Address of the segment in memory.
     pub address: u64,
-    /// Bytes in the file.
+    /// Size in the file. Bytes.
     pub file_size: u64,
-    /// Bytes in memory.
+    /// Size in memory. Bytes.
     pub memory_size: u64,
 }
 
-/// A text of the dynamic section that says where libraries are.
+/// A text of the dynamic section that tells the loader where libraries are.
 pub struct DynamicText {
-    /// Offset of its entry's value in the file. Bytes.
+    /// Offset in the file of the value of the text's entry. Bytes.
     pub at: u64,
     /// The text.
     pub text: Vec<u8>,
@@ -68,15 +69,15 @@ pub struct DynamicText {
     pub is_name: bool,
 }
 
-/// A program.
+/// The headers of a program.
 pub struct Elf {
     /// All program headers.
     pub segments: Vec<Segment>,
-    /// PT_INTERP, for programs with a loader.
+    /// The segment PT_INTERP and its text, for programs with a loader.
     pub interpreter: Option<(Segment, Vec<u8>)>,
-    /// RPATH, RUNPATH, and the libraries needed.
+    /// The texts of RPATH, RUNPATH, and of the needed libraries.
     pub texts: Vec<DynamicText>,
-    /// The address of the string table.
+    /// Address of the string table.
     pub strings: u64,
     /// The processor architecture (`e_machine`).
     pub machine: u16,
@@ -187,7 +188,7 @@ impl Elf {
         Some(())
     }
 
-    /// The file offset of an address. Bytes.
+    /// Returns the offset in the file of an address. Bytes.
     fn file_offset(&self, address: u64) -> Option<u64> {
         let loaded = self.segments.iter().filter(|s| s.kind == PT_LOAD);
         loaded
@@ -202,7 +203,7 @@ impl Elf {
     }
 
     /// Whether the program makes its system calls itself, without libc: it is linked statically, or
-    /// made by Go's compiler. An interception of libc's calls doesn't see them.
+    /// made by Go's compiler. An interception of libc's functions doesn't see such calls.
     pub fn calls_directly(&self, file: &dyn Source) -> bool {
         const GO: &[u8] = b"Go\0\0";
         let mut notes = self.segments.iter().filter(|s| s.kind == PT_NOTE);
@@ -210,7 +211,7 @@ impl Elf {
             || notes.any(|s| {
                 let mut text = [0; 512];
                 let n = (s.file_size as usize).min(text.len());
-                // The header of a note has 12 bytes; its name follows.
+                // A note has a header of 12 bytes; its name follows.
                 file.exact(&mut text[..n], s.offset).is_some()
                     && text[..n].chunks_exact(4).skip(3).any(|name| name == GO)
             })
@@ -223,7 +224,7 @@ impl Elf {
             .any(|t| t.is_name && t.text.starts_with(name))
     }
 
-    /// The segments that are mapped.
+    /// Returns the segments that are loaded into memory.
     pub fn loaded(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|s| s.kind == PT_LOAD)
     }

@@ -1,5 +1,5 @@
-//! Headers of files that begin like a program: whatever follows, reading them doesn't panic and
-//! doesn't allocate much memory.
+//! Test with files that begin like a program, followed by random bytes: reading their headers
+//! doesn't panic and doesn't allocate much memory.
 
 use forebay_elf::{Elf, Source};
 use forebay_fuzz::{Watched, largest_allocation};
@@ -12,7 +12,7 @@ struct Bytes(Vec<u8>);
 
 impl Source for Bytes {
     fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        // As the kernel does with an offset that is negative when taken as signed.
+        // Like the kernel, refuses an offset that is negative as a signed number.
         let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)? as usize;
         let from = self.0.get(offset..).unwrap_or(&[]);
         let n = from.len().min(to.len());
@@ -31,7 +31,7 @@ fn any_file_is_a_program_or_none() {
     forebay_fuzz::run("headers of programs", |r| {
         let mut file = whole.clone();
         for _ in 0..1 + r.below(6) {
-            // In the header, the program headers, or the dynamic section.
+            // A byte of the header, the program headers, or the dynamic section.
             let at = match r.below(3) {
                 0 => r.below(64),
                 1 => 64 + r.below(56 * 14),

@@ -1,6 +1,6 @@
-//! Messages to and from etcd: the JSON of its gateway (`/v3/...`), as far as it is needed here.
+//! Messages to and from etcd: the part of its gateway's JSON (`/v3/...`) that is needed here.
 //!
-//! Keys and values are in base64, 64-bit numbers are texts, and zero values are absent. The
+//! Keys and values are written in base64, and 64-bit numbers as texts; zero values are absent. The
 //! functions here build requests, so that no other module has to know the names of fields. Replies
 //! of all kinds are read into one structure, [`Answer`].
 
@@ -9,16 +9,16 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde_json::{Value, json};
 
-/// Keys from the first one up to, but without, the second one.
+/// The keys from the first one up to, but not including, the second one.
 pub type Range = (Vec<u8>, Vec<u8>);
 
-/// All keys with this prefix.
+/// Returns the range of all keys with this prefix.
 pub fn beginning(prefix: Vec<u8>) -> Range {
     let end = behind(&prefix);
     (prefix, end)
 }
 
-/// The first key after all keys with this prefix. The prefixes here are never all 0xff.
+/// Returns the first key after all keys with this prefix. The prefix must not consist of 0xff only.
 pub fn behind(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -57,7 +57,7 @@ pub fn get(key: &[u8]) -> Value {
     json!({"request_range": {"key": text(key)}})
 }
 
-/// Reads the value as of a revision.
+/// Reads the value that the key had at a revision.
 pub fn get_at(key: &[u8], revision: u64) -> Value {
     json!({"request_range": {"key": text(key), "revision": revision.to_string()}})
 }
@@ -67,7 +67,7 @@ pub fn count((from, to): &Range) -> Value {
     json!({"request_range": {"key": text(from), "range_end": text(to), "count_only": true}})
 }
 
-/// Reads the first keys of a range, without values.
+/// Reads the first `most` keys of a range, without values.
 pub fn first_keys((from, to): &Range, most: usize) -> Value {
     json!({"request_range": {
         "key": text(from), "range_end": text(to), "keys_only": true, "limit": most.to_string(),
@@ -89,7 +89,7 @@ pub fn present(key: &[u8]) -> Value {
     json!({"key": text(key), "target": "CREATE", "result": "GREATER", "create_revision": "0"})
 }
 
-/// The key was last changed at this revision.
+/// Condition: the key was last changed at this revision.
 pub fn unchanged(key: &[u8], revision: u64) -> Value {
     json!({"key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string()})
 }
@@ -111,7 +111,7 @@ pub fn transaction(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<Value>)
     json!({"compare": compare, "success": then, "failure": otherwise})
 }
 
-/// Reads a page of a range, as of a revision (0: now).
+/// Reads up to `most` keys of a range, as of a revision (0: now).
 pub fn page((from, to): &Range, revision: u64, most: usize, keys_only: bool) -> Value {
     json!({
         "key": text(from), "range_end": text(to), "revision": revision.to_string(),
@@ -139,7 +139,7 @@ pub struct Bytes(pub Vec<u8>);
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Number, D::Error> {
         let text = String::deserialize(from)?;
-        // Ids of clusters have no sign; none of the others is below zero.
+        // Ids of clusters are unsigned, and other numbers are never negative.
         let number = text.parse();
         number
             .map(Number)
@@ -155,7 +155,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// The cluster that replies, and its latest revision.
+/// The id of the cluster that replies, and its latest revision.
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
 pub struct Header {
@@ -172,11 +172,11 @@ pub struct Pair {
     pub mod_revision: Number,
 }
 
-/// A watched change.
+/// A change that a watch reports.
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
 pub struct Event {
-    /// PUT isn't written, being zero.
+    /// Empty for PUT, since its number is zero.
     #[serde(rename = "type")]
     pub kind: String,
     pub kv: Pair,
@@ -211,7 +211,7 @@ pub struct Answer {
     pub token: String,
 }
 
-/// A line of a reply in lines.
+/// One line of a reply that consists of lines.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
 pub struct Line {
@@ -219,7 +219,7 @@ pub struct Line {
     pub error: Option<Refusal>,
 }
 
-/// Watched changes.
+/// The changes that a watch reports.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
 pub struct Watched {
@@ -232,7 +232,7 @@ pub struct Watched {
     pub seconds: Number,
 }
 
-/// A refusal.
+/// etcd's reply when it refuses a request.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
 pub struct Refusal {
@@ -243,31 +243,31 @@ pub struct Refusal {
 }
 
 impl Answer {
-    /// The keys found by operation `part`.
+    /// Returns the keys that operation `part` of a transaction found.
     pub fn found(&self, part: usize) -> &[Pair] {
         let range = self.responses.get(part);
         let range = range.and_then(|p| p.response_range.as_ref());
         range.map_or(&[], |r| &r.kvs)
     }
 
-    /// The one key found by operation `part`.
+    /// Returns the only key that operation `part` of a transaction found.
     pub fn one(&self, part: usize) -> Option<&Pair> {
         self.found(part).first()
     }
 
-    /// The number counted by operation `part`.
+    /// Returns the number that operation `part` of a transaction counted.
     pub fn counted(&self, part: usize) -> u64 {
         let range = self.responses.get(part);
         let range = range.and_then(|p| p.response_range.as_ref());
         range.map_or(0, |r| r.count.0)
     }
 
-    /// The result of the nested transaction `part`.
+    /// Returns the result of the nested transaction at operation `part`.
     pub fn inner(&self, part: usize) -> Option<&Answer> {
         self.responses.get(part)?.response_txn.as_ref()
     }
 
-    /// The latest revision of the cluster at that time.
+    /// The latest revision of the cluster when it replied.
     pub fn revision(&self) -> u64 {
         self.header.revision.0
     }

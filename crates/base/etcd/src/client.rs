@@ -1,12 +1,13 @@
-//! Requests to etcd over HTTP, to one endpoint after the other, each with a time limit.
+//! A client of etcd: sends requests over HTTP to one endpoint after the other, each with a time
+//! limit.
 //!
-//! A request without a reply may have been carried out. A caller that can't simply repeat it
-//! ([`Client::ask_once`]) gets [`Trouble::Lost`] and must read the state. Unreachable endpoints are
-//! skipped. When none can be reached, all are tried again for [`REQUEST_TIMEOUT`], as a restarted
-//! etcd is away for a second or two.
+//! A request without a reply may have been carried out. A caller that can't simply repeat its
+//! request ([`Client::ask_once`]) gets [`Trouble::Lost`] and must read the state. Endpoints that
+//! can't be reached are skipped. When none can be reached, all are tried again for
+//! [`REQUEST_TIMEOUT`], since an etcd that is restarted needs a second or two.
 //!
-//! Without TLS, names are resolved once. With TLS, connections use the names: certificates are for
-//! names.
+//! Without TLS, the endpoints' names are resolved once. With TLS, connections use the names, since
+//! certificates are for names.
 
 use crate::api::{Answer, Line, Refusal};
 use crate::secret::Login;
@@ -19,18 +20,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long requests are repeated.
+/// How long a request is repeated without a reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(1);
 /// How long to wait for a reply to begin, and again for the rest of it.
 const ANSWER: Duration = Duration::from_secs(4);
-/// Pause between two rounds of tries.
+/// Pause between two rounds over all endpoints.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of bytes of a reply.
 const MAX_REPLY_BYTES: u64 = 512 << 20;
 
-/// gRPC's numbers of failures.
+/// gRPC's numbers of errors.
 mod code {
     pub const INVALID_ARGUMENT: i64 = 3;
     pub const PERMISSION_DENIED: i64 = 7;
@@ -40,13 +41,13 @@ mod code {
     pub const UNAUTHENTICATED: i64 = 16;
 }
 
-/// etcd's message for a client that hasn't logged in.
+/// etcd's message for a client that isn't logged in.
 const NOBODY: &str = "user name is empty";
 
 struct Endpoint {
-    /// The endpoint as the user gave it.
+    /// The endpoint as the user wrote it.
     name: String,
-    /// The URL with its address: names are resolved once.
+    /// The endpoint's URL, with the address if names are resolved once.
     url: String,
 }
 
@@ -55,20 +56,20 @@ struct Endpoint {
 pub struct Tls {
     /// Certificates of the trusted authorities; None: the system's.
     pub authority: Option<String>,
-    /// The client's own certificate, and its private key.
+    /// The client's certificate, and its private key.
     pub own: Option<(String, String)>,
 }
 
-/// How a cluster is reached.
+/// How to reach a cluster.
 pub struct Settings {
-    /// `HOST:PORT` of each.
+    /// `HOST:PORT` of each endpoint.
     pub endpoints: Vec<String>,
-    /// None: plain HTTP.
+    /// None for plain HTTP.
     pub tls: Option<Tls>,
     pub login: Option<Login>,
-    /// Called by each thread that is started here, first.
+    /// Called by each thread that the client starts, before anything else.
     pub in_thread: fn(),
-    /// Advice for users whose client etcd can't authenticate (no certificate or password).
+    /// Advice for users, shown if etcd can't authenticate the client (no certificate or password).
     pub nobody: &'static str,
 }
 
@@ -76,14 +77,14 @@ pub struct Settings {
 pub struct Client {
     agent: ureq::Agent,
     endpoints: Vec<Endpoint>,
-    /// The endpoint that replied last.
+    /// Index of the endpoint that replied last.
     first: AtomicUsize,
-    /// The id of the cluster that replies; 0 until one has.
+    /// Id of the cluster that replied; 0 before the first reply.
     cluster: AtomicU64,
     user: Option<Login>,
     nobody: &'static str,
-    /// The token of the last login. A token expires when unused for some minutes, and when etcd is
-    /// started again.
+    /// The token of the last login. It expires when it isn't used for some minutes, and when etcd
+    /// is restarted.
     token: Mutex<Option<String>>,
 }
 
@@ -105,21 +106,21 @@ impl From<Trouble> for Error {
 
 /// The result of a try at one endpoint.
 enum Tried {
-    /// The endpoint can't be reached: nothing was done.
+    /// The endpoint can't be reached: the request wasn't carried out.
     Unreachable(String),
     /// A request was sent, and may have been carried out.
     Lost(String),
-    /// The request was refused, for good.
+    /// The request was refused, and would be again.
     Refused(Error),
-    /// The login has expired: nothing was done.
+    /// The login has expired: the request wasn't carried out.
     LoggedOut,
 }
 
-/// The errno for a revision that is compacted away.
+/// The errno for a revision that etcd has removed by compaction.
 pub const COMPACTED: Errno = Errno::STALE;
 
 impl Client {
-    /// Connects to nothing yet.
+    /// Makes a client. Doesn't connect yet.
     ///
     /// # Errors
     /// EHOSTUNREACH if no endpoint has an address; EINVAL for certificates that can't be read.
@@ -136,8 +137,8 @@ impl Client {
             .max_idle_connections(64)
             .max_idle_connections_per_host(32)
             .max_idle_age(Duration::from_secs(60))
-            // No limit for the whole request: for that, a thread would be started to resolve the
-            // name each time.
+            // There is no limit for the whole request: with one, the library would start a thread
+            // for each request to resolve the name.
             .timeout_connect(Some(CONNECT))
             .timeout_send_request(Some(ANSWER))
             .timeout_send_body(Some(ANSWER))
@@ -181,7 +182,8 @@ impl Client {
     /// Sends a request that may be carried out twice.
     ///
     /// # Errors
-    /// Errors of etcd; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good reply.
+    /// Errors of etcd; ETIMEDOUT, EHOSTUNREACH or EPROTO if there is no good reply within some
+    /// seconds.
     pub fn ask(&self, path: &str, request: &Value) -> Result<Answer> {
         Ok(self.try_all(path, request, true)?)
     }
@@ -238,7 +240,8 @@ impl Client {
         }
     }
 
-    /// The endpoints, the one that replied last first.
+    /// Returns the endpoints in the order in which they are tried: the one that replied last is
+    /// first.
     fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, n) = (self.first.load(Relaxed), self.endpoints.len());
         (0..n).map(move |i| (first + i) % n)
@@ -263,7 +266,8 @@ impl Client {
         Ok(answer)
     }
 
-    /// Sends a request, logged in, and waits until its reply begins. A refusal is an error.
+    /// Sends a request, logged in if there is a user, and waits until the reply begins. A refusal
+    /// is an error.
     fn begin(
         &self,
         endpoint: usize,
@@ -280,7 +284,7 @@ impl Client {
         let content = content(&mut response)?;
         let why = refused(status, &content, self.nobody);
         if matches!(why, Tried::LoggedOut) {
-            // Unless another thread has logged in meanwhile.
+            // Discards the token, unless another thread has logged in meanwhile.
             let mut token = self.token();
             if *token == login {
                 *token = None;
@@ -349,7 +353,7 @@ impl Client {
         })
     }
 
-    /// The token of the login, if there is a user.
+    /// Returns the login's token; logs in if needed. None if there is no user.
     fn login(&self, endpoint: usize) -> std::result::Result<Option<String>, Tried> {
         let Some(login) = &self.user else {
             return Ok(None);
@@ -365,7 +369,7 @@ impl Client {
                 .with_config()
                 .limit(1 << 20)
                 .read_to_vec();
-            // A login changes nothing.
+            // A login changes no data, so without a reply nothing was carried out.
             let content = content.map_err(|e| Tried::Unreachable(e.to_string()))?;
             if status != 200 {
                 return Err(match refused(status, &content, self.nobody) {
@@ -380,11 +384,11 @@ impl Client {
         Ok(token.clone())
     }
 
-    /// Sends a request with a reply in lines, and reads them until the time limit `bound` or until
-    /// `each` returns false.
+    /// Sends a request whose reply consists of lines. Reads them until the time limit `bound`, or
+    /// until `each` returns false.
     ///
     /// # Errors
-    /// If no endpoint begins to reply, or one breaks off, or sends something invalid.
+    /// If no endpoint begins to reply, or if one stops within a reply or sends something invalid.
     pub fn lines<E: From<Error>>(
         &self,
         path: &str,
@@ -429,7 +433,8 @@ impl Client {
         }
     }
 
-    /// Renews the lease for its full time; false if it has expired. `bound`: for each endpoint.
+    /// Renews the lease for its full time; false if it has expired. `bound`: time limit for each
+    /// endpoint.
     ///
     /// # Errors
     /// As for [`Client::lines`].
@@ -443,7 +448,7 @@ impl Client {
         Ok(alive)
     }
 
-    /// Ends a lease: its keys go.
+    /// Ends a lease; etcd removes the keys with this lease.
     ///
     /// # Errors
     /// As for [`Client::ask`].
@@ -454,7 +459,7 @@ impl Client {
 }
 
 /// # Errors
-/// EINVAL: certificates that can't be read.
+/// EINVAL for certificates that can't be read.
 #[cfg(feature = "tls")]
 fn tls_config(tls: Option<&Tls>) -> Result<ureq::tls::TlsConfig> {
     use ureq::tls::{
@@ -515,8 +520,8 @@ fn read_lines<E: From<Error>>(
     Err(Error::new(Errno::TIMEDOUT, "etcd's answer ended too early").into())
 }
 
-/// Resolves the first address of `HOST:PORT`. The system may take longer for that than the time
-/// limit.
+/// Resolves `HOST:PORT` to its first address. The system's resolver may take longer than the time
+/// limit, so it runs on another thread.
 fn resolve(endpoint: &str, in_thread: fn()) -> std::result::Result<SocketAddr, String> {
     if let Ok(address) = endpoint.parse() {
         return Ok(address);
@@ -566,11 +571,11 @@ fn not_etcd(content: &[u8]) -> String {
     format!("what answers isn't etcd 3.4 or later: {begin:?}")
 }
 
-/// The result for a refusal of etcd.
+/// Turns a refusal of etcd into a result.
 fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
     let Ok(refusal) = serde_json::from_slice::<Refusal>(content) else {
-        // The gateway doesn't know the client's user, and etcd would take the certificate's name
-        // for one.
+        // The gateway can't pass the client's user on. etcd would take the common name of a
+        // certificate for a user, so it refuses the request.
         if content.starts_with(b"CommonName of client") {
             let text = "etcd: a client's certificate must not have a common name (CN) where etcd \
                         has users: make one without";
@@ -584,7 +589,7 @@ fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
     } else {
         refusal.message
     };
-    // The login is older than a change of users or roles.
+    // The login is older than a change of users or roles: log in again.
     if text.contains("revision in header is old") || text.contains("auth store is old") {
         return Tried::LoggedOut;
     }
@@ -601,7 +606,7 @@ fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
             Errno::ACCESS
         }
         code::INVALID_ARGUMENT | code::FAILED_PRECONDITION => Errno::INVAL,
-        // etcd has no leader, is busy, or gave up waiting: the request may still be carried out.
+        // etcd has no leader, is busy, or stopped waiting: the request may still be carried out.
         _ => return Tried::Lost(format!("HTTP status {status}, {text}")),
     };
     let hint = match errno {

@@ -1,4 +1,4 @@
-//! Passwords and keys in files that only their user can read.
+//! Reads passwords and keys from files that no other user can read.
 
 use crate::{Error, Result};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use std::io::Read;
 use std::path::Path;
 
-/// Maximum number of bytes of a file with a password.
+/// Maximum size of a file with a password. Bytes.
 const MAX_PASSWORD_BYTES: u64 = 4096;
-/// Maximum number of bytes of a file with a key.
+/// Maximum size of a file with a key. Bytes.
 const MAX_KEY_FILE_BYTES: u64 = 1 << 20;
 
 /// The user to log in as.
@@ -16,9 +16,9 @@ const MAX_KEY_FILE_BYTES: u64 = 1 << 20;
 pub struct Login {
     pub user: String,
     pub password: String,
-    /// The source of the password, for messages.
+    /// Where the password comes from, for messages.
     pub from: String,
-    /// The settings to leave out if etcd knows no users, for messages.
+    /// The settings that the user should remove if etcd has no users, for messages.
     pub surplus: String,
 }
 
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Login {
 }
 
 impl Login {
-    /// The message for a refused login, with what to do.
+    /// Returns the message for a refused login, with advice.
     pub fn refused(&self, error: &Error) -> Error {
         let hint = match error.errno {
             Errno::ACCESS => format!(
@@ -45,11 +45,11 @@ impl Login {
     }
 }
 
-/// Reads the password in a file: its first line.
+/// Reads a password: the first line of `file`.
 ///
 /// # Errors
-/// EACCES: others may read or change the file. EINVAL: it isn't a regular file, or its first line
-/// is empty. Errors of open(2).
+/// EACCES if others may read or change the file. EINVAL if it isn't a regular file, or its first
+/// line is empty. Errors of open(2).
 pub fn password_in(file: &Path) -> Result<String> {
     let text = read(file, "the password", MAX_PASSWORD_BYTES)?;
     match text.lines().next() {
@@ -87,7 +87,7 @@ fn read(file: &Path, secret: &str, longest: u64) -> Result<String> {
             format!("the file {file} with {secret} for etcd: {words}"),
         )
     };
-    // Opens without waiting, in case it is a FIFO.
+    // Doesn't wait if the file is a FIFO.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let open = rustix::fs::open(file, flags, Mode::empty()).map_err(cannot)?;
     let stat = fstat(&open).map_err(cannot)?;

@@ -419,8 +419,8 @@ fn ten_thousand_unauthenticated_connections() {
     });
 }
 
-/// Rate of [`attack`]. Connections per second. Without a bound, the attack takes every core that it
-/// can get, and the number of cores decides whether the rest of the test runs at all.
+/// Rate of [`attack`]. Connections per second. Without a bound, the attack would use every core
+/// that it can get, and the number of cores would decide whether the rest of the test runs at all.
 const ATTACKS_PER_SECOND: u32 = 20_000;
 
 /// Makes ten thousand connections while `attacking` is set: silent ones, garbage, incomplete

@@ -1,26 +1,27 @@
-//! How slots move when the claims on them change.
+//! Computes how slots move when the claims on them change.
 //!
-//! Three steps. [`changes`] computes how many slots each node gives or takes. Then the slots to
-//! give are chosen: whole small slices first, then ends of slices beside existing gaps. Then the
-//! gaps are distributed: to a neighbour, so that slices join, else the largest gap that fits to the
-//! largest claim. The aim is few slices. Every choice has a fixed order, so all nodes make the
-//! same.
+//! There are three steps. First, [`changes`] computes how many slots each node gives or takes.
+//! Second, the slots to give are chosen: whole small slices first, then ends of slices beside
+//! existing gaps. Third, the gaps are distributed: to a neighbour, so that slices join; else the
+//! largest gap goes to the largest claim that it fits. The aim is few slices. Every choice has a
+//! fixed order, so all nodes make the same choices.
 
 use crate::SLOTS;
 use crate::slices::{Claim, NodeId, Slices};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// A node may be above or below its fair share by one part in this, so that fewer nodes change.
+/// A node's slots may be off its fair share by one part in this number, so that fewer nodes change.
 const TOLERANCE: u32 = 64;
 
 impl Slices {
-    /// Slices for a new pool: one for each node that gets any slots. None if no node has a weight.
+    /// Makes the slices of a new pool: one for each node that gets slots. None if no node has a
+    /// weight.
     pub fn new(claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
         balance(None, claims)
     }
 
-    /// The slices that these claims lead to from here. A node without a claim loses all.
+    /// Returns the slices after these claims are met. A node without a claim loses all its slots.
     ///
     /// A node may stay within 1/32 of its fair share (plus one slot), so that few nodes take part
     /// in a change, and slices stay long. No more slots are moved than exact shares would require.
@@ -31,7 +32,7 @@ impl Slices {
     }
 }
 
-/// The slices for these claims, from `old` or from nothing.
+/// Returns the slices for these claims; `old`: the slices to start from, if there are any.
 fn balance(old: Option<&Slices>, claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
     let mut held = old.map_or_else(BTreeMap::new, Slices::all_held);
     for &node in claims.keys() {
@@ -52,7 +53,8 @@ fn balance(old: Option<&Slices>, claims: &BTreeMap<NodeId, Claim>) -> Option<Sli
     Some(ring.slices())
 }
 
-/// A node in a change: the slots that it has, and its exact share, rounded in three ways.
+/// A node in a change: the slots that it has, its exact share (rounded down, up, and to the fair
+/// number), and its change so far.
 struct Share {
     node: NodeId,
     held: u32,
@@ -74,7 +76,7 @@ impl Share {
         }
     }
 
-    /// How many slots the node may be off its share, so that fewer nodes change.
+    /// Number of slots by which the node may be off its share, so that fewer nodes change.
     fn slack(&self) -> u32 {
         self.floor / TOLERANCE
     }
@@ -84,8 +86,9 @@ impl Share {
         self.held.strict_add_signed(self.change)
     }
 
-    /// Slots that it must give (negative) or take: a node further from its share than twice the
-    /// slack moves to that distance; one with less than half of its share gets its share.
+    /// Returns the number of slots that the node must give (negative) or take. If it is off its
+    /// share by more than twice the slack, it gets to that distance; if it has less than half of
+    /// its share, it gets the whole share.
     fn must(&self) -> i32 {
         let (least, most) = (self.floor - 2 * self.slack(), self.ceil + 2 * self.slack());
         let to = match self.held {
@@ -95,12 +98,13 @@ impl Share {
         to as i32 - self.held as i32
     }
 
-    /// Number of slots that the node can still give (`-1`) or take (`1`) until it has its share.
+    /// Returns the number of slots that the node can still give (`-1`) or take (`1`) until it has
+    /// its share.
     fn to_fair(&self, sign: i32) -> u32 {
         (sign * (self.fair as i32 - self.now() as i32)).max(0) as u32
     }
 
-    /// As [`Share::to_fair`], until the node is as far off its share as it may be.
+    /// As [`Share::to_fair`], but until the node is off its share by the slack.
     fn to_slack(&self, sign: i32) -> u32 {
         let to = match sign {
             1 => self.ceil + self.slack(),
@@ -110,7 +114,8 @@ impl Share {
     }
 }
 
-/// How many slots each node takes (positive) or gives; the sum is the number of `free` slots.
+/// Returns how many slots each node takes (positive) or gives. The sum is the number of `free`
+/// slots.
 fn changes(
     held: &BTreeMap<NodeId, u32>,
     claims: &BTreeMap<NodeId, Claim>,
@@ -126,8 +131,8 @@ fn changes(
     if total == 0 {
         return (open == 0).then(Vec::new);
     }
-    // Fair shares in whole slots: rounded down; the remaining slots are given to the nodes that
-    // lost most by rounding. A weight is below 2^32, so nothing overflows.
+    // Fair shares in whole slots are rounded down. The remaining slots are given to the nodes that
+    // lose most by rounding. A weight is below 2^32, so nothing overflows.
     let mut shares = Vec::with_capacity(held.len());
     for (node, &held) in held.iter().filter(|h| !kept(h.0)) {
         let product = u64::from(open) * weight(node);
@@ -149,9 +154,9 @@ fn changes(
         share.change = share.must();
         rest -= i64::from(share.change);
     }
-    // The rest is evened out: first by nodes that give or take slots anyway, as far as that brings
-    // them closer to their shares; then by the nodes furthest from their shares, each as much as it
-    // can, so that few nodes take part.
+    // The rest is distributed so that few nodes take part. First, nodes that give or take slots
+    // anyway get closer to their shares. Then the nodes furthest from their shares change, each as
+    // much as it can.
     let sign = if rest < 0 { -1 } else { 1 };
     even_out(&mut shares, &mut rest, |s| {
         u32::from(s.change * sign > 0) * s.to_fair(sign)
@@ -164,8 +169,8 @@ fn changes(
     Some(shares.iter().map(|s| (s.node, s.change)).collect())
 }
 
-/// Distributes `rest` among nodes, up to the `room` of each, beginning with those that have most in
-/// relation to their shares.
+/// Distributes `rest` among nodes, up to the `room` of each. Begins with the nodes whose `room` is
+/// largest in relation to their shares.
 fn even_out(shares: &mut [Share], rest: &mut i64, room: impl Fn(&Share) -> u32) {
     let relative = |s: &Share| (u64::from(room(s)) << 32) / u64::from(s.ceil.max(1));
     shares.sort_by_cached_key(|s| (u64::MAX - relative(s), s.node));
@@ -176,7 +181,7 @@ fn even_out(shares: &mut [Share], rest: &mut i64, room: impl Fn(&Share) -> u32) 
     }
 }
 
-/// The node of each slot while slots are given and taken.
+/// The node of each slot while slots are given and taken; None for a free slot.
 struct Ring(Vec<Option<NodeId>>);
 
 impl Ring {
@@ -196,7 +201,7 @@ impl Ring {
         self.0[slot as usize]
     }
 
-    /// Frees `count` slots of one node, whose slices are given.
+    /// Frees `count` slots of one node. `slices`: the node's slices.
     fn free(&mut self, mut slices: Vec<Range<u32>>, mut count: u32) {
         slices.sort_by_key(|s| (s.end - s.start, s.start));
         let mut rest = Vec::new();
@@ -224,7 +229,7 @@ impl Ring {
         self.set(cut, None);
     }
 
-    /// The free slots, in runs as long as possible.
+    /// Returns the free slots, in runs that are as long as possible.
     fn gaps(&self) -> Vec<Range<u32>> {
         let mut gaps: Vec<Range<u32>> = Vec::new();
         for slot in (0..SLOTS).filter(|&s| self.at(s).is_none()) {
@@ -236,12 +241,12 @@ impl Ring {
         gaps
     }
 
-    /// Distributes all free slots to the nodes in `takers`, which together need exactly that many.
+    /// Gives all free slots to the nodes in `takers`, which together need exactly that many.
     fn fill(&mut self, takers: Vec<(NodeId, u32)>) {
         let mut wants: BTreeMap<NodeId, u32> = takers.into_iter().collect();
         let mut gaps = BTreeSet::new();
         for mut gap in self.gaps() {
-            // Neighbours first: their slices only become longer.
+            // Neighbours of a gap come first: their slices only become longer.
             let before = gap.start.checked_sub(1).and_then(|s| self.at(s));
             let after = (gap.end < SLOTS).then(|| self.at(gap.end)).flatten();
             if let Some((node, n)) = want(&mut wants, before, &gap) {
@@ -283,7 +288,8 @@ impl Ring {
     }
 }
 
-/// Gives a neighbour of the gap as many of its slots as it needs.
+/// Reduces a neighbour's need by the slots of the gap that it gets. Returns the node and their
+/// number.
 fn want(
     wants: &mut BTreeMap<NodeId, u32>,
     node: Option<NodeId>,

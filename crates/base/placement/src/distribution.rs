@@ -1,7 +1,8 @@
 //! Distributions: how the content of a directory is spread over the nodes.
 //!
-//! A distribution is part of an object's id, so every process knows it without a request: for a
-//! directory, where its new content will lie; for a file, where its chunks lie. It is inherited.
+//! A distribution is part of an object's id, so every process knows it without a request. A
+//! directory's distribution determines where its new content will lie; a file's, where its chunks
+//! lie. New objects inherit the distribution of their directory.
 //!
 //! ```text
 //! bit 63     local-all
@@ -18,8 +19,8 @@ const LOCAL_ALL: u64 = 1 << 63;
 const STRIPE_AT: u32 = 59;
 const STRIPE: u64 = 15 << STRIPE_AT;
 const PART: u64 = 1 << 58;
-/// Bits of a copy's id. Bit 54 belongs to the depth of the view's directories, which are never
-/// parts, so it is free here.
+/// The bits that are set in a copy's id. Bit 54 also belongs to the depth of the view's
+/// directories; but these never have the bit of parts, so the combination is unambiguous.
 const COPY: u64 = PART | 1 << 54;
 /// The bits of an id that don't belong to its sequence number.
 pub(crate) const NOT_SEQ: u64 = LOCAL_ALL | STRIPE | PART | crate::view::BITS;
@@ -30,15 +31,15 @@ pub enum Distribution {
     /// A file's data lie on the node that creates it; entries are spread over all nodes.
     #[default]
     Local,
-    /// As `Local`, but the entries of a directory, and of those below it, lie on the node that
-    /// creates it.
+    /// As `Local`, but all entries of a directory and of the directories below it lie on the node
+    /// that creates it.
     LocalAll,
-    /// A file's data, in chunks of this size, and entries are spread over all nodes.
+    /// A file's data, in chunks of this size, and entries are both spread over all nodes.
     Striped(ChunkSize),
 }
 
 impl Distribution {
-    /// The bits of an id, shifted down to a byte.
+    /// Returns the distribution's bits of an id, shifted down to a byte.
     pub fn bits(self) -> u8 {
         let bits = match self {
             Distribution::Local => 0,
@@ -70,12 +71,12 @@ impl fmt::Display for Distribution {
 pub struct ChunkSize(u8);
 
 impl ChunkSize {
-    /// The smallest: 1 MiB.
+    /// The minimum: 1 MiB.
     pub const LEAST: ChunkSize = ChunkSize(20);
     const BITS: std::ops::RangeInclusive<u8> = 20..=30;
     const LESS: u8 = 19;
 
-    /// Chunks of `bytes` bytes.
+    /// Returns the size for chunks of `bytes` bytes.
     ///
     /// # Errors
     /// A sentence with the valid sizes, for any other size.
@@ -94,7 +95,7 @@ impl ChunkSize {
         1 << self.0
     }
 
-    /// The index of the chunk with the byte at `offset`.
+    /// Returns the index of the chunk that contains the byte at `offset`.
     pub fn chunk_of(self, offset: u64) -> u64 {
         offset >> self.0
     }
@@ -116,7 +117,7 @@ impl fmt::Display for ChunkSize {
 }
 
 impl ObjectId {
-    /// This id with a distribution.
+    /// Returns this id with another distribution.
     pub fn with(self, distribution: Distribution) -> ObjectId {
         ObjectId(self.0 & !(LOCAL_ALL | STRIPE) | u64::from(distribution.bits()) << 56)
     }
@@ -130,12 +131,12 @@ impl ObjectId {
         }
     }
 
-    /// Whether this is a directory whose entries lie together with it (`local-all`).
+    /// Whether this is a directory whose entries all lie on its node (`local-all`).
     pub fn keeps(self) -> bool {
         self.0 & LOCAL_ALL != 0
     }
 
-    /// The size of its chunks, if they are spread over the nodes.
+    /// Returns the object's chunk size if its chunks are spread over the nodes (`striped`).
     pub fn stripe(self) -> Option<ChunkSize> {
         match ((self.0 & STRIPE) >> STRIPE_AT) as u8 {
             0 => None,
@@ -143,24 +144,25 @@ impl ObjectId {
         }
     }
 
-    /// The id by which each node except the home knows its part of a striped file.
+    /// Returns the id under which each node except the home stores its part of this striped file.
     pub fn part(self) -> ObjectId {
         ObjectId(self.0 | PART)
     }
 
-    /// The id by which a node knows its copy of a remote file, or of remote bytes of a file.
+    /// Returns the id under which a node stores its copy of this remote file, or of remote bytes of
+    /// it.
     pub fn copy(self) -> ObjectId {
         ObjectId(self.0 | COPY)
     }
 
-    /// Whether this stands for a copy on the node that uses the id. A copy also counts as a part:
-    /// each node has its own.
+    /// Whether this is the id of a copy on the node that uses the id. A copy also counts as a part
+    /// ([`ObjectId::is_part`]), since each node has its own.
     pub fn is_copy(self) -> bool {
         self.0 & COPY == COPY
     }
 
-    /// Ranges of the ids of copies: ascending and disjoint, each as its first id and the id after
-    /// its last.
+    /// Returns the ranges of the ids of copies, ascending and disjoint: of each range, its first id
+    /// and the id after its last.
     pub fn copies() -> impl Iterator<Item = (ObjectId, ObjectId)> {
         (0..32u64).map(|high| {
             let first = high << STRIPE_AT | COPY;
@@ -171,17 +173,17 @@ impl ObjectId {
         })
     }
 
-    /// The id of the file that this is a part or a copy of.
+    /// Returns the id of the file whose part or copy this is.
     pub fn whole(self) -> ObjectId {
         ObjectId(self.0 & !COPY)
     }
 
-    /// Whether this stands for the part of a file on the node that uses the id.
+    /// Whether this is the id of a part of a file, or of a copy, on the node that uses the id.
     pub fn is_part(self) -> bool {
         self.0 & PART != 0
     }
 
-    /// The sequence number that the id was made from.
+    /// Returns the id's sequence number.
     pub fn seq(self) -> u64 {
         (self.0 & !NOT_SEQ) >> SLOT_BITS
     }

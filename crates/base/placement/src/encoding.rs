@@ -9,10 +9,10 @@
 //! slice:  length  index of its node in the list (difference to the previous one, zigzag)
 //! xxh3 of all before: 8
 //! ```
-//! Numbers without a width are LEB128, others little-endian. Flags: state (2 bits); 4, 8, 16:
-//! since, weight, media equal those of the previous node and are left out. Decoding accepts any
-//! bytes; accepted bytes encode to the same bytes. Memory is allocated in proportion to the bytes,
-//! and no more than the limits in [`crate::map`] allow.
+//! Numbers without a width are LEB128; others are little-endian. Flags: the state (2 bits), and 4,
+//! 8, 16: since, weight, media equal those of the previous node and are left out. Decoding accepts
+//! any bytes; if they are a map, encoding it gives the same bytes. Decoding allocates memory in
+//! proportion to the bytes, and no more than the limits in [`crate::map`] allow.
 
 use crate::map::{
     Address, MAX_ADDRESSES, MAX_MEDIA, MAX_NAME, MAX_NODES, Medium, MediumKind, Node, PoolMap,
@@ -25,7 +25,7 @@ use twox_hash::XxHash3_64;
 
 const MAGIC: &[u8; 7] = b"FBYPMAP";
 const VERSION: u8 = 1;
-/// Smallest node: number, flags, addresses, name. Bytes.
+/// Minimum size of an encoded node: number, flags, addresses, name. Bytes.
 const NODE_MIN: usize = 6;
 
 const SAME_SINCE: u8 = 4;
@@ -38,9 +38,9 @@ const KINDS: [MediumKind; 2] = [MediumKind::Memory, MediumKind::Files];
 /// Why bytes aren't a pool map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecodeError {
-    /// Something else, or damaged.
+    /// The bytes are something else, or damaged.
     NoMap,
-    /// A map of another version.
+    /// The bytes are a map in an encoding of another version.
     Version(u8),
 }
 
@@ -96,7 +96,7 @@ impl PoolMap {
     /// Decodes a map.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes aren't one of this version.
+    /// [`DecodeError`] if the bytes aren't a map in this version's encoding.
     pub fn decode(bytes: &[u8]) -> Result<PoolMap, DecodeError> {
         let version = bytes.strip_prefix(MAGIC).and_then(|b| b.first());
         match version {
@@ -112,7 +112,7 @@ impl PoolMap {
     }
 }
 
-/// Encodes nodes, which are in the order of their numbers: a count, then each as in a map.
+/// Encodes nodes, which must be sorted by their numbers: a count, then each node as in a map.
 pub fn encode_nodes(nodes: &[Node]) -> Vec<u8> {
     let mut out = Vec::with_capacity(8 + 48 * nodes.len());
     put(&mut out, nodes.len() as u64);
@@ -124,7 +124,7 @@ pub fn encode_nodes(nodes: &[Node]) -> Vec<u8> {
     out
 }
 
-/// Decodes nodes: no more than a pool may have, with ascending numbers.
+/// Decodes nodes: at most [`MAX_NODES`], with ascending numbers.
 ///
 /// # Errors
 /// [`DecodeError`] if the bytes aren't such nodes.
@@ -165,7 +165,7 @@ fn decode_body(body: &[u8]) -> Option<PoolMap> {
         lengths.push((length, node));
     }
     let slices = Slices::from_lengths(lengths)?;
-    // Epochs count up; one without a successor is invalid.
+    // Epochs count up; the highest ones, which leave none for a later map, are invalid.
     if !r.0.is_empty() || slices.len() != slice_count || epoch == 0 || epoch >> 63 != 0 {
         return None;
     }
@@ -180,7 +180,7 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Number of bytes in which two names begin alike.
+/// Returns the number of bytes at the beginning that two names have in common.
 fn in_common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -249,7 +249,7 @@ impl<'b> Reader<'b> {
         self.array::<1>().map(|b| b[0])
     }
 
-    /// A number up to `most`, in the shortest encoding.
+    /// Decodes a number of at most `most`, in its shortest encoding.
     fn number(&mut self, most: u64) -> Option<u64> {
         let mut n = 0u64;
         for shift in (0..64).step_by(7) {
@@ -267,7 +267,8 @@ impl<'b> Reader<'b> {
         None
     }
 
-    /// A field that is left out if it equals `before`; if it is present, it must differ.
+    /// Decodes a field that is left out if it equals `before`. If the field is present, it must
+    /// differ.
     fn or_same<T: Clone + PartialEq>(
         &mut self,
         same: bool,

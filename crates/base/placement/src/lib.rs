@@ -1,19 +1,19 @@
-//! Placement: the slot of an entry, an object or a chunk; the node that keeps a slot; the shard on
-//! that node.
+//! Placement: the slot of an entry, an object or a chunk; the node that keeps a slot; and the shard
+//! of the slot on that node.
 //!
-//! A pool has a fixed number of slots ([`SLOTS`]). A directory entry belongs to the slot given by
-//! the hash of (parent directory's id, name); an object to the slot in its id; a chunk to a slot
-//! that depends on the object's [`Distribution`]. All are pure functions, so every process finds an
-//! object without a request. A new object's id has the slot of its first name: entry and object
-//! then lie in one shard, and creating a file is one transaction.
+//! A pool has a fixed number of slots ([`SLOTS`]). The slot of a directory entry is given by the
+//! hash of (parent directory's id, name); the slot of an object by its id; the slot of a chunk by
+//! the object's [`Distribution`]. All of these are pure functions, so every process finds an object
+//! without a request. A new object's id has the slot of its first name. So entry and object lie in
+//! one shard, and creating a file is one transaction.
 //!
-//! - [`slices`]: which node keeps which slots, by random slicing; `balance`: how that changes when
+//! - [`slices`]: which node keeps which slots, by random slicing; `balance`: how slots move when
 //!   nodes join, leave or get another weight;
 //! - [`map`]: the pool map of one epoch; `encoding`: its encoding;
-//! - `distribution`: distributions and chunk sizes of directories and files, in their ids;
+//! - `distribution`: distributions and chunk sizes of directories and files, as parts of their ids;
 //! - `view`: ids of the view by attributes, whose directories aren't stored.
 //!
-//! No I/O, no clock, no floating point: the same on every node from the same input.
+//! No I/O, no clock, no floating point: from the same input, every node computes the same result.
 
 #![warn(missing_docs)]
 
@@ -35,11 +35,11 @@ pub use view::{BY, MAX_DEPTH};
 use twox_hash::XxHash3_64;
 
 /// Number of slots of every pool. A slot is the unit of placement, parallel writing and migration.
-/// Many times the nodes of the largest pool, so that shares come out even.
+/// There are many times more slots than nodes in the largest pool, so that shares are even.
 pub const SLOTS: u32 = 1 << 18;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
-/// Number of neighbouring slots, usually of one node, that share the entries of a `local-all`
-/// directory: at most as many as a node has shards.
+/// Number of neighbouring slots that share the entries of a `local-all` directory. They usually
+/// belong to one node. At most the number of a node's shards.
 const GROUP: u32 = 64;
 
 /// Identity of an object: a sequence number and, in the low bits, its slot.
@@ -62,7 +62,7 @@ impl ObjectId {
     }
 }
 
-/// One of the pool's [`SLOTS`].
+/// The number of one of the pool's [`SLOTS`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Slot(pub u32);
 
@@ -85,11 +85,12 @@ impl Slot {
 
     /// The slot of chunk `chunk` of `id`, where chunks are spread over the pool.
     ///
-    /// The first chunk lies with the object's records, so that a file of one chunk has one home.
-    /// The others step around the ring of slots by the golden section, from a start that a hash of
-    /// `id` gives: any run of chunks is spread over nodes more evenly than by a hash of each chunk.
+    /// The first chunk has the slot of the object's records, so that a file of one chunk has one
+    /// home. The slots of the others are steps of the golden section around the ring of slots, from
+    /// a start that a hash of `id` gives. This spreads any run of chunks over nodes more evenly
+    /// than a hash of each chunk would.
     pub fn of_chunk(id: ObjectId, chunk: u64) -> Slot {
-        /// Odd, so that all slots are visited before one repeats.
+        /// Slots from one chunk to the next. Odd, so that all slots are visited before one repeats.
         const STEP: u64 = 162_013;
         if chunk == 0 {
             return id.slot();
@@ -101,14 +102,14 @@ impl Slot {
         Slot((hash & u64::from(SLOTS - 1)) as u32)
     }
 
-    /// The shard, of `shards` on this node, that keeps the slot's records.
+    /// Returns the shard, of `shards` on this node, that keeps the slot's records.
     pub fn shard(self, shards: usize) -> usize {
         debug_assert!(shards > 0, "a store has shards");
         self.0 as usize % shards
     }
 }
 
-/// A hash over all bits of an id. It doesn't correlate with the slot that the id contains.
+/// Returns a hash over all bits of an id. It doesn't correlate with the slot that the id contains.
 pub(crate) fn hash_of(id: ObjectId) -> u64 {
     XxHash3_64::oneshot(&id.0.to_le_bytes())
 }
@@ -159,7 +160,7 @@ mod tests {
         for object in 2..50 {
             let id = ObjectId::new(object, Slot(7 * object as u32));
             assert_eq!(Slot::of_chunk(id, 0), id.slot());
-            // 64 chunks over 8 equal parts of the slots.
+            // 64 chunks are spread over 8 equal parts of the slots.
             let mut count = [0; 8];
             for chunk in 1_000..1_064 {
                 count[(Slot::of_chunk(id, chunk).0 / (SLOTS / 8)) as usize] += 1;

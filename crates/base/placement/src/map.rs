@@ -1,34 +1,34 @@
 //! The pool map: the nodes of a pool, and which of them keeps which slots, in one epoch.
 //!
-//! A map never changes; every change makes a new one with the next epoch. The daemons decide which
-//! node may make one, and distribute it. Guarantees: a map is valid; the same input makes the same
-//! map everywhere; and a server that calls [`PoolMap::answer`] before it serves a request never
-//! serves slots of another node.
+//! A map never changes; every change makes a new map with the next epoch. The daemons decide which
+//! node may make one, and distribute it. Guarantees: a map is valid; from the same input, every
+//! node makes the same map; a server that calls [`PoolMap::answer`] before it serves a request
+//! never serves slots of another node.
 
 use crate::{Claim, Moved, NodeId, SLOTS, Slices, Slot};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Limit on the nodes of a pool: at least 16 slots for each.
+/// Maximum number of nodes of a pool, so that there are at least 16 slots for each.
 pub const MAX_NODES: usize = SLOTS as usize / 16;
-/// Longest name of a node. Bytes.
+/// Maximum length of a node's name. Bytes.
 pub const MAX_NAME: usize = 128;
-/// Limit on the addresses of a node.
+/// Maximum number of addresses of a node.
 pub const MAX_ADDRESSES: usize = 8;
-/// Limit on the media of a node.
+/// Maximum number of media of a node.
 pub const MAX_MEDIA: usize = 16;
 
 /// The state of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Serves its slots.
+    /// The node serves its slots.
     Up,
-    /// Can't be reached. It keeps its slots.
+    /// The node can't be reached. It keeps its slots.
     Down,
-    /// Is about to get slots.
+    /// The node will get slots.
     Joining,
-    /// Is about to lose its slots.
+    /// The node will lose its slots.
     Leaving,
 }
 
@@ -79,24 +79,24 @@ impl From<Address> for SocketAddr {
 /// A node of the pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// Its number, never given to another node of the pool.
+    /// The node's number. No other node of the pool ever gets it.
     pub number: NodeId,
-    /// Its name for users: its host's, with a suffix where a host has several nodes.
+    /// The node's name for users: its host's name, with a suffix where a host has several nodes.
     pub name: String,
-    /// Its addresses, best first.
+    /// The node's addresses, the preferred one first.
     pub addresses: Vec<Address>,
     /// Its state.
     pub state: State,
-    /// Since when it has this state. Seconds since 1970.
+    /// When the node got this state. Seconds since 1970.
     pub since: u64,
-    /// Weight of its share of the slots, in relation to other nodes. 0: no slots.
+    /// Weight of the node's share of the slots, in relation to other nodes. 0: no slots.
     pub weight: u32,
-    /// Its media, fastest first.
+    /// The node's media, fastest first.
     pub media: Vec<Medium>,
 }
 
 impl Node {
-    /// The weight for a node with these media: their capacity in MiB.
+    /// Returns the weight of a node with these media: their capacity in MiB.
     pub fn weight_of(media: &[Medium]) -> u32 {
         let bytes = media.iter().fold(0u64, |n, m| n.saturating_add(m.capacity));
         u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
@@ -114,17 +114,17 @@ impl Node {
 /// Why a map can't be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// There are more than [`MAX_NODES`], or no nodes.
+    /// There are more than [`MAX_NODES`] nodes, or none.
     Count,
-    /// The node's name, addresses or media exceed the limits, or its number is taken.
+    /// The node's name, addresses or media exceed the limits, or another node has its number.
     Node(NodeId),
     /// No node has this number.
     Unknown(NodeId),
     /// The node still keeps slots.
     Keeps(NodeId),
-    /// No node may take the slots.
+    /// No node has a weight, so none can take the slots.
     NoWeight,
-    /// The moves don't start from this map.
+    /// The sources of the moves don't have the slots in this map.
     Moves,
 }
 
@@ -147,19 +147,20 @@ impl fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
-/// The way to treat a request, by the epochs of client and server.
+/// What a server does with a request, by the epochs of the client's map and its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Serve it. If `newer`, tell the client that there is a newer map, which isn't urgent.
+    /// Serve it. If `newer`, tell the client that there is a newer map, which it need not fetch at
+    /// once.
     Serve {
         /// Whether the client's map is older.
         newer: bool,
     },
-    /// Don't serve it, but send the map: the client's is older, and the slot has moved.
+    /// Don't serve it, but send the map: the client's map is older, and the slot has moved.
     OldMap,
-    /// Fetch the client's map first, then decide again: it is newer than this one.
+    /// Fetch the client's map, which is newer, and decide again.
     Behind,
-    /// Refuse it: the client has this map, and has chosen the wrong node.
+    /// Refuse it: the client has the same map, and has chosen the wrong node.
     Wrong,
 }
 
@@ -169,13 +170,13 @@ pub struct PoolMap {
     pool: [u8; 16],
     epoch: u64,
     next: u32,
-    /// In the order of their numbers.
+    /// The nodes, sorted by their numbers.
     nodes: Vec<Node>,
     slices: Slices,
 }
 
 impl PoolMap {
-    /// The first map of the pool with this identity. All nodes get slots by weight at once.
+    /// Makes the first map of the pool with this identity. All nodes get slots by weight at once.
     ///
     /// # Errors
     /// [`MapError`] if there are no or too many nodes, one isn't valid, or none has a weight.
@@ -186,7 +187,7 @@ impl PoolMap {
         PoolMap::sound(pool, 1, next, nodes, slices)
     }
 
-    /// The map with these fields, if they are consistent.
+    /// Makes the map with these fields, if they are consistent.
     pub(crate) fn sound(
         pool: [u8; 16],
         epoch: u64,
@@ -252,11 +253,11 @@ impl PoolMap {
         &self.slices
     }
 
-    /// Decides what node `me`, which has this map, does with a request for `slot` from a client
-    /// whose map has the epoch `theirs`.
+    /// Decides what node `me`, which has this map, does with a request for `slot`. `theirs`: epoch
+    /// of the client's map.
     ///
-    /// A request by an older map is served if the slot is still here: most changes concern few
-    /// slots, and the clients of all others need not wait.
+    /// A request by an older map is served if the node still keeps the slot: most changes concern
+    /// few slots, and the clients of all other slots need not wait.
     pub fn answer(&self, me: NodeId, slot: Slot, theirs: u64) -> Answer {
         let mine = self.slices.node_of(slot) == me;
         match theirs.cmp(&self.epoch) {
@@ -273,8 +274,8 @@ impl PoolMap {
         PoolMap::sound(self.pool, self.epoch + 1, self.next, nodes, slices)
     }
 
-    /// The map with one more node. It gets the number [`PoolMap::next_number`], is `Joining`, and
-    /// has no slots until the moves to [`PoolMap::target`] are made.
+    /// Returns the map with one more node. The node gets the number [`PoolMap::next_number`] and is
+    /// `Joining`. It has no slots until the moves to [`PoolMap::target`] are made.
     ///
     /// # Errors
     /// [`MapError`] if the node isn't valid, or there are too many.
@@ -289,7 +290,7 @@ impl PoolMap {
         PoolMap::sound(self.pool, self.epoch + 1, next, nodes, self.slices.clone())
     }
 
-    /// The map with node `n` in another state since `since`.
+    /// Returns the map with node `n` in the state `state` since `since` (seconds since 1970).
     ///
     /// # Errors
     /// [`MapError::Unknown`] if there is no such node.
@@ -300,7 +301,7 @@ impl PoolMap {
         self.changed(nodes, self.slices.clone())
     }
 
-    /// The map with another weight for node `n`.
+    /// Returns the map with another weight for node `n`.
     ///
     /// # Errors
     /// [`MapError::Unknown`] if there is no such node.
@@ -310,7 +311,7 @@ impl PoolMap {
         self.changed(nodes, self.slices.clone())
     }
 
-    /// The map with other addresses for node `n`, which was restarted.
+    /// Returns the map with other addresses for node `n`, which was restarted.
     ///
     /// # Errors
     /// [`MapError`] if there is no such node, or there are too many addresses.
@@ -320,7 +321,7 @@ impl PoolMap {
         self.changed(nodes, self.slices.clone())
     }
 
-    /// The map without node `n`, which no longer keeps slots.
+    /// Returns the map without node `n`, which must not keep slots any more.
     ///
     /// # Errors
     /// [`MapError::Unknown`] if there is no such node; [`MapError::Keeps`] if it still keeps slots.
@@ -333,28 +334,27 @@ impl PoolMap {
         self.changed(nodes, self.slices.clone())
     }
 
-    /// The slices by the states and weights of the nodes: leaving nodes keep no slots; nodes that
-    /// are down keep theirs, since nothing can be moved from or to them.
+    /// Returns the slices to which the states and weights of the nodes lead. Leaving nodes keep no
+    /// slots. Nodes that are down keep theirs, since nothing can be moved from or to them.
     ///
     /// # Errors
-    /// [`MapError::NoWeight`] if no node can take slots that must go.
+    /// [`MapError::NoWeight`] if slots must be moved but no node can take them.
     pub fn target(&self) -> Result<Slices, MapError> {
         let target = self.slices.balanced(&claims(&self.nodes));
         target.ok_or(MapError::NoWeight)
     }
 
-    /// The map after these moves: all from [`moved`](crate::Slices::moved) towards the target at
-    /// once, or some at a time, in order of slots.
+    /// Returns the map after these moves: all that [`moved`](crate::Slices::moved) returns for the
+    /// target, or some of them at a time, in the order of slots.
     ///
     /// # Errors
-    /// [`MapError`] if the slots of a move don't belong to its source any more, or its node doesn't
-    /// exist.
+    /// [`MapError`] if the source of a move no longer has its slots, or a node doesn't exist.
     pub fn after(&self, moves: &[Moved]) -> Result<PoolMap, MapError> {
         let slices = self.slices.after(moves).ok_or(MapError::Moves)?;
         self.changed(self.nodes.clone(), slices)
     }
 
-    /// The slots whose node is different in `new`, a later map.
+    /// Returns the slots that have another node in `new`, a later map.
     pub fn moved(&self, new: &PoolMap) -> Vec<Moved> {
         self.slices.moved(&new.slices)
     }

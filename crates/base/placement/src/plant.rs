@@ -1,10 +1,9 @@
-//! Planted faults: the simulator has to find them, to show that it would find such a fault in real
-//! code.
+//! Planted faults. The simulator has to find each of them, to show that it would find such a fault
+//! in real code.
 //!
-//! Without the feature `plant` there are none. With it, `FOREBAY_PLANT` names the one that is
-//! active.
+//! Without the feature `plant`, no fault is active. With it, `FOREBAY_PLANT` names the active one.
 
-/// Whether this fault is active.
+/// Whether the fault `name` is active.
 #[cfg(feature = "plant")]
 pub fn planted(name: &str) -> bool {
     static NAME: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
@@ -12,7 +11,7 @@ pub fn planted(name: &str) -> bool {
     planted.as_deref() == Some(name)
 }
 
-/// Whether this fault is active.
+/// Whether the fault `name` is active.
 #[cfg(not(feature = "plant"))]
 #[inline(always)]
 pub const fn planted(_name: &str) -> bool {

@@ -1,16 +1,16 @@
 //! Slices: which node keeps which slots.
 //!
-//! The ring of slots is cut into slices, each with one node, after *random slicing* (Miranda et
-//! al., ACM TOS 2014). A node's share is the length of its slices, in proportion to its weight, and
-//! a change of the nodes moves no more slots than necessary. A look-up is a binary search among the
-//! few slices that begin near the slot.
+//! The ring of slots is cut into slices, each of which belongs to one node, after *random slicing*
+//! (Miranda et al., ACM TOS 2014). A node's share is the total length of its slices, in proportion
+//! to its weight. A change of the nodes moves no more slots than necessary. A look-up is a binary
+//! search among the few slices that begin near the slot.
 
 use crate::{SLOTS, Slot};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// The number of a node. Never reused in a pool's lifetime.
+/// The number of a node. No other node of the pool ever gets the same number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u32);
 
@@ -20,16 +20,16 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A node's claim when slots are balanced.
+/// What a node gets when slots are balanced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// A share in proportion to this weight.
     Weight(u32),
-    /// The node keeps exactly the slots that it has: it can't be reached.
+    /// Exactly the slots that the node has now: it can't be reached.
     Keep,
 }
 
-/// Slots whose node changes.
+/// A run of slots that move from one node to another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moved {
     /// The slots.
@@ -43,23 +43,23 @@ pub struct Moved {
 const BUCKETS: usize = 4096;
 const BUCKET_BITS: u32 = (SLOTS / BUCKETS as u32).trailing_zeros();
 
-/// All slots, cut into slices: each slot has exactly one node, neighbouring slices have different
-/// nodes.
+/// All slots, cut into slices. Each slot has exactly one node, and neighbouring slices have
+/// different nodes.
 #[derive(Clone)]
 pub struct Slices {
     /// First slot of each slice, ascending, from 0.
     starts: Vec<u32>,
     /// The node of each slice.
     nodes: Vec<NodeId>,
-    /// For each bucket of slots, the slice of its first slot; one more entry at the end.
+    /// For each bucket of slots, the slice that contains its first slot. One more entry at the end.
     index: Vec<u32>,
-    /// Slices sorted by their nodes.
+    /// Indexes of the slices, sorted by their nodes.
     by_node: Vec<u32>,
 }
 
 impl Slices {
-    /// Slices from (length, node) in order; neighbours of one node are joined. None unless the
-    /// lengths add up to [`SLOTS`].
+    /// Makes slices of (length, node) pairs in order; neighbours of the same node are joined. None
+    /// unless the lengths add up to [`SLOTS`].
     pub fn from_lengths(lengths: impl IntoIterator<Item = (u32, NodeId)>) -> Option<Slices> {
         let (mut starts, mut nodes) = (Vec::new(), Vec::new());
         let mut at = 0u32;
@@ -150,7 +150,7 @@ impl Slices {
         held
     }
 
-    /// One of the slots of `node`, chosen by `hash`. None if it has none.
+    /// Returns one of the slots of `node`, chosen by `hash`. None if the node has no slots.
     pub fn slot_on(&self, node: NodeId, hash: u64) -> Option<Slot> {
         let held = u64::from(self.held(node));
         let mut skip = hash.checked_rem(held)? as u32;
@@ -163,7 +163,7 @@ impl Slices {
         None
     }
 
-    /// The slots whose node differs in `new`, in order of slots.
+    /// Returns the slots that have another node in `new`, in the order of slots.
     pub fn moved(&self, new: &Slices) -> Vec<Moved> {
         let mut all: Vec<Moved> = Vec::new();
         let (mut a, mut b, mut at) = (0, 0, 0);
@@ -190,15 +190,14 @@ impl Slices {
         all
     }
 
-    /// The slices after these moves, which must be in order of slots. None if the source of a move
-    /// doesn't have the slots.
+    /// Returns the slices after these moves, which must be in the order of slots. None if the
+    /// source of a move doesn't have its slots.
     pub fn after(&self, moves: &[Moved]) -> Option<Slices> {
         let mut lengths = Vec::with_capacity(self.len() + 2 * moves.len());
         let mut moves = moves.iter().peekable();
         let mut end = 0;
         for (range, node) in self.iter() {
-            // A move could span several slices only if they belonged to one node, which neighbours
-            // never do.
+            // The slots of a move lie in one slice: neighbouring slices have different nodes.
             let mut at = range.start;
             while let Some(m) = moves.next_if(|m| m.slots.start < range.end) {
                 let sound = m.from == node && m.slots.start >= at && m.slots.end <= range.end;

@@ -1,6 +1,6 @@
-//! Ids of the view by attributes (`.by`): its directories, and the links in them.
+//! Ids of objects in the view by attributes (`.by`): its directories, and the links in them.
 //!
-//! They aren't stored objects: no node stores them, every node can decode their ids.
+//! No node stores these objects, but every node can decode their ids.
 //!
 //! ```text
 //! bit 57     an object in the view
@@ -13,24 +13,25 @@ use crate::{ObjectId, SLOT_BITS};
 const VIEW: u64 = 1 << 57;
 const DEPTH_AT: u32 = 54;
 const DEPTH: u64 = 7 << DEPTH_AT;
-/// The bits that no stored object's id has.
+/// The bits that are 0 in the id of every stored object.
 pub(crate) const BITS: u64 = VIEW | DEPTH;
 
-/// The directory of the view itself.
+/// The view's top directory, `.by`.
 pub const BY: ObjectId = ObjectId(VIEW | 1 << SLOT_BITS);
-/// Limit on the depth of directories in the view.
+/// Maximum depth of directories in the view.
 pub const MAX_DEPTH: usize = 7;
 
 impl ObjectId {
-    /// The end of the sequence numbers that objects can have.
+    /// The end of the range of sequence numbers that objects can have.
     pub const SEQ_END: u64 = 1 << (DEPTH_AT - SLOT_BITS);
 
-    /// The id of the view's directory whose path has this hash.
+    /// Returns the id of the view's directory whose path has this hash.
     pub fn view_dir(hash: u64) -> ObjectId {
         ObjectId(VIEW | hash & ((1 << DEPTH_AT) - 1))
     }
 
-    /// The id of the link to this object in a directory of the view of this depth (from 1 on).
+    /// Returns the id of the link to this object in a directory of the view of depth `depth` (from
+    /// 1 on).
     pub fn view_link(self, depth: usize) -> ObjectId {
         ObjectId(self.0 | VIEW | (depth as u64) << DEPTH_AT & DEPTH)
     }
@@ -40,7 +41,8 @@ impl ObjectId {
         self.0 & VIEW != 0
     }
 
-    /// For a link in the view: its target, and the depth of its directory.
+    /// Returns a link's target and the depth of its directory, if this is the id of a link in the
+    /// view.
     pub fn viewed(self) -> Option<(ObjectId, usize)> {
         let depth = (self.0 & DEPTH) >> DEPTH_AT;
         (self.is_view() && depth > 0).then_some((ObjectId(self.0 & !BITS), depth as usize))

@@ -1,4 +1,4 @@
-//! Pool maps: changes, requests of clients with other epochs, and encodings, including hostile
+//! Tests of pool maps: changes, requests of clients with other epochs, and encodings, also hostile
 //! ones.
 
 use forebay_fuzz::{Random, Watched, largest_allocation};
@@ -96,7 +96,7 @@ fn arbitrary_bytes_are_a_map_or_none() {
     let (mut accepted, mut tried) = (0, 0);
     forebay_fuzz::run("pool maps, any bytes", |r| {
         let (mut bytes, other) = (r.one_of(&some).clone(), r.one_of(&some));
-        // With a valid checksum, so that decoding continues after it.
+        // The checksum is made valid, so that decoding continues after it.
         bytes.truncate(bytes.len() - 8);
         r.mutate(&mut bytes, other);
         if !r.once_in(10) {
@@ -109,7 +109,7 @@ fn arbitrary_bytes_are_a_map_or_none() {
             accepted += 1;
             assert_eq!(map.encode(), bytes);
         }
-        // The index of the slots, and the list of nodes.
+        // Memory for the index of the slots, and for the list of nodes.
         let bound = 20_000 + 32 * bytes.len();
         assert!(
             largest <= bound,
@@ -161,7 +161,7 @@ fn a_node_joins_takes_its_part_and_leaves() {
     );
     let moves = joined.slices().moved(&joined.target().unwrap());
     assert!(moves.iter().all(|m| m.to == NodeId(4)));
-    // Half of it now, the rest later.
+    // Half of the moves are made now, the rest later.
     let (some, rest) = moves.split_at(moves.len() / 2);
     let all = joined.after(some).unwrap().after(rest).unwrap();
     assert_eq!(all.epoch(), 4);
@@ -177,7 +177,7 @@ fn a_node_joins_takes_its_part_and_leaves() {
     let moves = leaving.slices().moved(&leaving.target().unwrap());
     let left = leaving.after(&moves).unwrap().without(NodeId(4)).unwrap();
     assert_eq!(left.node(NodeId(4)), None);
-    // Its number isn't reused.
+    // The number of the node that left isn't reused.
     assert_eq!(left.next_number(), NodeId(5));
     assert_eq!(left.without(NodeId(4)), Err(MapError::Unknown(NodeId(4))));
 }
@@ -238,7 +238,8 @@ fn nothing_is_served_by_the_wrong_node() {
         new.answer(NodeId(0), here, old.epoch()),
         Answer::Serve { newer: true }
     );
-    // The client has the new map, the nodes the old one: even for slots that they seem to keep.
+    // The client has the new map and the nodes have the old one. The result is the same for slots
+    // that a node keeps by its old map.
     assert_eq!(old.answer(taker, gone, new.epoch()), Answer::Behind);
     assert_eq!(old.answer(me, gone, new.epoch()), Answer::Behind);
     assert_eq!(new.answer(taker, gone, new.epoch()), same);

@@ -15,7 +15,7 @@ fn weight(claim: Option<&Claim>) -> Option<f64> {
     }
 }
 
-/// Exact shares of the nodes that share the slots that others don't keep.
+/// Returns the exact shares of the nodes that share the slots which no other node keeps.
 fn exact(slices: &Slices, claims: &Claims) -> BTreeMap<NodeId, f64> {
     let held = slices.all_held();
     let nodes: BTreeSet<NodeId> = held.keys().chain(claims.keys()).copied().collect();
@@ -31,7 +31,7 @@ fn count(moves: &[Moved]) -> u32 {
     moves.iter().map(|m| m.slots.end - m.slots.start).sum()
 }
 
-/// Invariants of all slices.
+/// Checks what holds for all slices.
 fn check_cover(slices: &Slices) {
     let mut at = 0;
     let mut before = None;
@@ -53,7 +53,7 @@ fn check_cover(slices: &Slices) {
     }
 }
 
-/// Invariants of a change. Returns the slots that moved.
+/// Checks what holds for every change. Returns the number of slots that moved.
 fn check_change(old: &Slices, new: &Slices, claims: &Claims) -> u32 {
     let moves = old.moved(new);
     let exact = exact(old, claims);
@@ -75,7 +75,7 @@ fn check_change(old: &Slices, new: &Slices, claims: &Claims) -> u32 {
         moves.iter().all(|m| !givers.contains(&m.to)),
         "a node gave and took"
     );
-    // Not more slots than exact shares would move.
+    // No more slots move than exact shares would require.
     let far = |sign: f64| -> f64 {
         let each = exact.iter().map(|(n, share)| {
             let difference = sign * (share - f64::from(old.held(*n)));
@@ -136,7 +136,7 @@ fn joins_and_leaves_move_little_and_keep_the_balance() {
                 "{} nodes: {moved} slots moved, the share was {minimum}",
                 claims.len()
             );
-            // Settled: the same claims require no more moves.
+            // The same claims require no more moves.
             assert_eq!(slices.balanced(&claims).as_ref(), Some(&slices));
         }
     });
@@ -197,7 +197,7 @@ fn moves_lead_from_one_to_the_other() {
                 (from != to).then_some((from, to))
             );
         }
-        // One at a time, in any order, a few of them.
+        // Some moves one at a time, in any order.
         let (mut at, mut left) = (old.clone(), moves.clone());
         for _ in 0..left.len().min(20) {
             let one = left.swap_remove(r.below(left.len()));

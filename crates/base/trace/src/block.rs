@@ -1,7 +1,7 @@
-//! The memory of counters: kinds of operations, and the counters of each.
+//! The memory for counters: the kinds of operations, and the counters of each kind.
 //!
-//! A block belongs to a process. It stays when the process ends, until another one gets it, which
-//! adds the numbers to the node's [`Ended`] first ([`Block::hand_over`]).
+//! A block belongs to a process. It stays unchanged after the process has ended. The next process
+//! that gets it first adds its numbers to the node's [`Ended`] ([`Block::hand_over`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -41,17 +41,17 @@ operations! {
     Put "put"
 }
 
-/// Places for kinds of operations.
+/// Number of kinds of operations for which a block has space.
 pub const KINDS: usize = 24;
-/// Lanes of a block; the last one is shared.
+/// Number of lanes of a block; threads share the last one.
 pub const LANES: usize = 4;
-/// After the first [`FIRST`], one operation in `SAMPLE` of each frequent kind is timed.
+/// After the first [`FIRST`] operations of a frequent kind, one in `SAMPLE` is timed.
 pub const SAMPLE: u64 = 16;
-/// Number of operations of each kind that are all timed at first.
+/// Number of operations of each kind at the beginning that are all timed.
 pub const FIRST: u64 = 64;
-/// Classes of durations: two for each power of two of ticks, from 2^[`LEAST`] on.
+/// Number of classes of durations: two for each power of two of ticks, from 2^[`LEAST`] on.
 pub const CLASSES: usize = 64;
-/// Durations below 2^LEAST ticks are in the first class.
+/// Durations below 2^`LEAST` ticks are in the first class.
 pub const LEAST: u32 = 6;
 
 const _: () = assert!(OPERATIONS.len() <= KINDS);
@@ -60,32 +60,32 @@ const _: () = assert!(OPERATIONS.len() <= KINDS);
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Operations that have ended.
+    /// Number of operations that have ended.
     pub count: AtomicU64,
-    /// Bytes that they moved.
+    /// Number of bytes that they transferred.
     pub bytes: AtomicU64,
-    /// How many failed.
+    /// Number of operations that failed.
     pub errors: AtomicU64,
     /// Number of operations that sent a request to another node.
     pub remote: AtomicU64,
-    /// For how many those stand that were timed.
+    /// Number of operations that the timed ones stand for.
     pub(crate) shown: AtomicU64,
 }
 
-/// Durations.
+/// Durations of operations. Each timed operation stands for some that weren't timed.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Times {
-    /// For how many the timed ones stand: all but the latest.
+    /// Number of operations that the timed ones stand for: all but the latest.
     pub timed: AtomicU64,
     /// The sum of their durations. Ticks.
     pub ticks: AtomicU64,
-    /// How many in each class.
+    /// Number of operations in each class of durations.
     pub classes: [AtomicU64; CLASSES],
 }
 
 impl Times {
-    /// Adds one that stands for `n`.
+    /// Adds the duration of a timed operation that stands for `n` operations.
     pub(crate) fn add(&self, ticks: u64, n: u64) {
         self.timed.fetch_add(n, Relaxed);
         self.ticks.fetch_add(ticks.saturating_mul(n), Relaxed);
@@ -93,7 +93,7 @@ impl Times {
     }
 }
 
-/// The class of a duration in ticks.
+/// Returns the class of a duration in ticks.
 pub fn class(ticks: u64) -> usize {
     let log = 63 - (ticks | 1).leading_zeros();
     if log < LEAST {
@@ -103,16 +103,16 @@ pub fn class(ticks: u64) -> usize {
     (class as usize).min(CLASSES - 1)
 }
 
-/// Where class `class` begins. Ticks.
+/// Returns the shortest duration of class `class`. Ticks.
 pub fn begin_of_class(class: usize) -> u64 {
     let (log, half) = (class as u32 / 2 + LEAST, class as u64 % 2);
     (1 << log) + (half << (log - 1))
 }
 
-/// A lane of a block.
+/// The counters of one thread, or of several in the last lane of a block.
 #[repr(C)]
 pub struct Lane {
-    /// Id of the thread whose lane it is; 0: no thread's.
+    /// Id of the thread that the lane belongs to; 0: of no thread.
     pub(crate) owner: AtomicU32,
     pub(crate) kinds: [Counts; KINDS],
 }
@@ -120,18 +120,18 @@ pub struct Lane {
 /// Requests to other nodes.
 #[repr(C)]
 pub struct Requests {
-    /// Bytes sent in their bodies.
+    /// Bytes sent in the bodies of requests.
     pub sent: AtomicU64,
-    /// Bytes received.
+    /// Bytes received in the bodies of replies.
     pub received: AtomicU64,
-    /// Times of the operations.
+    /// Durations of the requests.
     pub times: Times,
 }
 
 /// Counters of a process. Zeroed memory is valid.
 #[repr(C, align(64))]
 pub struct Block {
-    /// Process id, of the first thread that counts; 0: nothing was counted.
+    /// Id of the process; 0: nothing was counted.
     pub process: AtomicU32,
     /// The first 16 bytes of the program's name, as the kernel keeps it.
     pub name: [AtomicU64; 2],
@@ -147,21 +147,21 @@ pub struct Block {
 /// Sum of the counters of ended processes.
 pub type Ended = Block;
 
-/// Numbers of one kind, read at some moment.
+/// The counters of one kind of operation, as read at some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// As in [`Counts`].
+    /// Number of operations, as in [`Counts`].
     pub count: u64,
-    /// Bytes.
+    /// Number of bytes that they transferred.
     pub bytes: u64,
-    /// Failed operations.
+    /// Number of operations that failed.
     pub errors: u64,
     /// Number of operations that sent requests to other nodes.
     pub remote: u64,
 }
 
 impl Block {
-    /// The sum of all lanes for a kind.
+    /// Returns the sum over all lanes for a kind.
     pub fn sum(&self, kind: usize) -> Sum {
         let mut sum = Sum::default();
         for lane in &self.lanes {
@@ -182,7 +182,7 @@ impl Block {
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
 
-    /// Adds all numbers to `to` and sets them to 0.
+    /// Adds all numbers to `to` and sets them to 0 here.
     pub fn hand_over(&self, to: &Block) {
         if self.process.swap(0, AcqRel) == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Names of the system calls that may concern a pool, for people.
+//! Names of the system calls that may concern a pool, for messages to users.
 
 macro_rules! names {
     ($($name:ident)*) => {

@@ -1,27 +1,27 @@
 //! Ticks: the cheapest clock that all cores agree on.
 //!
-//! On x86-64 that is the time stamp counter, where the processor says that it is constant and never
-//! stops; elsewhere a tick is a nanosecond of CLOCK_MONOTONIC. Which one it is, a process that
-//! makes the shared memory notes there ([`crate::shared::Head`]), with a pair of times at that
-//! moment: with the pair of now, a reader finds how long a tick is.
+//! On x86-64 that is the time stamp counter, if the processor says that it is constant and never
+//! stops. Elsewhere a tick is a nanosecond of CLOCK_MONOTONIC. The process that makes the shared
+//! memory records there which clock it is, and the time by both clocks ([`crate::shared::Head`]).
+//! From this pair of times and a later one, a reader computes the length of a tick.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Whether a tick is one of the time stamp counter.
+/// Whether ticks are those of the time stamp counter.
 static COUNTER: AtomicBool = AtomicBool::new(false);
 
-/// Chooses the clock of this process; see [`constant_counter`].
+/// Sets the clock of this process. `counter`: whether it is the time stamp counter.
 pub(crate) fn choose(counter: bool) {
     COUNTER.store(counter, Relaxed);
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Returns the time by CLOCK_MONOTONIC. Nanoseconds.
 pub fn monotonic() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Nanoseconds since 1970.
+/// Returns the time of day. Nanoseconds since 1970.
 pub fn real() -> u64 {
     nanoseconds(ClockId::Realtime)
 }
@@ -31,12 +31,12 @@ fn nanoseconds(clock: ClockId) -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Now. Ticks.
+/// Returns the current time. Ticks.
 #[inline]
 pub fn now() -> u64 {
     #[cfg(target_arch = "x86_64")]
     if COUNTER.load(Relaxed) {
-        // SAFETY: every x86-64 processor has it.
+        // SAFETY: every x86-64 processor has this instruction.
         return unsafe { core::arch::x86_64::_rdtsc() };
     }
     monotonic()
@@ -53,7 +53,7 @@ pub fn constant_counter() -> bool {
         })
 }
 
-/// One moment by three clocks.
+/// The same moment by three clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// Ticks.
@@ -75,18 +75,19 @@ impl Moment {
     }
 }
 
-/// How ticks become times.
+/// Converts ticks to times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     begin: Moment,
-    /// Nanoseconds for a tick.
+    /// Length of a tick. Nanoseconds.
     tick: f64,
     /// Offset added to times of day, so that they agree with another node's clock. Nanoseconds.
     pub offset: i64,
 }
 
 impl Scale {
-    /// From two moments of one machine, as far apart as possible.
+    /// Computes the scale from two moments of one machine, which should be as far apart as
+    /// possible.
     pub fn between(begin: Moment, end: Moment) -> Scale {
         let ticks = end.ticks.wrapping_sub(begin.ticks) as f64;
         let time = end.monotonic.wrapping_sub(begin.monotonic) as f64;
@@ -101,18 +102,18 @@ impl Scale {
         }
     }
 
-    /// A time of day. Nanoseconds since 1970.
+    /// Returns the time of day at a tick. Nanoseconds since 1970.
     pub fn time(&self, ticks: u64) -> u64 {
         let after = ticks.wrapping_sub(self.begin.ticks) as i64 as f64 * self.tick;
         (self.begin.real as i64 + after as i64 + self.offset).max(0) as u64
     }
 
-    /// A length of time. Nanoseconds.
+    /// Returns a length of time that is given in ticks. Nanoseconds.
     pub fn length(&self, ticks: u64) -> u64 {
         (ticks as f64 * self.tick) as u64
     }
 
-    /// Ticks for this many nanoseconds.
+    /// Returns the number of ticks in a length of time that is given in nanoseconds.
     pub fn ticks(&self, nanoseconds: u64) -> u64 {
         (nanoseconds as f64 / self.tick) as u64
     }
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(scale.length(3000), 1000);
         assert_eq!(scale.time(2500), 1_000_500);
         assert_eq!(scale.ticks(1000), 3000);
-        // Two readings of a clock that stood still.
+        // The two moments are equal, so a tick counts as a nanosecond.
         assert_eq!(Scale::between(begin, begin).length(7), 7);
     }
 }

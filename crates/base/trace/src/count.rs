@@ -1,13 +1,14 @@
-//! Counters of operations, always on: how many, bytes, errors, how many needed another node, time.
+//! Counters of operations, which are always on: numbers, bytes, errors, remote operations, time.
 //!
-//! Every process counts into a [`Block`] of its own in shared memory. A thread has one of its lanes
-//! to itself, so that it adds without locked instructions; threads beyond [`LANES`] − 1 share the
-//! last one. Numbers, bytes and errors are exact. Of the frequent kinds, one operation in
-//! [`SAMPLE`] is timed, and each that asked another node or waited for a lock; of the others all.
-//! One that did neither stands for those before it that weren't timed.
+//! Every process counts in a [`Block`] of its own in shared memory. A thread has a lane of the
+//! block to itself, so that it adds without locked instructions; threads beyond [`LANES`] − 1 share
+//! the last lane. Numbers, bytes and errors are exact. Of the kinds that aren't frequent, all
+//! operations are timed. Of the frequent kinds, one operation in [`SAMPLE`] is timed, and each that
+//! sent a request to another node or waited for a lock. A timed operation that did neither stands
+//! for those before it that weren't timed.
 //!
-//! A block stays when its process ends, until another process gets it: that one adds the numbers
-//! to the node's [`Ended`] first.
+//! A block stays unchanged after its process has ended. The next process that gets it first adds
+//! its numbers to the node's [`Ended`].
 
 use crate::block::{Block, Counts, FIRST, KINDS, LANES, Lane, Operation, SAMPLE};
 use crate::clock;
@@ -17,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 
 static BLOCK: AtomicPtr<Block> = AtomicPtr::new(std::ptr::null_mut());
 
-/// From now on this process counts into `block`. The counts of another process there go to the
-/// node's [`Ended`].
+/// Lets this process count in `block` from now on. If another process counted there, adds its
+/// counts to the node's [`Ended`] first.
 ///
 /// # Safety
 /// `block` stays mapped until [`stop`] or [`count_in`] is called.
@@ -29,7 +30,7 @@ pub unsafe fn count_in(block: *const Block) {
     if there.process.load(Relaxed) != me {
         there.hand_over(&SHARED.head.ended);
     }
-    // After exec the process has another name.
+    // After exec, the process has another name.
     for (place, half) in there.name.iter().zip(thread::program()) {
         place.store(half, Relaxed);
     }
@@ -37,12 +38,12 @@ pub unsafe fn count_in(block: *const Block) {
     BLOCK.store(block.cast_mut(), Release);
 }
 
-/// This process no longer counts.
+/// Ends counting in this process.
 pub fn stop() {
     BLOCK.store(std::ptr::null_mut(), Release);
 }
 
-/// This process no longer counts into `block`, which is about to be unmapped.
+/// Ends counting in `block`, which is about to be unmapped.
 pub fn stop_in(block: *const Block) {
     let _ = BLOCK.compare_exchange(block.cast_mut(), std::ptr::null_mut(), AcqRel, Relaxed);
 }
@@ -58,7 +59,7 @@ fn claim(thread: &Thread, block: *const Block) {
         let owner = lane.owner.load(Relaxed);
         let dead = || {
             let pid = rustix::process::getpid().as_raw_nonzero().get();
-            // SAFETY: signal 0 only asks whether there is such a thread.
+            // SAFETY: signal 0 only checks whether there is such a thread.
             unsafe { libc::syscall(libc::SYS_tgkill, pid, owner, 0) != 0 }
         };
         (owner == 0 || owner == id || dead())
@@ -81,7 +82,7 @@ fn add(thread: &Thread, counter: &AtomicU64, n: u64) {
     }
 }
 
-/// This thread's lane; None if the process doesn't count.
+/// Returns this thread's lane; None if the process doesn't count.
 #[inline]
 fn lane(thread: &Thread) -> Option<&Lane> {
     let block: *const Block = BLOCK.load(Relaxed);
@@ -95,7 +96,7 @@ fn lane(thread: &Thread) -> Option<&Lane> {
     unsafe { thread.lane.get().as_ref() }
 }
 
-/// Kinds of which one in [`SAMPLE`] is timed, after the first ones.
+/// Kinds of which one operation in [`SAMPLE`] is timed after the first ones. Bits.
 const FREQUENT: u32 = {
     use Operation::*;
     1 << Read as u32
@@ -118,24 +119,25 @@ const FREQUENT: u32 = {
 pub struct Outcome {
     /// Number of bytes that the operation moved.
     pub bytes: u64,
-    /// 0, or why it failed.
+    /// 0, or the errno of the operation's failure.
     pub errno: i32,
 }
 
-/// Whether the next operation of a kind in this process isn't timed.
+/// For each kind, whether this process doesn't time the next operation.
 static SKIPS: [AtomicBool; KINDS] = [const { AtomicBool::new(false) }; KINDS];
 
-/// The tick at which an operation begins, or 0: it isn't timed.
+/// Returns the tick at which an operation begins; 0 if the operation isn't timed.
 #[inline]
 pub fn begin(kind: Operation) -> u64 {
-    // Before the process counts, its clock may be another one than later.
+    // Before the process counts, it may use another clock than later.
     if SKIPS[kind as usize].load(Relaxed) || BLOCK.load(Relaxed).is_null() {
         return 0;
     }
     clock::now()
 }
 
-/// Decides whether the next operation of a kind is timed; `count` of them have ended.
+/// Decides whether the next operation of a kind is timed. `count`: number of operations that have
+/// ended.
 #[inline]
 fn choose_next(kind: Operation, count: u64) {
     let skips = FREQUENT >> kind as u32 & 1 != 0 && count >= FIRST && !count.is_multiple_of(SAMPLE);
@@ -145,8 +147,7 @@ fn choose_next(kind: Operation, count: u64) {
     }
 }
 
-/// Counts an operation that ends now, and that began at the tick that [`begin`] gave. The request
-/// that it was ends with it.
+/// Counts an operation that ends now. `begun`: the result of [`begin`]. Ends the thread's request.
 #[inline]
 pub fn end(kind: Operation, begun: u64, outcome: Outcome) {
     thread::with(|thread| {
@@ -167,7 +168,7 @@ pub fn end(kind: Operation, begun: u64, outcome: Outcome) {
     });
 }
 
-/// [`end`] on a thread that shares its lane.
+/// As [`end`], on a thread that shares its lane.
 #[cold]
 #[inline(never)]
 fn end_shared(thread: &Thread, (kind, counts): (Operation, &Counts), begun: u64, outcome: Outcome) {
@@ -176,7 +177,7 @@ fn end_shared(thread: &Thread, (kind, counts): (Operation, &Counts), begun: u64,
     more(thread, (kind, counts), begun, outcome.errno);
 }
 
-/// Counts errors, requests to other nodes and durations, which most operations don't have.
+/// Counts errors, requests to other nodes and durations. Most operations have none of them.
 #[inline(never)]
 fn more(thread: &Thread, (kind, counts): (Operation, &Counts), begin: u64, errno: i32) {
     let (requests, request_ticks) = (thread.requests.take(), thread.request_ticks.take());
@@ -189,7 +190,7 @@ fn more(thread: &Thread, (kind, counts): (Operation, &Counts), begin: u64, errno
     }
     if requests != 0 || waiting != 0 || begin != 0 {
         let now = clock::now();
-        // An operation that wasn't timed took at least the time of its requests and waits.
+        // For an operation that wasn't timed, the time of its requests and waits is a lower bound.
         let known = now.saturating_sub(request_ticks + waiting);
         let begin = if begin == 0 { known } else { begin };
         let took = now.saturating_sub(begin);
@@ -200,7 +201,7 @@ fn more(thread: &Thread, (kind, counts): (Operation, &Counts), begin: u64, errno
             ended.saturating_sub(counts.shown.load(Relaxed)).max(1)
         };
         add(thread, &counts.shown, stands_for);
-        // SAFETY: the block that `lane` has set.
+        // SAFETY: `lane` has set the block.
         unsafe { &(*thread.block.get()).times[kind as usize] }.add(took, stands_for);
         let bound = SHARED.head.slow_bound.load(Relaxed);
         if bound != 0 && took > bound {
@@ -243,8 +244,8 @@ fn slow(
     entry.number.store(number + 1, Release);
 }
 
-/// Records that this thread has waited for a request to another node, from tick `begin` until now,
-/// with bodies of these sizes.
+/// Records that this thread has waited for a request to another node, from tick `begin` until now.
+/// `sent`, `received`: sizes of the bodies in bytes.
 pub fn record_request(begin: u64, sent: u64, received: u64) {
     let took = clock::now().saturating_sub(begin);
     thread::with(|thread| {
@@ -253,7 +254,7 @@ pub fn record_request(begin: u64, sent: u64, received: u64) {
             .request_ticks
             .set(thread.request_ticks.get().wrapping_add(took));
         if lane(thread).is_some() {
-            // SAFETY: the block that `lane` has set.
+            // SAFETY: `lane` has set the block.
             let requests = unsafe { &(*thread.block.get()).requests };
             requests.sent.fetch_add(sent, Relaxed);
             requests.received.fetch_add(received, Relaxed);
@@ -262,13 +263,13 @@ pub fn record_request(begin: u64, sent: u64, received: u64) {
     });
 }
 
-/// This thread has waited for a lock since tick `begin`.
+/// Records that this thread has waited for a lock from tick `begin` until now.
 pub fn waited(begin: u64) {
     let took = clock::now().saturating_sub(begin);
     thread::with(|thread| {
         thread.waiting.set(thread.waiting.get().wrapping_add(took));
         if lane(thread).is_some() {
-            // SAFETY: the block that `lane` has set.
+            // SAFETY: `lane` has set the block.
             unsafe { &(*thread.block.get()).waits }.add(took, 1);
         }
     });
@@ -284,7 +285,7 @@ mod tests {
         unsafe { Box::new_zeroed().assume_init() }
     }
 
-    /// Tests that count use the one block of the process in turn.
+    /// A process has one block, so tests that count take turns.
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[test]
@@ -312,7 +313,7 @@ mod tests {
             (n, 10 * n, n / 100, 0)
         );
         let timed = block.times[Operation::Write as usize].timed.load(Relaxed);
-        // Threads that share a lane may take the same ones for theirs.
+        // Threads that share a lane may count the same operations as those that theirs stand for.
         assert!(timed > n * 9 / 10 && timed < n * 11 / 10, "{timed} of {n}");
         let ended = self::block();
         block.hand_over(&ended);
@@ -326,7 +327,7 @@ mod tests {
         let block = block();
         // SAFETY: it lives until `stop`.
         unsafe { count_in(&*block) };
-        // One in 13 asks another node; the others take no time.
+        // One in 13 sends a request to another node; the others take no time.
         for i in 0..13_000 {
             let begun = begin(Operation::Write);
             if i % 13 == 0 {

@@ -1,16 +1,16 @@
 //! Tracepoints and counters of a node's processes, in shared memory.
 //!
-//! * [`event!`] records at a [`Point`], if that point is switched on; otherwise it costs a load and
-//!   a branch. Points are switched one by one, for all processes of the node at once, by a byte for
-//!   each in shared memory ([`shared`]).
-//! * An event goes into the process's [`ring`]: a file in shared memory, in which the newest events
-//!   stay, also after the process was killed.
+//! * [`event!`] records an event at a [`Point`] if that point is switched on; otherwise it costs a
+//! load and a branch. Points are switched one by one, for all processes of the node at once, by one
+//! byte per point in shared memory ([`shared`]).
+//! * An event goes into the process's [`ring`], a file in shared memory. It has the newest events,
+//! also after the process was killed.
 //! * [`count`] counts operations, bytes, errors and time by kind of [`Operation`], always.
-//! * Time is counted in ticks of the cheapest clock ([`clock`]).
+//! * Time is measured in ticks of the cheapest clock ([`clock`]).
 //!
-//! All of it runs inside any program: no lock, no allocation but for the making of a ring, nothing
-//! that a signal handler couldn't interrupt. Without a pool, the shared memory is this process's
-//! own, zeroed: everything is off.
+//! All of this runs inside any program. It takes no lock, allocates no memory except to make a
+//! ring, and may be interrupted by a signal handler at any instruction. Without a pool, the shared
+//! memory is zeroed memory of this process: everything is off.
 
 pub mod block;
 pub mod calls;
@@ -41,7 +41,8 @@ macro_rules! event {
     };
 }
 
-/// As [`event!`], with a text (a name or a path) after the fields. Its first 48 bytes are kept.
+/// As [`event!`], with a text (a name or a path) after the fields, of which the first 48 bytes are
+/// recorded.
 #[macro_export]
 macro_rules! event_of {
     ($point:ident, $text:expr $(, $field:expr)* $(,)?) => {
@@ -53,8 +54,8 @@ macro_rules! event_of {
     };
 }
 
-/// Evaluates `$f` between an event at `$enter` (with these fields) and one at `$exit`, whose only
-/// field is the errno of the result, or 0. With a text, the first event has it.
+/// Evaluates `$f` between an event at `$enter` (with these fields) and an event at `$exit`, whose
+/// only field is the errno of the result, or 0. If there is a text, the first event has it.
 #[macro_export]
 macro_rules! span {
     ($enter:ident, $exit:ident, $text:expr, [$($field:expr),* $(,)?], $f:expr) => {{

@@ -1,8 +1,9 @@
-//! The tracepoints: one table, so that a point has the same number in every program of a build.
+//! The table of all tracepoints: the only one, so that a point has the same number in all programs
+//! of a build.
 //!
-//! A point that ends with `_ENTER` has a partner that ends with `_EXIT`: between them lies work on
-//! one thread. The template says in words what happened; `{field}` stands for a field, shown as its
-//! [`Kind`] says, `{text}` for a name or path.
+//! A point whose name ends with `_ENTER` has a partner that ends with `_EXIT`; the work between
+//! them is done by one thread. The template describes in words what happened. In it, `{field}`
+//! stands for a field, formatted according to its [`Kind`], and `{text}` for a name or path.
 
 /// How a field is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,17 +31,17 @@ pub enum Kind {
 /// A tracepoint.
 #[derive(Debug)]
 pub struct About {
-    /// The point's name, by which it is switched.
+    /// The point's name, by which users switch it on.
     pub name: &'static str,
     /// The crate that contains the point.
     pub place: &'static str,
-    /// Sentence that says what happened.
+    /// Sentence that describes what happened.
     pub template: &'static str,
     /// Names and kinds of its fields.
     pub fields: &'static [(&'static str, Kind)],
 }
 
-/// Maximum number of points: the bytes of [`crate::shared::Shared::on`].
+/// Maximum number of points, and so the length of [`crate::shared::Shared::on`].
 pub const MAX_POINTS: usize = 4096;
 /// Maximum number of fields of a point.
 pub const MAX_FIELDS: usize = 4;
@@ -56,7 +57,7 @@ macro_rules! points {
         #[repr(u16)]
         pub enum Point { $($(#[doc = $template] $name),*),* }
 
-        /// All points; the number of each is its place here.
+        /// All points. The number of a point is its index here.
         pub static POINTS: &[About] = &[$($(About {
             name: stringify!($name),
             place: $place,
@@ -181,8 +182,8 @@ const _: () = {
     }
 };
 
-/// A number that differs between tables: processes of different builds must not switch each
-/// other's points.
+/// Returns a number that differs between different tables: processes of different builds must not
+/// switch each other's points.
 pub const fn table() -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut i = 0;
@@ -199,7 +200,7 @@ pub const fn table() -> u64 {
     hash
 }
 
-/// The point of this name.
+/// Returns the number of the point with this name.
 pub fn named(name: &str) -> Option<usize> {
     POINTS.iter().position(|p| p.name == name)
 }

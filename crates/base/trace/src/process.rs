@@ -1,11 +1,11 @@
-//! Attaching the process to a pool's shared memory, and detaching it.
+//! Attaches the process to a pool's shared memory for tracing, and detaches it.
 //!
-//! A process is attached to the pool that it opened last, for as long as it has that pool open. The
-//! shared memory is mapped over a static; detaching maps zeroed memory of the process over it, so
+//! A process is attached to the pool that it opened last, as long as it has that pool open. The
+//! shared memory is mapped over a static. Detaching maps private zeroed memory over the static, so
 //! that a removed pool's memory can be freed.
 //!
-//! Attaching and detaching exclude each other. Waiting for the lock is bounded: in a forked child,
-//! the thread that held it may not exist.
+//! A lock makes attaching and detaching exclude each other. A thread waits for it for a bounded
+//! time, since in a forked child the holder may not exist.
 
 use crate::points::table;
 use crate::shared::{LEN, PLACE, Shared};
@@ -17,17 +17,18 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-/// Device and inode of the file that the process is attached to; inode 0: none.
+/// Device and inode of the file that the process is attached to; inode 0 if it isn't attached.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
-/// Number of [`Attached`] of the process for that file.
+/// Number of [`Attached`] values of the process for that file.
 static USERS: AtomicU32 = AtomicU32::new(0);
-/// Whether a thread attaches or detaches.
+/// The lock: whether a thread is attaching or detaching.
 static BUSY: AtomicBool = AtomicBool::new(false);
-/// Attempts to get a turn, with a yield between two.
+/// Number of attempts to take the lock, with a yield between two.
 const ATTEMPTS: u32 = 10_000;
 
-/// The process has a pool open; dropping the last one of a pool detaches the process.
+/// Represents that the process has a pool open. Dropping the last one of a pool detaches the
+/// process.
 pub struct Attached {
     identity: (u64, u64),
 }
@@ -35,7 +36,7 @@ pub struct Attached {
 struct Turn;
 
 impl Turn {
-    /// None if the lock wasn't free in time: tracing stays as it is.
+    /// Takes the lock. None if it doesn't become free in time: then tracing stays as it is.
     fn take() -> Option<Turn> {
         (0..ATTEMPTS).find_map(|_| {
             if !BUSY.swap(true, Acquire) {
@@ -62,8 +63,8 @@ impl Drop for Turn {
     }
 }
 
-/// Uses the shared memory that lies in `file` at `offset`; rings go to the directory `rings`. If it
-/// was made by another build, with other points, this process isn't traced.
+/// Attaches the process to the shared memory in `file` at `offset`, with rings in the directory
+/// `rings`. If another build with other points made the memory, this process isn't traced.
 ///
 /// # Errors
 /// Errors of fstat and mmap.
@@ -84,8 +85,8 @@ pub fn attach(file: impl AsFd, offset: u64, rings: &Path) -> Result<Attached> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = flags | MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses, or one over the static,
-        // which has this length and alignment. All of both is atomics, so a process that reads at
-        // this moment reads the one or the other.
+        // which has this length and alignment. Both consist of atomics, so a thread that reads at
+        // this moment reads a valid value of one of them.
         unsafe { rustix::mm::mmap(at, LEN, protection, flags, &file, offset) }
     };
     let base = map(std::ptr::null_mut(), MapFlags::empty())?;
@@ -121,7 +122,8 @@ impl Drop for Attached {
     }
 }
 
-/// In a forked child, on its only thread: nothing of the parent's is used any more.
+/// Resets the state in a forked child, which has one thread: nothing of the parent's is used any
+/// more.
 pub fn forked() {
     BUSY.store(false, Release);
     thread::forked();

@@ -1,5 +1,5 @@
-//! Reading rings, of living and of dead processes. A ring may be changed while it is read, and may
-//! be damaged: whatever its bytes are, the outcome is events or an error.
+//! Reads the rings of living and dead processes. A ring may change during the read, and may be
+//! damaged: whatever its bytes are, the result is events or an error.
 
 use crate::points::{Kind, MAX_FIELDS, POINTS};
 use crate::ring::{EVENT, IS_TEXT, MAGIC, TEXT, WITH_TEXT};
@@ -13,7 +13,7 @@ pub struct Record {
     pub number: u64,
     /// Ticks.
     pub time: u64,
-    /// The point's place in [`POINTS`].
+    /// The index of the event's point in [`POINTS`].
     pub point: u16,
     /// Process id.
     pub process: u32,
@@ -21,7 +21,7 @@ pub struct Record {
     pub thread: u32,
     /// The request's id.
     pub request: u64,
-    /// As many fields as the point has; the others are 0.
+    /// The fields of the point; unused ones are 0.
     pub fields: [u64; MAX_FIELDS],
     /// The beginning of a text, if the point has one.
     pub text: Option<Vec<u8>>,
@@ -36,9 +36,10 @@ pub struct Ring {
     pub program: String,
     /// Events in the order of their numbers.
     pub records: Vec<Record>,
-    /// The number of the event after the last one.
+    /// The number that the next event in the ring will have.
     pub next: u64,
-    /// Events since `from` that were overwritten before they were read, or were being written.
+    /// Number of events since `from` that were overwritten before they were read, or whose
+    /// recording hasn't ended.
     pub lost: u64,
 }
 
@@ -46,7 +47,7 @@ pub struct Ring {
 pub struct Words<'a>(&'a [AtomicU64]);
 
 impl<'a> Words<'a> {
-    /// Of a mapping or of a copy: 8-byte aligned.
+    /// Makes a value for the words of a mapping or a copy of a ring.
     pub fn new(words: &'a [AtomicU64]) -> Words<'a> {
         Words(words)
     }
@@ -58,12 +59,12 @@ impl<'a> Words<'a> {
 
 const WORDS: usize = EVENT / 8;
 
-/// Which events are read.
+/// Which events [`read`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All complete events. An event whose recording hasn't ended counts as lost.
     All,
-    /// Events before the first one whose recording hasn't ended; the next call returns that one.
+    /// All events before the first one whose recording hasn't ended; the next call continues there.
     Settled,
 }
 
@@ -102,8 +103,9 @@ pub fn read(words: &Words<'_>, from: u64, extent: Extent) -> Result<Ring, String
         return Err(format!("it has {next} events, fewer than were read before"));
     }
     let from = from.max(words.get(5));
-    // Some of the latest events may not have been written yet over those that had their places
-    // before: they wait for this reader. Each place contains the number of its event.
+    // The latest events may not have been written yet: a writer may wait for this reader before it
+    // overwrites an older event. Each place in the ring contains the number of its event, so an
+    // older one is recognised.
     let mut number = from.max(next.saturating_sub(2 * u64::from(events)));
     ring.lost = number - from;
     while number < next {
@@ -119,7 +121,7 @@ pub fn read(words: &Words<'_>, from: u64, extent: Extent) -> Result<Ring, String
         let (mut record, with_text) = match record(&event, number, process) {
             Some(found) => found,
             None => {
-                // The text of an event that was overwritten, or damage.
+                // The text of an event that was overwritten, or a damaged event.
                 ring.lost += u64::from(event[2] & 0xffff != IS_TEXT);
                 number += 1;
                 continue;
@@ -145,7 +147,7 @@ pub fn read(words: &Words<'_>, from: u64, extent: Extent) -> Result<Ring, String
 }
 
 impl Words<'_> {
-    /// Whether a later event has taken the place of event `number`.
+    /// Whether a later event has overwritten event `number`.
     fn is_over(&self, number: u64, events: u32) -> bool {
         let at = (1 + (number & u64::from(events - 1)) as usize) * WORDS;
         self.0
@@ -153,7 +155,7 @@ impl Words<'_> {
             .is_none_or(|there| there.load(Acquire) > number + 1)
     }
 
-    /// The words of an event; None if it isn't complete in the ring.
+    /// Returns the words of an event; None if the ring doesn't have the complete event.
     fn event(&self, number: u64, events: u32) -> Option<[u64; WORDS]> {
         let at = (1 + (number & u64::from(events - 1)) as usize) * WORDS;
         let place = self.0.get(at..at + WORDS)?;
@@ -199,7 +201,7 @@ impl Record {
         POINTS[self.point as usize].name
     }
 
-    /// Names and values of its fields.
+    /// Names, kinds and values of the event's fields.
     pub fn named_fields(&self) -> impl Iterator<Item = (&'static str, Kind, u64)> + '_ {
         let about = POINTS[self.point as usize].fields;
         about
@@ -208,12 +210,12 @@ impl Record {
             .map(|(&(name, kind), value)| (name, kind, value))
     }
 
-    /// The sentence of the event's template, with its values.
+    /// Returns the template of the event's point, filled with its values.
     pub fn sentence(&self) -> String {
         self.sentence_by(|_, _| None)
     }
 
-    /// [`Record::sentence`] with other words for some values.
+    /// As [`Record::sentence`], where `words` may give another text for a value.
     pub fn sentence_by(&self, words: impl Fn(Kind, u64) -> Option<String>) -> String {
         let mut sentence = POINTS[self.point as usize].template.to_owned();
         for (name, kind, value) in self.named_fields() {
@@ -227,7 +229,7 @@ impl Record {
     }
 }
 
-/// A value in words.
+/// Formats a value for users.
 pub fn shown(kind: Kind, value: u64) -> String {
     match kind {
         Kind::Number | Kind::Node => (value as i64).to_string(),
@@ -278,7 +280,7 @@ mod tests {
             .open(dir.join("shared"))
             .unwrap();
         file.set_len(LEN as u64).unwrap();
-        // SAFETY: zeroed memory is a valid one.
+        // SAFETY: zeroed memory is a valid `Shared`.
         let mut fresh: Box<Shared> = unsafe { Box::new_zeroed().assume_init() };
         format(&fresh);
         *fresh.head.ring_events.get_mut() = 128;
@@ -333,14 +335,14 @@ mod tests {
         assert_ne!(ring.records[0].request, ring.records[2].request);
         assert!(ring.records.is_sorted_by_key(|r| r.time));
 
-        // The ring wraps around: the newest events stay.
+        // The ring wraps around: the newest events remain.
         for _ in 0..300 {
             crate::event!(STORE_OPEN_EXIT, 0);
         }
         let ring = read(&Words::new(&words(&path)), 30, Extent::All).unwrap();
         assert_eq!((ring.records.len(), ring.next, ring.lost), (128, 330, 172));
 
-        // Threads at once: every event is whole.
+        // Several threads record at once: every event is complete.
         std::thread::scope(|s| {
             for thread in 0..4u64 {
                 s.spawn(move || {

@@ -1,16 +1,16 @@
-//! The ring of a process: a file in which its newest events lie.
+//! The ring of a process: a file with the process's newest events.
 //!
 //! ```text
 //! 64 bytes   Header: magic, version, number of events, process, program, clock
 //! 64 bytes   each event: number, time, point and thread, request, up to four fields
 //! ```
-//! An event is one cache line. Its number says its place, and is written last, so that a reader
-//! sees whole events only, also in the ring of a process that was killed. A text takes the place of
-//! a second event. Writers don't wait for each other; an event that is overwritten while it is
-//! being written (the ring went round meanwhile) is dropped by the reader.
+//! An event is one cache line. Its number determines its place, and is written last. So a reader
+//! sees complete events only, also in the ring of a process that was killed. A text takes the place
+//! of a second event. Writers don't wait for each other. If the ring wraps around while an event is
+//! being written, another writer may overwrite the event; the reader then drops it.
 //!
-//! The ring is made at the first event, and stays when its process ends. A forked child gets its
-//! own.
+//! The ring is made at the process's first event, and stays when the process ends. A forked child
+//! gets its own.
 
 use crate::points::Point;
 use crate::shared::{READER_TIMEOUT, RING_EVENTS_RANGE, SHARED};
@@ -24,13 +24,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
 pub(crate) const MAGIC: u64 = 0x3130_474e_4952_4246; // "FBRING01"
-/// Bytes of an event, and of the header.
+/// Size of an event, and of the header. Bytes.
 pub const EVENT: usize = 64;
-/// Bytes of a text that are kept.
+/// Maximum size of the recorded part of a text. Bytes.
 pub const TEXT: usize = 48;
-/// Set in an event's point word: a text follows.
+/// Flag in an event's word `what`: a text follows.
 pub(crate) const WITH_TEXT: u64 = 1 << 63;
-/// In place of a point: this is a text.
+/// In place of a point's number: this is a text, not an event.
 pub(crate) const IS_TEXT: u64 = 0xffff;
 
 /// The beginning of a ring.
@@ -38,17 +38,17 @@ pub(crate) const IS_TEXT: u64 = 0xffff;
 pub struct Header {
     /// [`MAGIC`].
     pub magic: AtomicU64,
-    /// [`crate::points::table`] of the program.
+    /// The value of [`crate::points::table`] in the program.
     pub table: AtomicU64,
     /// Number of events: a power of two.
     pub events: AtomicU32,
     /// Process id.
     pub process: AtomicU32,
-    /// Events recorded so far.
+    /// Number of events recorded so far.
     pub next: AtomicU64,
-    /// The reader has kept all events before this one.
+    /// The reader has taken all events with lower numbers than this.
     pub taken: AtomicU64,
-    /// Events before this one are cleared: readers don't show them.
+    /// Readers don't show events with lower numbers than this: they were cleared.
     pub cleared: AtomicU64,
     /// The program's name.
     pub name: [AtomicU64; 2],
@@ -57,27 +57,27 @@ pub struct Header {
 /// An event.
 #[repr(C)]
 pub struct Event {
-    /// One more than its number; written last. 0: none.
+    /// One more than the event's number; written last. 0: no event.
     pub number: AtomicU64,
     /// Ticks.
     pub time: AtomicU64,
-    /// Point (16 bits), and thread (in the upper 32, without the highest bit).
+    /// The point (lowest 16 bits) and the thread (bits 32 to 62).
     pub what: AtomicU64,
     /// The request's id.
     pub request: AtomicU64,
-    /// Its fields.
+    /// The fields of the event.
     pub fields: [AtomicU64; 4],
 }
 
 const _: () = assert!(size_of::<Header>() == EVENT && size_of::<Event>() == EVENT);
 
-/// Longest path of a directory of rings. Bytes.
+/// Maximum length of the path of a directory of rings. Bytes.
 const MAX_DIRECTORY_BYTES: usize = 512;
 
-/// Where the rings of the pool's processes lie: length and bytes of the path. Without allocation:
-/// an event may be recorded inside the allocator.
+/// Directory of the rings of the pool's processes: length and bytes of its path. A fixed array,
+/// since an event may be recorded inside the allocator.
 static RINGS: Mutex<(usize, [u8; MAX_DIRECTORY_BYTES])> = Mutex::new((0, [0; MAX_DIRECTORY_BYTES]));
-/// From now on this process's ring is made in the directory `dir`; with a longer path than
+/// Makes the ring of this process in the directory `dir` from now on. If the path is longer than
 /// [`MAX_DIRECTORY_BYTES`], nothing is recorded.
 pub(crate) fn make_in(dir: &Path) {
     let path = dir.as_os_str().as_encoded_bytes();
@@ -87,7 +87,7 @@ pub(crate) fn make_in(dir: &Path) {
         0
     };
     // A thread that makes a ring holds the lock for a moment. In a forked child that thread may not
-    // exist: then the child records nothing.
+    // exist: then the lock is never free, and the child records nothing.
     let place = (0..1000).find_map(|_| {
         let place = RINGS.try_lock();
         place.inspect_err(|_| std::thread::yield_now()).ok()
@@ -98,14 +98,15 @@ pub(crate) fn make_in(dir: &Path) {
     }
 }
 
-/// Where this process's ring is to be made; None: nowhere, or another thread is making it.
+/// Returns the directory for this process's ring. None if there is none, or if another thread holds
+/// the lock.
 fn rings() -> Option<(usize, [u8; MAX_DIRECTORY_BYTES])> {
     let rings = *RINGS.try_lock().ok()?;
     (rings.0 > 0).then_some(rings)
 }
 
 static RING: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether a thread is making the ring; or that there was no room for one.
+/// Whether a thread is making the ring, or has failed to make one.
 static MAKING: AtomicU32 = AtomicU32::new(0);
 const BUSY: u32 = 1;
 
@@ -151,7 +152,7 @@ pub fn record_text(point: Point, fields: &[u64], text: &[u8]) {
     write(ring, number, point as u64 | WITH_TEXT, fields);
 }
 
-/// Takes the next places of the ring.
+/// Takes the next `count` places of the ring. Returns the number of the first one.
 #[inline]
 fn place(ring: &Header, count: u64) -> u64 {
     let number = ring.next.fetch_add(count, Relaxed);
@@ -161,7 +162,8 @@ fn place(ring: &Header, count: u64) -> u64 {
     number
 }
 
-/// Waits until the reader has taken the event whose place event `end` gets.
+/// Waits until the reader has taken the events that will be overwritten by those before number
+/// `end`.
 #[cold]
 fn wait(ring: &Header, end: u64) {
     let head = &SHARED.head;
@@ -169,7 +171,7 @@ fn wait(ring: &Header, end: u64) {
     let begin = clock::monotonic();
     while end.saturating_sub(ring.taken.load(Acquire)) > events {
         if !SHARED.is_read() {
-            // The reader was killed, or is stopped: no process waits for it any more.
+            // The reader was killed or is stopped: processes stop waiting for it.
             head.waits.store(0, Relaxed);
         }
         if head.waits.load(Relaxed) == 0 || clock::monotonic() - begin > READER_TIMEOUT {
@@ -187,7 +189,8 @@ fn wait(ring: &Header, end: u64) {
 fn event(ring: &Header, number: u64) -> &Event {
     let mask = u64::from(ring.events.load(Relaxed)) - 1;
     let at = 1 + (number & mask) as usize;
-    // SAFETY: the ring has as many events behind its header as it says; both are of one size.
+    // SAFETY: the header is followed by as many events as it says; header and event have the same
+    // size.
     unsafe { &*std::ptr::from_ref(ring).cast::<Event>().add(at) }
 }
 
@@ -209,14 +212,14 @@ fn write(ring: &Header, number: u64, point: u64, fields: &[u64]) {
 #[inline]
 fn ring() -> Option<&'static Header> {
     let ring = RING.load(Acquire);
-    // SAFETY: a ring stays mapped for ever.
+    // SAFETY: a ring is never unmapped.
     unsafe { ring.as_ref() }.or_else(make_once)
 }
 
 #[cold]
 fn make_once() -> Option<&'static Header> {
-    // Another thread is making the ring, a signal handler has interrupted that, or it failed
-    // before.
+    // Nothing to do if another thread is making the ring, if this is a signal handler that
+    // interrupted the making, or if an attempt has failed.
     MAKING.compare_exchange(0, BUSY, AcqRel, Relaxed).ok()?;
     let made = make();
     match made {
@@ -236,7 +239,7 @@ fn make_once() -> Option<&'static Header> {
     }
 }
 
-/// The path of a ring, `DIR/PROCESS.TIME` with the time in hexadecimal, made without allocation.
+/// The path of a ring, `DIR/PROCESS.TIME` with the time in hexadecimal. Built without allocation.
 struct Name {
     bytes: [u8; MAX_DIRECTORY_BYTES + 48],
     len: usize,
@@ -286,8 +289,8 @@ impl Name {
 }
 
 /// # Errors
-/// EAGAIN: not now. EDQUOT if all rings together would be too large; those of open, fallocate and
-/// mmap.
+/// EAGAIN if the ring can't be made now. EDQUOT if all rings together would be too large. Errors of
+/// open, fallocate and mmap.
 fn make() -> Result<&'static Header, Errno> {
     let dir = rings().ok_or(Errno::AGAIN)?;
     let head = &SHARED.head;
@@ -309,7 +312,7 @@ fn make() -> Result<&'static Header, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let open = || rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
         let file = match open() {
-            // The first ring of the node.
+            // This is the first ring of the node: make the directory.
             Err(Errno::NOENT) => {
                 let place = Name::new_dir(&dir.1[..dir.0]);
                 let place = place.as_c_str().ok_or(Errno::NAMETOOLONG)?;
@@ -330,7 +333,7 @@ fn make() -> Result<&'static Header, Errno> {
         let mapped = mapped.inspect_err(|_| {
             let _ = rustix::fs::unlink(path);
         })?;
-        // SAFETY: just mapped; zeroed memory is a valid header. It stays mapped.
+        // SAFETY: just mapped, and never unmapped; zeroed memory is a valid header.
         let ring = unsafe { &*mapped.cast::<Header>() };
         ring.table.store(crate::points::table(), Relaxed);
         ring.events.store(events, Relaxed);

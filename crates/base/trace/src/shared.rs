@@ -1,28 +1,28 @@
 //! The shared memory of a node's tracing: which points are on, how rings are made, and the slowest
 //! operations.
 //!
-//! It is a part of the node store's control region. Each process maps that part over a static of
-//! its own ([`crate::attach`]), so that a look at a point is one load from a fixed address, and
-//! nothing dangles when a pool is closed. A process that uses several pools sees the points of the
-//! one that it attached to last.
+//! This memory is a part of the node store's control region. Each process maps it over a static
+//! ([`crate::attach`]). So a look at a point is one load from a fixed address, and no pointer
+//! dangles when a pool is closed. A process that uses several pools sees the points of the one that
+//! it attached to last.
 
 use crate::clock::{self, Moment};
 use crate::points::{MAX_POINTS, Point, table};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
-/// Entries of the list of slow operations.
+/// Number of entries in the list of slow operations.
 pub const SLOW: usize = 256;
-/// Events that a ring holds unless another number is set: with 64 bytes each, 1 MiB.
+/// Default number of events of a ring: with 64 bytes each, 1 MiB.
 pub const RING_EVENTS: u32 = 1 << 14;
-/// Limits on the number of events of a ring.
+/// Minimum and maximum of the number of events of a ring.
 pub const RING_EVENTS_RANGE: (u32, u32) = (1 << 6, 1 << 22);
-/// Limit on the memory of all rings of a node, unless another one is set. Bytes.
+/// Default limit on the memory of all rings of a node. Bytes.
 pub const RINGS_LIMIT: u64 = 64 << 20;
-/// Operations that take longer than this are listed, unless another bound is set. Nanoseconds.
+/// Default of the duration beyond which an operation is listed as slow. Nanoseconds.
 pub const SLOW_BOUND: u64 = 100_000_000;
 
-/// The shared memory. Zeroed memory is a valid one in which everything is off.
+/// The shared memory of tracing. Zeroed memory is valid: everything is off.
 #[repr(C, align(4096))]
 pub struct Shared {
     /// For each point, whether it is on.
@@ -36,30 +36,30 @@ pub struct Shared {
 /// Settings and counters.
 #[repr(C, align(4096))]
 pub struct Head {
-    /// The [`table`] of the processes that made it; 0: this memory belongs to no pool.
+    /// The [`table`] of the processes that use the memory; 0: the memory belongs to no pool.
     pub table: AtomicU64,
-    /// Whether a tick is one of the time stamp counter.
+    /// Whether ticks are those of the time stamp counter.
     pub counter: AtomicU32,
     /// This node's number in its pool.
     pub node: AtomicU32,
-    /// Events that a new ring holds: a power of two.
+    /// Number of events of a new ring: a power of two.
     pub ring_events: AtomicU32,
     /// Limit on the memory of all rings. Bytes.
     pub rings_limit: AtomicU64,
     /// Memory of all rings. Bytes.
     pub rings: AtomicU64,
-    /// Rings that weren't made: the limit was reached, or there was no memory.
+    /// Number of rings that weren't made: the limit was reached, or there was no memory.
     pub refused: AtomicU64,
-    /// When the memory was made: [`Moment`].
+    /// When the memory was made: the fields of a [`Moment`].
     pub begin: [AtomicU64; 3],
-    /// The bound for the list of slow operations. Ticks; 0: none are listed.
+    /// Duration beyond which an operation is listed as slow. Ticks; 0: none is listed.
     pub slow_bound: AtomicU64,
-    /// Slow operations so far; the entry of the next one is this number modulo [`SLOW`].
+    /// Number of slow operations so far. Modulo [`SLOW`], it is the index of the next one's entry.
     pub slow_count: AtomicU64,
-    /// Process id of the one that reads all rings and keeps their events; 0: none. While there is
-    /// one, full rings may wait for it.
+    /// Id of the process that reads all rings and keeps their events; 0: none. Writers to full
+    /// rings may wait for it.
     pub reader: AtomicU32,
-    /// Whether an event waits for a place in its ring until the reader has taken the oldest.
+    /// Whether a writer to a full ring waits until the reader has taken the oldest event.
     pub waits: AtomicU32,
     /// When the reader last took events. Nanoseconds of CLOCK_MONOTONIC.
     pub reader_seen: AtomicU64,
@@ -70,11 +70,11 @@ pub struct Head {
 /// A slow operation.
 #[repr(C)]
 pub struct SlowEntry {
-    /// One more than its number; written last. 0: empty.
+    /// One more than the operation's number; written last. 0: the entry is empty.
     pub number: AtomicU64,
-    /// When it began. Ticks.
+    /// When the operation began. Ticks.
     pub begin: AtomicU64,
-    /// Ticks.
+    /// The operation's duration. Ticks.
     pub took: AtomicU64,
     /// The request's id.
     pub request: AtomicU64,
@@ -82,15 +82,15 @@ pub struct SlowEntry {
     pub what: AtomicU64,
     /// Process (high 32 bits) and thread.
     pub who: AtomicU64,
-    /// Number of requests to other nodes, and the time spent in them (ticks).
+    /// Number of requests to other nodes.
     pub requests: AtomicU64,
-    /// Ticks spent in these.
+    /// Time spent in these requests. Ticks.
     pub request_ticks: AtomicU64,
 }
 
 const _: () = assert!(size_of::<SlowEntry>() == 64);
 
-/// Bytes of the shared memory.
+/// Size of the shared memory. Bytes.
 pub const LEN: usize = size_of::<Shared>();
 
 pub(crate) struct Place(pub(crate) UnsafeCell<std::mem::MaybeUninit<Shared>>);
@@ -103,7 +103,7 @@ pub(crate) static PLACE: Place = Place(UnsafeCell::new(std::mem::MaybeUninit::ze
 /// The shared memory of this process.
 pub static SHARED: SharedRef = SharedRef(());
 
-/// Leads to the static that is mapped over.
+/// Dereferences to the static over which the shared memory is mapped.
 pub struct SharedRef(());
 
 impl std::ops::Deref for SharedRef {
@@ -116,7 +116,7 @@ impl std::ops::Deref for SharedRef {
     }
 }
 
-/// Prepares zeroed memory: notes the clock, and settings.
+/// Prepares zeroed memory: sets the clock and the defaults.
 pub fn format(shared: &Shared) {
     let counter = clock::constant_counter();
     clock::choose(counter);
@@ -132,24 +132,24 @@ pub fn format(shared: &Shared) {
     head.table.store(table(), Release);
 }
 
-/// [`SLOW_BOUND`] in ticks, roughly: before anything was measured.
+/// Returns [`SLOW_BOUND`] in ticks, estimated, since no tick has been measured yet.
 pub fn first_slow_bound(counter: bool) -> u64 {
     SLOW_BOUND * if counter { 2 } else { 1 }
 }
 
-/// Longest time without a sign of life from the reader, and longest wait of an event for it.
-/// Nanoseconds.
+/// Maximum time without a sign of life from the reader, and maximum wait of a writer for the
+/// reader. Nanoseconds.
 pub const READER_TIMEOUT: u64 = 1_000_000_000;
 
 impl Shared {
-    /// Whether a process reads all rings: it isn't known to be dead or to stand still.
+    /// Whether a process reads all rings, and has given a sign of life within [`READER_TIMEOUT`].
     pub fn is_read(&self) -> bool {
         let seen = self.head.reader_seen.load(Relaxed);
         let silent = clock::monotonic().saturating_sub(seen);
         self.head.reader.load(Relaxed) != 0 && silent <= READER_TIMEOUT
     }
 
-    /// From now on this process has the clock of this memory.
+    /// Sets this process's clock to that of the memory.
     pub fn use_clock(&self) {
         clock::choose(self.head.counter.load(Relaxed) != 0);
     }

@@ -1,36 +1,38 @@
-//! Per-thread state: thread id, current request, lane of the counters.
+//! State of a thread: its id, its current request, and its lane of the counters.
 //!
-//! All fields are in one thread-local variable, since in a library that is loaded into programs
-//! each access to a thread-local is a call.
+//! All fields are in one thread-local variable, since each access to a thread-local is a function
+//! call in a library that is loaded into programs.
 
 use crate::block::{Block, Lane};
 use crate::shared::SHARED;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// The last number of a request of this process.
+/// The number of the latest request that this process began.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The process id, once the process counts; 0 before. Asking the kernel takes longer than an event.
+/// The process id, once the process counts; 0 before. Cached, since asking the kernel takes longer
+/// than recording an event.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// The parts of a request's id, from the lowest bits on: its number in the process, the process id,
-/// the node.
+/// Widths of the parts of a request's id, from the lowest bits on: its number in the process, the
+/// process id. The remaining bits are the node.
 const NUMBER_BITS: u32 = 30;
 const PROCESS_BITS: u32 = 22;
 
 pub(crate) struct Thread {
-    /// Its id in the system; 0: not asked for yet.
+    /// The thread's id in the kernel; 0 before the first use.
     pub id: Cell<u32>,
     /// Whether the thread is in an operation whose events are recorded.
     pub inside: Cell<bool>,
-    /// Whether no other thread adds to its lane.
+    /// Whether no other thread adds to the same lane.
     pub alone: Cell<bool>,
-    /// Requests to other nodes since the last operation ended, and the ticks that they took.
+    /// Number of requests to other nodes since the last operation ended, and the ticks that they
+    /// took.
     pub requests: Cell<u32>,
     pub request_ticks: Cell<u64>,
-    /// Ticks of waits for locks since then.
+    /// Ticks of waits for locks since the last operation ended.
     pub waiting: Cell<u64>,
     pub request: Cell<u64>,
-    /// The block in which the thread counts, and its lane there.
+    /// The block in which the thread counts, and its lane in it.
     pub block: Cell<*const Block>,
     pub lane: Cell<*const Lane>,
 }
@@ -57,7 +59,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&Thread) -> T) -> T {
     THREAD.with(f)
 }
 
-/// The thread's id in the system.
+/// Returns the thread's id in the kernel.
 pub(crate) fn id() -> u32 {
     with(|thread| match thread.id.get() {
         0 => {
@@ -76,8 +78,8 @@ fn process() -> u32 {
     }
 }
 
-/// The process id, which isn't requested again until a fork. Not in a child of vfork, which has its
-/// parent's memory.
+/// Returns the process id, and caches it until the next fork. Not for a child of vfork, which
+/// shares its parent's memory.
 pub(crate) fn note_process() -> u32 {
     PROCESS.store(0, Relaxed);
     let id = process();
@@ -85,12 +87,13 @@ pub(crate) fn note_process() -> u32 {
     id
 }
 
-/// Whether this thread was in an operation whose events are recorded. Sets that state to `inside`.
+/// Sets whether this thread is in an operation whose events are recorded. Returns the previous
+/// state.
 pub fn enter(inside: bool) -> bool {
     with(|thread| thread.inside.replace(inside))
 }
 
-/// The name of the program in two words, as the kernel keeps it.
+/// Returns the program's name in two words, as the kernel stores it.
 pub(crate) fn program() -> [u64; 2] {
     let mut name = [0u8; 16];
     // SAFETY: PR_GET_NAME writes up to 16 bytes.
@@ -99,7 +102,7 @@ pub(crate) fn program() -> [u64; 2] {
     [u64::from_le_bytes(halves[0]), u64::from_le_bytes(halves[1])]
 }
 
-/// In a forked child, on its only thread: it is another one now.
+/// Resets the state in a forked child: its only thread has another id than in the parent.
 pub(crate) fn forked() {
     PROCESS.store(0, Relaxed);
     with(|thread| {
@@ -108,9 +111,9 @@ pub(crate) fn forked() {
     });
 }
 
-/// The id of the request that this thread works on; begins one if there is none. It contains the
-/// node and process that began it ([`parts`]), and is unique in the pool, except for numbers of a
-/// process that begins more than a thousand million.
+/// Returns the id of this thread's request; begins a request if there is none. The id contains the
+/// node and the process that began the request ([`parts`]). It is unique in the pool unless a
+/// process begins more than 2^30 requests.
 pub fn request() -> u64 {
     with(|thread| match thread.request.get() {
         0 => {
@@ -122,8 +125,8 @@ pub fn request() -> u64 {
     })
 }
 
-/// The id of the request that this thread works on; without one, an id for one step only. For
-/// threads whose work isn't counted, so that no operation ends their requests.
+/// Returns the id of this thread's request; if there is none, an id for one step only. For threads
+/// whose work isn't counted: no operation would end a request that they begin.
 pub fn request_once() -> u64 {
     match with(|thread| thread.request.get()) {
         0 => begin(),
@@ -139,7 +142,7 @@ fn begin() -> u64 {
     node << (NUMBER_BITS + PROCESS_BITS) | pid << NUMBER_BITS | number
 }
 
-/// Node, process and number of a request.
+/// Returns node, process and number of a request.
 pub fn parts(id: u64) -> (u32, u32, u32) {
     let part = |shift: u32, bits: u32| (id >> shift & ((1 << bits) - 1)) as u32;
     (
@@ -149,7 +152,7 @@ pub fn parts(id: u64) -> (u32, u32, u32) {
     )
 }
 
-/// From now on this thread works on request `id` (0: none); returns the one before.
+/// Lets this thread work on request `id` from now on (0: none). Returns the previous request.
 #[inline]
 pub fn adopt_request(id: u64) -> u64 {
     with(|thread| thread.request.replace(id))

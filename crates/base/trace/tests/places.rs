@@ -1,4 +1,4 @@
-//! Every tracepoint stands somewhere in the crate that the table names.
+//! Every tracepoint is used in the crate that the table names.
 
 use forebay_trace::points::POINTS;
 use std::collections::HashMap;
@@ -15,12 +15,12 @@ fn read(dir: &Path, text: &mut String) {
     }
 }
 
-/// The top of the repository.
+/// Returns the repository's top directory.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// The folder of a crate, which lies in one of the wings.
+/// Returns the directory of a crate, which is in one of the wings.
 fn folder(name: &str) -> PathBuf {
     let wings = std::fs::read_dir(root().join("crates")).unwrap();
     let mut wings: Vec<PathBuf> = wings.map(|wing| wing.unwrap().path()).collect();
