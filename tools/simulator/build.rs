@@ -1,4 +1,4 @@
-//! dlsym(3) must find the replacements of libc's functions, too.
+//! Exports the replacements of libc's functions, so that dlsym(3) finds them, too.
 
 fn main() {
     println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=getrandom");

@@ -1,8 +1,8 @@
-//! Cost of a request to another node for a process: through a cell and two daemons, each its own
-//! process, on loopback, beside bare TCP between two processes in the same run.
+//! Measures a process's request to another node: through a request cell and two daemons, each a
+//! process of its own, on loopback; beside bare TCP between two processes in the same run.
 //!
 //! `cargo run --release -p forebay-bench --example ask [REPETITIONS [ROW]]`. Each row alternates
-//! between the two; the ratio is the median of the repetitions' ratios.
+//! between the two cases; the ratio is the median of the repetitions' ratios.
 
 use forebay_client::requests::Channel;
 use forebay_cluster::peers::{Bytes, Peers};
@@ -26,10 +26,10 @@ const SMALL: u16 = 1;
 const PUT: u16 = 2;
 const GET: u16 = 3;
 const POOL: PoolId = PoolId([3; 16]);
-/// Bytes in a small request.
+/// Size of the head of a small request. Bytes.
 const HEAD: usize = 64;
 
-/// Answers at once.
+/// A server that replies at once.
 struct Quick;
 
 impl Serve for Quick {
@@ -65,7 +65,7 @@ impl Serve for Quick {
     }
 }
 
-/// `ask daemon DIR NODE`: prints its address, reads the map's addresses.
+/// Process `ask daemon DIR NODE`: prints its address, then reads the addresses for the map.
 fn daemon(dir: &Path, node: u32) -> Result<()> {
     let identity = Identity {
         pool: POOL,
@@ -97,7 +97,7 @@ fn daemon(dir: &Path, node: u32) -> Result<()> {
     Ok(())
 }
 
-/// `ask echo OUT BACK`: answers each OUT bytes with BACK bytes.
+/// Process `ask echo OUT BACK`: answers each OUT bytes with BACK bytes.
 fn echo(out: usize, back: usize) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("{}", listener.local_addr()?);

@@ -1,9 +1,9 @@
-//! Cost of interception: nanoseconds per call on each path, microseconds of the installation.
+//! Measures interception: nanoseconds per call on each path, microseconds of the installation.
 //!
-//! `bench` runs itself in fresh processes for the installation with and without a cache, with the
-//! calls of a file system face wanted and with all wanted; then it measures calls here. Here the
-//! trampolines are out of a near jump's reach of the program, which costs a jump more than in a
-//! preloaded library.
+//! `bench` runs itself in new processes to measure the installation: with and without a cache, with
+//! the calls that a file system face wants and with all calls. Then it measures calls in its own
+//! process. There, the trampolines are too far from the program for a near jump; so a call costs
+//! one jump more than in a preloaded library.
 
 #[cfg(target_arch = "x86_64")]
 mod bench {
@@ -15,7 +15,7 @@ mod bench {
 
     unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
         match call.args[0] {
-            // Answered here; the kernel never sees it.
+            // Answered by the hook; the kernel never sees the call.
             1001 => -9,
             // SAFETY: a descriptor that doesn't exist.
             1002 => unsafe { raw(call.nr, call.args) },
@@ -144,7 +144,7 @@ mod bench {
         ..HOOKS
     };
 
-    /// The best of several runs. Nanoseconds.
+    /// Returns the time of the fastest of several runs. Nanoseconds.
     fn time(mut call: impl FnMut()) -> f64 {
         const N: u32 = 200_000;
         (0..15)

@@ -1,8 +1,8 @@
-//! Cost of the network: round trips and transfers on loopback, beside bare TCP in the same run.
+//! Measures the network: round trips and transfers on loopback, beside bare TCP in the same run.
 //!
 //! `cargo run --release -p forebay-bench --example lanes [REPETITIONS [ROW]]`. Each row alternates
-//! between bare TCP (two threads, blocking sockets, a reply to each message or transfer) and two of
-//! this crate's nodes; the ratio is the median of the repetitions' ratios.
+//! between bare TCP (two threads, blocking sockets, a reply to each message or transfer) and two
+//! nodes of `forebay-net`. The ratio is the median of the repetitions' ratios.
 
 use forebay_net::transport::Answer;
 use forebay_net::{
@@ -19,10 +19,10 @@ const PUT: u16 = 2;
 const GET: u16 = 3;
 /// Size of a small message on the wire, in both cases. Bytes.
 const SMALL: usize = 64;
-/// Bytes that this crate adds to a small head.
+/// Number of bytes that `forebay-net` adds to a small head.
 const AROUND: usize = 2 + 20 + 16;
 
-/// Answers, with buffers that are reused, as a store's would be.
+/// A server that replies with buffers that it reuses, as a store does.
 struct Served {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
     data: Arc<Vec<u8>>,
@@ -91,7 +91,8 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
-/// Seconds for each of `count` bare round trips with `out` bytes there and `back` bytes back.
+/// Returns the time of one bare round trip with `out` bytes there and `back` bytes back, measured
+/// over `count` of them. Seconds.
 fn bare(out: usize, back: usize, count: usize) -> std::io::Result<f64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -143,12 +144,12 @@ fn ping() -> Request {
     }
 }
 
-/// One after the other; this thread waits for each.
+/// Makes calls one after the other; this thread waits for each reply.
 fn calls(p: &Pair, count: usize) -> Result<f64, Error> {
     timed(count, || p.c.call(ping(), soon()).map(drop))
 }
 
-/// One after the other; the reply to each starts the next.
+/// Makes calls one after the other; the reply to each starts the next.
 fn chain(p: &Pair, count: usize) -> Result<f64, Error> {
     fn next(c: Arc<dyn Connection>, left: usize, end: mpsc::Sender<Result<(), Error>>) {
         let (there, over) = (c.clone(), end.clone());
@@ -202,7 +203,7 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// One row: the two cases alternate.
+/// Measures one row: the two cases alternate.
 fn row(
     name: &str,
     reps: usize,
@@ -220,7 +221,7 @@ fn row(
         let (a, b) = (bare()?, ours()?);
         theirs.push(a);
         own.push(b);
-        // For times, ours to theirs; for rates, theirs to ours.
+        // For times, the ratio is ours to theirs; for rates, theirs to ours.
         ratios.push(if size.is_some() { a / b } else { b / a });
     }
     let (unit, show): (_, Box<dyn Fn(f64) -> f64>) = match size {

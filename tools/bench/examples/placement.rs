@@ -1,6 +1,6 @@
-//! A simulation of placement: balance, movement, slices, look-ups, size of the map, for pools of
-//! 10 to 10,000 nodes. The figures in `docs/explanation/performance-notes.md` are from
-//! `cargo run --release -p forebay-bench --example placement`.
+//! Simulates placement: balance, movement, slices, look-ups, size of the map, for pools of 10 to
+//! 10,000 nodes. `docs/explanation/performance-notes.md` has figures from `cargo run --release -p
+//! forebay-bench --example placement`.
 
 use forebay_fuzz::Random;
 use forebay_placement::map::{Address, Medium, MediumKind};
@@ -37,7 +37,7 @@ fn pool(nodes: u32, weight: impl Fn(u32) -> u32) -> PoolMap {
     PoolMap::first([7; 16], nodes).expect("a sound pool")
 }
 
-/// Makes all necessary moves at once.
+/// Makes all necessary moves at once. Returns the map after them.
 fn settled(map: PoolMap) -> PoolMap {
     let target = map.target().expect("a target");
     let moves = map.slices().moved(&target);
@@ -77,14 +77,14 @@ fn slot_spread(map: &PoolMap) -> (f64, f64) {
 }
 
 fn objects() -> impl Iterator<Item = ObjectId> {
-    // As a store makes them: slots are hashes of names, sequence numbers count up.
+    // The objects are like those of a store: slots are hashes of names, sequence numbers count up.
     (0..OBJECTS).map(|o| {
         let slot = Slot::of_entry(ObjectId::ROOT, format!("file.{o:08}").as_bytes());
         ObjectId::new(2 + o / 16, slot)
     })
 }
 
-/// The slots of all chunks of all objects: 10^7.
+/// Returns the slots of all chunks of all objects: 10^7.
 fn chunks() -> Vec<Slot> {
     let all = objects().flat_map(|id| (0..CHUNKS).map(move |c| Slot::of_chunk(id, c)));
     all.collect()
@@ -98,7 +98,7 @@ fn chunk_spread(map: &PoolMap, chunks: &[Slot]) -> (f64, f64) {
     spread(map, |n| count[n.0 as usize], chunks.len() as u64)
 }
 
-/// Shares of slots and chunks whose node has changed.
+/// Returns the shares of slots and of chunks whose node has changed.
 fn moved(old: &PoolMap, new: &PoolMap, chunks: &[Slot]) -> (f64, f64) {
     let moves = old.moved(new);
     let slots: u32 = moves.iter().map(|m| m.slots.end - m.slots.start).sum();

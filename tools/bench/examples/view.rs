@@ -1,7 +1,7 @@
-//! The costs and gains of the index of attributes: `view FILES`, as root. Sets an attribute without
-//! an index (`trusted.k`) on this many files, and one with it (`user.k`, each value on a hundred of
-//! them); then lists a hundred hits by the view. Times in microseconds. Needs a GiB of /dev/shm for
-//! a million files.
+//! Measures costs and gains of the index of attributes: `view FILES`, as root. Sets an attribute
+//! that isn't indexed (`trusted.k`) on this many files, and one that is (`user.k`, each value on a
+//! hundred files). Then lists a hundred hits by the view. Times are in microseconds. A million
+//! files need 1 GiB of /dev/shm.
 
 use forebay_client::{CreateOptions, Pool};
 use forebay_posix::{Fs, ObjectId};
@@ -58,7 +58,7 @@ fn measure(fs: &Fs, count: usize) {
         });
     }
     if fs.stat(b"/.by", true).is_err() {
-        // The store that this is compared with has no view.
+        // The store that this one is compared with has no view.
         return;
     }
     let list = |dir: &str| {

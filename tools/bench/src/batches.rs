@@ -1,6 +1,6 @@
-//! Collections made and deleted by the verbs from one node of four, in batches of a thousand and
-//! one by one: the rates, and the number of requests to other nodes for each. Three of four names
-//! lie on other nodes.
+//! Measures making and deleting collections by the verbs from one node of four, in batches of a
+//! thousand and one by one: the rates, and the number of requests to other nodes for each
+//! collection. Three of four names lie on other nodes.
 
 use crate::children;
 use crate::iov::Workspace;
@@ -17,7 +17,7 @@ const BATCH: usize = 1000;
 const GOAL: f64 = 5.0;
 const BATCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Measures this part, if it is wanted.
+/// Measures batches, if the options select them.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     if !options.wants(BATCHES.0) {
         return Ok(());
@@ -39,7 +39,7 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
         (rate, Figure::new(requests.into(), "", None))
     });
     let passes = if options.quick { 2 } else { 5 };
-    // The first repetition uses records and connections for the first time.
+    // The first repetition isn't counted: it is the first use of records and connections.
     for repetition in 0..=options.reps {
         for ((rate, requests), (.., whats)) in figures.iter_mut().zip(&kinds) {
             for (side, what) in [Side::Plain, Side::Pool].into_iter().zip(whats) {
@@ -88,7 +88,7 @@ fn names(w: &Worker, kind: &str, pass: usize) -> Vec<String> {
     (0..w.count.min(BATCH)).map(name).collect()
 }
 
-/// The worker that makes collections one by one.
+/// Worker: makes collections one by one.
 pub fn one(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;
@@ -100,7 +100,7 @@ pub fn one(w: &Worker) -> Result<(), String> {
     w.done(start, w.passes * w.count)
 }
 
-/// The worker that makes collections in batches.
+/// Worker: makes collections in batches.
 pub fn all(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;
@@ -110,7 +110,7 @@ pub fn all(w: &Worker) -> Result<(), String> {
     w.done(start, w.passes * w.count)
 }
 
-/// The worker that deletes one by one the collections of [`one`].
+/// Worker: deletes the collections of [`one`] one by one.
 pub fn one_gone(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;
@@ -122,7 +122,7 @@ pub fn one_gone(w: &Worker) -> Result<(), String> {
     w.done(start, w.passes * w.count)
 }
 
-/// The worker that deletes in batches the collections of [`all`].
+/// Worker: deletes the collections of [`all`] in batches.
 pub fn all_gone(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;

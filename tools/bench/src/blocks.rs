@@ -1,5 +1,5 @@
-//! Workloads on bytes: each worker has its own large files, in blocks of one size. Every block
-//! carries its number in its first bytes, by which reads are checked.
+//! Workloads on bytes: each worker has its own large files, in blocks of one size. The first bytes
+//! of each block contain its number, by which reads are checked.
 
 use crate::sys::{self, Name};
 use crate::worker::Worker;
@@ -23,10 +23,10 @@ fn check(data: &[u8], block: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a new file with all its blocks; it stays open.
+/// Makes a new file with all its blocks. Returns its descriptor.
 pub fn prepare(w: &Worker, name: &Name, size: usize) -> Result<i32, String> {
     let fd = sys::open(name, NEW)?;
-    // In large pieces, since this isn't measured.
+    // Written in large pieces, since this isn't measured.
     let per_piece = ((1 << 20) / size).max(1);
     let mut piece = buffer(per_piece * size);
     let mut block = 0;
@@ -47,7 +47,8 @@ pub fn end(fd: i32, name: &Name) -> Result<(), String> {
     sys::unlink(name)
 }
 
-/// Writes new files from the beginning to the end; the time includes creating and closing.
+/// Worker: writes new files from the beginning to the end. The time includes creating and closing
+/// them.
 pub fn sequential_write(w: &Worker, size: usize) -> Result<(), String> {
     let mut name = Name::numbered(&w.prefix())?;
     let mut data = buffer(size);
@@ -90,7 +91,7 @@ pub fn sequential_read(w: &Worker, size: usize) -> Result<(), String> {
     end(fd, &name)
 }
 
-/// Reads or writes blocks of an existing file in random order, at explicit offsets.
+/// Worker: reads or writes blocks of an existing file in random order, at explicit offsets.
 pub fn random(w: &Worker, size: usize, write: bool) -> Result<(), String> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ (w.index as u64 + 1);
     at_offsets(w, size, write, move |_, count| {
@@ -101,7 +102,8 @@ pub fn random(w: &Worker, size: usize, write: bool) -> Result<(), String> {
     })
 }
 
-/// Reads or writes blocks of an existing file from the beginning to the end, at explicit offsets.
+/// Worker: reads or writes blocks of an existing file from the beginning to the end, at explicit
+/// offsets.
 pub fn over(w: &Worker, size: usize, write: bool) -> Result<(), String> {
     at_offsets(w, size, write, |i, count| i % count)
 }

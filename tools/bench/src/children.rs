@@ -1,5 +1,5 @@
-//! Child processes of the driver: each in its own process group, with a time limit after which the
-//! whole group is killed, and with its messages kept for the report.
+//! Child processes of the driver. Each has its own process group; after a time limit, the whole
+//! group is killed. Its messages are kept for the report.
 
 use crate::sys;
 use std::fs::File;
@@ -10,13 +10,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How often a waiting thread checks whether the user has interrupted.
+/// How often a waiting thread checks whether the user has interrupted the program.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Time from the start signal until workers start.
+/// Time from the start signal until workers start. Nanoseconds.
 const LEAD_NANOSECONDS: u64 = 3_000_000;
 const INTERRUPTED: &str = "interrupted";
 
-/// A file without a name, for the messages of children.
+/// A file without a name that collects the messages of children.
 struct Messages(File);
 
 impl Messages {
@@ -38,7 +38,7 @@ impl Messages {
             .map_err(|e| format!("a descriptor: {e}"))
     }
 
-    /// Appends the messages to the error.
+    /// Appends the collected messages to an error.
     fn explain(mut self, error: String) -> String {
         let mut output = Vec::new();
         let read = self
@@ -55,17 +55,17 @@ impl Messages {
     }
 }
 
-/// The result of a team of workers.
+/// The result of the workers of one run.
 pub struct Outcome {
     pub operations: f64,
-    /// Time of the slowest worker.
+    /// Time that the slowest worker took.
     pub seconds: f64,
     /// Peak memory of the largest worker. KiB; 0 if no worker reported it.
     pub peak: f64,
 }
 
-/// Runs one command to its end; returns how long that took. `heed`: whether an interruption by the
-/// user ends it.
+/// Runs one command to its end. Returns how long that took. `heed`: whether the command is killed
+/// if the user interrupts.
 pub fn run_one(
     mut command: Command,
     limit: Duration,
@@ -87,7 +87,8 @@ pub fn run_one(
     sys::wait_end(leader);
     let took = started.elapsed();
     drop(ended);
-    // The child's number may be reused only after this: the guard may still kill by it.
+    // The guard may kill by the child's process id, so the id must not be freed before the guard
+    // ends.
     let killed = guard.join().unwrap_or(None);
     let status = child.wait().map_err(|e| format!("{what}: {e}"))?;
     match killed {
@@ -97,7 +98,7 @@ pub fn run_one(
     }
 }
 
-/// Kills the group at the deadline or when the user interrupts, unless it ends before.
+/// Kills the group at the deadline, or when the user interrupts, unless the child ends before.
 fn watch(end: &Receiver<()>, leader: u32, deadline: Instant, heed: bool) -> Option<String> {
     loop {
         match end.recv_timeout(GLANCE) {
@@ -122,7 +123,7 @@ fn describe(command: &Command) -> String {
     words.join(" ")
 }
 
-/// The workers of one run. Dropping it kills those that still run.
+/// The workers of one run. Dropping it kills the workers that are still running.
 struct Team {
     children: Vec<Child>,
     events: Receiver<(usize, Option<String>)>,
@@ -140,7 +141,7 @@ impl Drop for Team {
     }
 }
 
-/// Runs the workers: all prepare, then start at one time, then end.
+/// Runs the workers: all prepare, then all start at the same time, then all end.
 pub fn run_team(
     commands: Vec<Command>,
     limit: Duration,
@@ -185,7 +186,7 @@ fn start(
     Ok(())
 }
 
-/// Forwards each line of a worker, and `None` at the end.
+/// Sends on each line of a worker, and `None` at the end of its output.
 fn pass_on(index: usize, out: ChildStdout, sender: &Sender<(usize, Option<String>)>) {
     for line in BufReader::new(out).lines().map_while(Result::ok) {
         if sender.send((index, Some(line))).is_err() {

@@ -1,10 +1,10 @@
-//! Workers that measure costs: they never touch the pool. COUNT is the number of operations of one
-//! piece, PASSES the number of pieces; the result is that of the median piece.
+//! Workers that measure costs for programs that never touch the pool. They do PASSES pieces of
+//! COUNT operations each; the result is that of the median piece.
 
 use crate::sys::{self, Name};
 use crate::worker::Worker;
 
-/// Times pieces of operations; reports as if all had taken as long as the median piece.
+/// Times pieces of operations. Reports as if all pieces had taken as long as the median piece.
 fn pieces(w: &Worker, mut operation: impl FnMut() -> Result<(), String>) -> Result<(), String> {
     // The first operation warms the caches.
     operation()?;
@@ -26,7 +26,7 @@ pub fn spawn(w: &Worker) -> Result<(), String> {
     pieces(w, || sys::spawn(&program))
 }
 
-/// A shell script of short programs, in the worker's directory.
+/// Worker: runs a shell script of short programs, in the worker's directory.
 pub fn script(w: &Worker) -> Result<(), String> {
     const LINE: &str = "/bin/true; /bin/true | /bin/true; x=$(/bin/true); ";
     let (shell, option) = (Name::of("/bin/sh")?, Name::of("-c")?);
@@ -36,7 +36,7 @@ pub fn script(w: &Worker) -> Result<(), String> {
     pieces(w, || sys::spawn_with(&shell, &[&option, &text]))
 }
 
-/// Three system calls; the report counts each.
+/// Worker: makes three system calls; the report counts each of them.
 pub fn open_read_close(w: &Worker) -> Result<(), String> {
     let name = Name::of("/etc/hostname")?;
     let size = sys::stat(&name)? as usize;

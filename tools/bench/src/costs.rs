@@ -1,5 +1,5 @@
-//! The costs of Forebay for programs that have nothing to do with the pool: at their start, at each
-//! of their system calls, and of `forebay run` itself.
+//! Measures the costs of Forebay for programs that don't use the pool: at their start, and at each
+//! of their system calls; and the cost of `forebay run` itself.
 
 use crate::children;
 use crate::pool::{Pool, Side};
@@ -7,7 +7,7 @@ use crate::report::Cost;
 use std::path::Path;
 use std::time::Duration;
 
-/// `forebay run -- true`, with its own pool of the default media, compared with `true`.
+/// Measures `forebay run -- true`, with its own pool of the default media, compared with `true`.
 pub fn run(pool: &Pool, reps: usize) -> Cost {
     let limit = Duration::from_secs(20);
     Cost::new("run", "ms", 60.0).repeat(2 * reps + 1, |side| {
@@ -23,7 +23,7 @@ pub fn run(pool: &Pool, reps: usize) -> Cost {
     })
 }
 
-/// Runs a worker of [`crate::costly`]; returns the seconds of one operation.
+/// Runs a worker of [`crate::costly`]. Returns the time of one operation in seconds.
 fn one_worker(
     pool: &Pool,
     side: Side,
@@ -41,7 +41,7 @@ fn one_worker(
     )
 }
 
-/// As above, in a directory.
+/// As [`one_worker`], in a directory.
 fn one_worker_in(
     pool: &Pool,
     side: Side,
@@ -63,15 +63,15 @@ fn one_worker_in(
         .map(|outcome| outcome.seconds / outcome.operations)
 }
 
-/// Starting a program from a program that is under `forebay exec`.
+/// Measures starting a program from a program that runs under `forebay exec`.
 pub fn exec(pool: &Pool, reps: usize) -> Cost {
     Cost::new("exec", "ms", 3.0).repeat(reps, |side| {
         one_worker(pool, side, "cost-spawn", 20, 10).map(|s| s * 1e3)
     })
 }
 
-/// A shell script of twenty short programs, in a directory of the side (`inside`) or outside the
-/// pool: each line costs a fork, an exec and a wait.
+/// Measures a shell script of twenty short programs, in a directory of the side (`inside`) or
+/// outside the pool. Each program costs a fork, an exec and a wait.
 pub fn script(pool: &Pool, reps: usize, inside: bool) -> Cost {
     let name = if inside {
         "script in the pool"
@@ -88,11 +88,11 @@ pub fn script(pool: &Pool, reps: usize, inside: bool) -> Cost {
     })
 }
 
-/// A system call that has nothing to do with the pool.
+/// A measurement of system calls that don't concern the pool.
 pub struct Unrelated {
     name: &'static str,
     worker: &'static str,
-    /// System calls of one operation.
+    /// Number of system calls in one operation.
     calls: f64,
 }
 
@@ -120,7 +120,7 @@ pub const UNRELATED: [Unrelated; 4] = [
 ];
 
 pub fn unrelated(pool: &Pool, reps: usize, what: Unrelated) -> Cost {
-    // Many short processes, since they differ from each other by more than the cost.
+    // Uses many short processes, since the differences between processes are larger than the cost.
     let times = 5 * reps;
     Cost::new(what.name, "ns/call", 60.0).repeat(times, |side| {
         one_worker(pool, side, what.worker, 2_000, 11).map(|s| s * 1e9 / what.calls)

@@ -1,5 +1,5 @@
-//! The order of a measurement: costs first, then the workloads, each with every number of
-//! processes. Plain and pool take turns, and which is first alternates as well.
+//! The order of a measurement: costs first, then each workload with each number of processes. Plain
+//! and pool take turns, and so does which of them is first.
 
 use crate::batches;
 use crate::children::{self, Outcome};
@@ -21,9 +21,9 @@ struct Driver<'a> {
     runs: usize,
 }
 
-/// Measures all that is wanted; returns whether everything could be measured.
+/// Measures everything that the options select. Returns whether all of it could be measured.
 pub fn run(options: &Options) -> Result<bool, String> {
-    // Checked before the first minute is spent, not after the last.
+    // Checks before the measurement, not after it, whether the file can be written.
     if let Some(path) = &options.json {
         std::fs::write(path, "").map_err(|e| format!("{}: {e}", path.display()))?;
     }
@@ -36,7 +36,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     let mut results = Results::default();
     let started = driver.started;
     let mut measured = driver.measure(&mut results);
-    // The driver's memory is needed for the next part.
+    // The next part needs the memory that the driver's pool uses.
     drop(driver);
     measured = measured.and_then(|()| nodes::measure(options, &mut results));
     measured = measured.and_then(|()| fuse::measure(options, &mut results));
@@ -65,7 +65,8 @@ impl Driver<'_> {
             self.note_cost(results, costs::run);
         }
         self.pool.up()?;
-        // The pool's preparations in the background after its start shouldn't be measured.
+        // After its start, a pool makes preparations in the background, which shouldn't be
+        // measured.
         std::thread::sleep(Duration::from_secs(1));
         if self.options.wants("exec") {
             self.note_cost(results, costs::exec);
@@ -114,7 +115,7 @@ impl Driver<'_> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Longest time that a whole measurement should take. Seconds.
+    /// Maximum time that a whole measurement should take. Seconds.
     fn budget(&self) -> f64 {
         if self.options.quick { 80.0 } else { 440.0 }
     }
@@ -128,7 +129,8 @@ impl Driver<'_> {
         results.costs.push(cost);
     }
 
-    /// Prepares the directory of `list`, which is made once; returns its name below a side's own.
+    /// Prepares the directory of `list`, which is made only once. Returns its name below the
+    /// directory of a side; None for other workloads.
     fn prepare(&mut self, workload: &Workload) -> Result<Option<String>, String> {
         if workload.name != "list" {
             return Ok(None);
@@ -149,8 +151,8 @@ impl Driver<'_> {
         Ok(Some(directory.into()))
     }
 
-    /// Runs all repetitions of one workload with one number of processes. `part`: the part of all
-    /// rows that is done after this one. A run that is behind time repeats less often.
+    /// Runs all repetitions of one workload with one number of processes. `part`: share of all rows
+    /// that is done after this one. A measurement that is behind schedule repeats less often.
     fn row(&mut self, w: &Workload, procs: usize, directory: Option<&str>, part: f64) -> Row {
         let mut row = Row::new(w, procs);
         for repetition in 0..self.options.reps {

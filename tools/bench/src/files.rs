@@ -1,4 +1,4 @@
-//! Workloads on names: many files in one directory, shared by all workers of a run.
+//! Workloads on names: many files in one directory, which all workers of a run share.
 
 use crate::sys::{self, Name};
 use crate::worker::Worker;
@@ -6,7 +6,7 @@ use crate::workloads::SMALL;
 
 const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
 
-/// The content of small files: bytes that show a wrong offset or a lost write.
+/// Returns the content of small files: bytes that reveal a wrong offset or a lost write.
 fn content() -> Vec<u8> {
     (0..SMALL).map(|i| (i % 251) as u8 + 1).collect()
 }
@@ -31,9 +31,10 @@ fn remove(w: &Worker, prefix: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The order in which files are visited: all of them, in another order than they were made.
+/// Returns the order in which files are visited: each of them once, in another order than they were
+/// made.
 fn order(count: usize) -> impl Iterator<Item = usize> {
-    // A prime: without a common divisor with any count that is not its multiple.
+    // A prime number: it has no common divisor with a count that isn't its multiple.
     const STEP: usize = 7919;
     let step = if count.is_multiple_of(STEP) { 1 } else { STEP };
     let mut at = 0;
@@ -50,7 +51,7 @@ pub fn create(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
-/// Creates and unlinks: each file exists only for a moment.
+/// Worker: creates and unlinks files. Each exists only for a moment.
 pub fn create_unlink(w: &Worker) -> Result<(), String> {
     let mut name = Name::numbered(&w.prefix())?;
     let start = w.start()?;
@@ -69,7 +70,7 @@ pub fn small_write(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
-/// Creates the files of [`list`] and of [`crate::remote`], which stay.
+/// Worker: creates the files of [`list`] and of [`crate::remote`], which stay.
 pub fn fill(w: &Worker) -> Result<(), String> {
     let start = w.start()?;
     make(w, &[])?;
@@ -103,7 +104,7 @@ pub fn stat(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
-/// Stats the files of the next of PASSES workers: they lie on another node than this one.
+/// Worker: stats the files of the next of PASSES workers, which lie on another node than this one.
 pub fn stat_next(w: &Worker) -> Result<(), String> {
     make(w, &[])?;
     let next = Worker {

@@ -1,5 +1,5 @@
-//! The FUSE face (`forebay mount`), compared with a trivial FUSE file system that passes requests
-//! on to a directory of `/dev/shm`; and, for orientation, with that directory itself.
+//! Measures the FUSE face (`forebay mount`), compared with a trivial FUSE file system that passes
+//! requests on to a directory of `/dev/shm`; and, for orientation, with that directory itself.
 
 use crate::children;
 use crate::options::Options;
@@ -13,16 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest time of one run of one row.
+/// Maximum time of one run of one row.
 const LIMIT: Duration = Duration::from_secs(30);
 const MEDIA: &str = "memory:1G";
 const DEVICE: &str = "/dev/fuse";
-/// Threads of the reference; the kernel wakes them in turn. With one thread, which then sleeps
-/// between requests, one program gets a third of the rate, and four programs no more.
+/// Number of threads of the reference, which the kernel wakes in turn. A single thread would sleep
+/// between requests; then one program gets a third of the rate, and four programs get no more.
 const THREADS: usize = 2;
 
 type Row = (&'static str, &'static str, Unit, usize, [usize; 2]);
-/// The rows: name, worker, files or blocks, passes in the quick form and in the full one.
+/// The rows: name, worker, unit, number of files or blocks, passes in the quick form and in the
+/// full one.
 const ROWS: &[Row] = &[
     ("stat", "stat", Unit::Operations, 500, [4, 20]),
     (
@@ -52,10 +53,10 @@ const ROWS: &[Row] = &[
     ("list 10000", "list", Unit::Operations, 10_000, [4, 20]),
 ];
 
-/// Number of processes in the rows that are also measured with several.
+/// Number of processes in those rows that are also measured with several.
 const TEAM: usize = 4;
 
-/// Where a run takes place.
+/// Which file system a run uses.
 #[derive(Clone, Copy)]
 enum Place {
     Plain,
@@ -63,7 +64,7 @@ enum Place {
     Ours,
 }
 
-/// Fields are dropped in this order: mounts first.
+/// What is measured. Fields are dropped in this order: mounts before the pool.
 struct Faces<'a> {
     ours: Mount,
     passed: Mount,
@@ -77,7 +78,8 @@ struct Faces<'a> {
 /// A mount, unmounted when dropped.
 struct Mount {
     dir: PathBuf,
-    /// The process that serves it, if that is our child; it ends with its input.
+    /// The process that serves the mount, if it is a child of this one. It ends when its input
+    /// ends.
     server: Option<Child>,
 }
 
@@ -111,7 +113,7 @@ impl Mount {
 }
 
 /// Serves the reference: a file system that passes requests on to `source`, and caches nothing.
-/// Prints `ready`; ends with standard input. Blocks.
+/// Prints `ready`. Blocks until standard input ends.
 pub fn passthrough(source: &str, dir: &str) -> Result<(), String> {
     sys::leave_session();
     let options = forebay_slowfs::Options {
@@ -122,7 +124,7 @@ pub fn passthrough(source: &str, dir: &str) -> Result<(), String> {
     forebay_slowfs::mount(source, dir, options)
 }
 
-/// The reason why nothing can be mounted here.
+/// Returns the reason why nothing can be mounted here, if there is one.
 fn obstacle() -> Option<String> {
     if !Path::new(DEVICE).exists() {
         return Some(format!("there is no {DEVICE} here"));
@@ -135,7 +137,7 @@ fn obstacle() -> Option<String> {
     None
 }
 
-/// Measures all rows, if they are wanted and something can be mounted.
+/// Measures all rows, if the options select them and something can be mounted.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     if !options.wants(MOUNT.0) {
         return Ok(());
@@ -176,7 +178,7 @@ impl Faces<'_> {
         let (source, passed, ours) = (made("source")?, made("passed")?, made("ours")?);
         made("plain")?;
         pool.start()?;
-        // From here on each step is cleaned up with those before it.
+        // From here on, an error in a step cleans up the steps before it.
         let faces = Faces {
             ours: Mount::at(ours),
             passed: Mount::at(passed),
@@ -185,13 +187,14 @@ impl Faces<'_> {
             options,
             runs: 0,
         };
-        // The pool's preparations in the background after its start shouldn't be measured.
+        // After its start, a pool makes preparations in the background, which shouldn't be
+        // measured.
         std::thread::sleep(Duration::from_secs(1));
         Ok(faces)
     }
 
-    /// Mounts both again: which core serves a mount hardly changes during its life, and decides the
-    /// rates.
+    /// Mounts both again. The core that serves a mount hardly changes while it is mounted, and it
+    /// determines the rates; so each repetition needs new mounts.
     fn mount(&mut self) -> Result<(), String> {
         self.ours.take_away();
         self.passed.take_away();

@@ -1,5 +1,5 @@
-//! The verbs through their C interface, from the library beside this program, as any program uses
-//! them.
+//! The verbs through their C interface. Loads the library beside this program, as any program
+//! would.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct Workspace {
     workspace: Handle,
 }
 
-/// The library's path: beside this program (in a build), or the installed one.
+/// Returns the library's path: beside this program (in a build), or the installed one.
 fn library() -> Result<PathBuf, String> {
     let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
     let places = ["libforebay_iov.so", "../lib/libforebay_iov.so"];
@@ -51,7 +51,7 @@ impl Workspace {
     pub fn load(name: &str) -> Result<Workspace, String> {
         let path = library()?;
         let file = text(&path.to_string_lossy())?;
-        // SAFETY: the name is a string; loading our own library runs nothing that minds.
+        // SAFETY: the name is a string; our own library has no initialisers that need preparation.
         let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             return Err(format!("{} can't be loaded", path.display()));
@@ -105,7 +105,7 @@ impl Workspace {
         if result >= 0 {
             return Ok(result);
         }
-        // SAFETY: its type; what it returns is a string until the next failure.
+        // SAFETY: the function's type; its result is a string until the next failure.
         let text = unsafe {
             let error: unsafe extern "C" fn() -> *const c_char =
                 std::mem::transmute(self.function(c"iov_error")?);

@@ -1,17 +1,18 @@
-//! `forebay-bench`: what a pool costs and gains, compared with the same work on `/dev/shm`.
+//! `forebay-bench`: measures what a pool costs and gains, compared with the same work on
+//! `/dev/shm`.
 //!
-//! A black box: it knows nothing of Forebay but its command line. The same program runs as a worker
-//! (`forebay-bench worker …`), once plainly and once under `forebay exec`, in turn, so that a ratio
+//! The benchmark uses Forebay only through its command line. The same program runs as a worker
+//! (`forebay-bench worker …`), in turn without Forebay and under `forebay exec`. So a ratio
 //! compares two runs of the same minute.
 //!
-//! - [`options`]: the command line; [`workloads`]: the table of what is measured;
-//! - [`driver`]: the order of runs; [`pool`], [`children`]: what it starts;
-//! - [`worker`], [`tasks`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]:
-//!   libc;
-//! - [`nodes`]: a pool of several nodes, with [`remote`] running inside and [`tcp`] beside it;
-//! - [`fuse`]: a mount, with a pass-through file system beside it;
+//! - [`options`]: the command line; [`workloads`]: the table of workloads and measurements;
+//! - [`driver`]: the order of runs; [`pool`], [`children`]: what the driver starts;
+//! - [`worker`], [`tasks`], [`files`], [`blocks`], [`maps`], [`costly`]: the code of workers;
+//!   [`sys`]: libc;
+//! - [`nodes`]: a pool of several nodes; [`remote`]: its workers; [`tcp`]: the reference;
+//! - [`fuse`]: a mount, and a pass-through file system as the reference;
 //! - [`search`], [`batches`]: searches and batches by the verbs, through [`iov`];
-//! - [`costs`]: what uninvolved programs pay; [`report`]: the table and the JSON.
+//! - [`costs`]: the costs for uninvolved programs; [`report`]: the table and the JSON.
 
 mod batches;
 mod blocks;

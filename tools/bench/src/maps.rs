@@ -7,7 +7,7 @@ use crate::worker::Worker;
 const PAGE: usize = 4096;
 const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
 
-/// The first load of each page of an existing file; the time includes mapping and unmapping.
+/// Loads each page of an existing file for the first time. The time includes mapping and unmapping.
 pub fn read(w: &Worker) -> Result<(), String> {
     let name = Name::of(&format!("{}data", w.prefix()))?;
     let fd = blocks::prepare(w, &name, PAGE)?;
@@ -24,7 +24,7 @@ pub fn read(w: &Worker) -> Result<(), String> {
     blocks::end(fd, &name)
 }
 
-/// The first store to each page of a file that was only given its size.
+/// Stores to each page of a file for the first time, after the file was only given its size.
 pub fn fresh(w: &Worker) -> Result<(), String> {
     let mut name = Name::numbered(&w.prefix())?;
     let start = w.start()?;
@@ -51,7 +51,7 @@ pub fn fresh(w: &Worker) -> Result<(), String> {
     Ok(())
 }
 
-/// Grows a file by a page at a time, under a mapping that is longer than the file: each page is
+/// Grows a file by one page at a time, under a mapping that is longer than the file. Each page is
 /// written, and then loaded.
 pub fn grow(w: &Worker) -> Result<(), String> {
     let name = Name::of(&format!("{}data", w.prefix()))?;

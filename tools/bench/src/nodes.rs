@@ -1,5 +1,5 @@
-//! A pool of four nodes, all on this host, compared with bare TCP on loopback where only one
-//! process works, and with `/dev/shm` where several do.
+//! Measures a pool of four nodes, all on this host. Where one process works, it is compared with
+//! bare TCP on loopback; where several do, with `/dev/shm`.
 
 use crate::children::{self, Outcome};
 use crate::options::Options;
@@ -11,30 +11,30 @@ use crate::workloads::{MIB, NODE_MEASUREMENTS};
 use std::time::{Duration, Instant};
 
 const NODES: usize = 4;
-/// The node that works; [`THERE`] holds the files, where one process works.
+/// The node whose process works. In these measurements, [`THERE`] holds the files.
 const HERE: usize = 0;
 const THERE: usize = 1;
 const THIRD: usize = 2;
-/// Directories that [`THERE`] makes: the names of the first lie with their files, since it follows
-/// its parent's distribution; those of the second lie on all nodes.
+/// Directories that [`THERE`] makes. Entries of the first lie with their files, since it inherits
+/// its parent's distribution. Entries of the second lie on all nodes.
 const FILES_THERE: &str = "there/files";
 const FILES_SPREAD: &str = "spread";
-/// Directories with controls, and the controls declared for them.
+/// A directory with controls, and the controls declared for it.
 const COMMIT: (&str, &[&str]) = (
     "there/commit",
     &["consistency=commit", "parallelism=exclusive"],
 );
-/// A directory whose files never change again.
+/// A directory of laminated files.
 const LAMINATED: &str = "laminated";
 /// The media of each node.
 const MEDIA: &str = "memory:1G";
 /// Number of files that are visited one by one.
 const FILES: usize = 500;
-/// Number of files of the long listing that are made at once, and the time reserved for listing
+/// For the long listing: number of files that are made at once, and the time reserved for listing
 /// them.
 const BATCH: usize = 50_000;
 const TO_LIST: Duration = Duration::from_secs(15);
-/// Longest time of all parts together.
+/// Maximum time of all measurements of this module together.
 const BUDGET: Duration = Duration::from_secs(175);
 
 const SESSION: (&str, &[&str]) = ("there/session", &["consistency=session"]);
@@ -46,7 +46,7 @@ struct Nodes<'a> {
     runs: usize,
 }
 
-/// Measures the parts that are wanted.
+/// Measures those parts that the options select.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     let wants = |part: &(&str, &str)| options.wants_part(part.0);
     if !NODE_MEASUREMENTS.iter().any(wants) {
@@ -67,7 +67,8 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
         .any(|p| p.0 != "starts" && wants(p))
     {
         nodes.pool.up()?;
-        // The pool's preparations in the background after its start shouldn't be measured.
+        // After its start, a pool makes preparations in the background, which shouldn't be
+        // measured.
         std::thread::sleep(Duration::from_secs(1));
     }
     let with_files = ["latency", "transfers", "consistency"];
@@ -120,7 +121,7 @@ impl Nodes<'_> {
         format!("{}/{name}", self.pool.directory(Side::Pool))
     }
 
-    /// Runs workers, each at its node, within the rest of the time.
+    /// Runs workers, each at its node, within the remaining time.
     fn team(&self, side: Side, workers: Vec<(usize, Vec<String>)>) -> Result<Outcome, String> {
         let commands = workers
             .iter()
@@ -132,7 +133,8 @@ impl Nodes<'_> {
         children::run_team(commands, self.left(), self.pool.scratch())
     }
 
-    /// Repeats raw and pool in turn and reports the figure, or the error in its place.
+    /// Repeats a measurement of both sides in turn and reports the figure, or the error if there is
+    /// one.
     fn figure(
         &mut self,
         results: &mut Results,
@@ -171,7 +173,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// Makes the files that lie on the other node.
+    /// Makes the files that node [`THERE`] holds.
     fn prepare(&mut self) -> Result<(), String> {
         self.pool
             .distribute(&self.directory("there"), "local-all")?;
@@ -246,7 +248,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// Small blocks to and from another node, compared with those of a file without controls.
+    /// Measures small blocks to and from another node, in files with and without controls.
     fn consistency(&mut self, results: &mut Results) -> Result<(), String> {
         let rows = [
             (
@@ -277,7 +279,7 @@ impl Nodes<'_> {
                     &directory
                 };
                 let words = words(workload, directory, [0, count, 1]);
-                // Both sides are the pool's.
+                // Both sides are measured in the pool.
                 let outcome = nodes.team(Side::Pool, vec![(HERE, words)])?;
                 Ok(outcome.operations / outcome.seconds / 1e3)
             });
@@ -285,8 +287,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// Copies a file over another, for all places of both; compared with reading the one and
-    /// writing the other, in the same pool.
+    /// Measures copying one file over another, for all combinations of nodes; compared with reading
+    /// the one and writing the other in the same pool.
     fn copies(&mut self, results: &mut Results) -> Result<(), String> {
         let top = self.directory("copies");
         self.pool.distribute(&top, "local-all")?;
@@ -313,7 +315,7 @@ impl Nodes<'_> {
                     "copy-range"
                 };
                 let words = words(workload, &format!("{top}/{from}"), [to, count, 1]);
-                // Both sides are the pool's.
+                // Both sides are measured in the pool.
                 let outcome = nodes.team(Side::Pool, vec![(HERE, words)])?;
                 Ok(outcome.operations * MIB as f64 / outcome.seconds / 1e9)
             });
@@ -321,8 +323,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// Reads files of this node, compared with laminated files fetched from another node before; by
-    /// another process each time.
+    /// Measures reading laminated files that were fetched from another node before, compared with
+    /// files of this node. Each repetition uses another process.
     fn laminated(&mut self, results: &mut Results) -> Result<(), String> {
         let top = self.directory(LAMINATED);
         self.pool.distribute(&top, "local-all")?;
@@ -340,7 +342,7 @@ impl Nodes<'_> {
         let rate = |o: Outcome| o.operations * MIB as f64 / o.seconds / 1e9;
         let mut first = Figure::new("laminated, first read 1 MiB".into(), "GB/s", None);
         for side in [Side::Plain, Side::Pool] {
-            // All of the file but its first MiB.
+            // All of the file except its first MiB.
             match read(self, "remote-get-rest", side, [CONTENT_MIB - 1, 1]).map(rate) {
                 Ok(value) if side == Side::Plain => first.raw.push(value),
                 Ok(value) => first.pool.push(value),
@@ -367,8 +369,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// Processes on all nodes: in one directory, where each stats the files of its neighbour, and
-    /// in directories that belong to one node each.
+    /// Measures processes on all nodes: in one directory, where each stats the files of its
+    /// neighbour; and in directories that belong to one node each.
     fn spread(&mut self, results: &mut Results) -> Result<(), String> {
         self.pool.distribute(&self.directory("own"), "local-all")?;
         let own = self.pool.plain().join("own");
@@ -432,7 +434,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// If making all files would take too long, lists those that could be made.
+    /// Measures listing a wide directory. If making all files would take too long, lists those that
+    /// could be made.
     fn wide_list(&mut self, results: &mut Results) {
         let few = 10_000;
         let most = self.amount(100_000, 1_000_000);
@@ -480,12 +483,12 @@ impl Nodes<'_> {
         self.note(results, memory);
     }
 
-    /// Two processes on each node make `more` files in one directory; returns the seconds that
-    /// took.
+    /// Makes `more` files in one directory, by two processes on each node. Returns the time in
+    /// seconds.
     fn fill(&self, name: &str, already: usize, more: usize) -> Result<f64, String> {
         let processes = 2 * NODES;
         let directory = self.directory(name);
-        // Each batch has its own names, made of the workers' numbers.
+        // Each batch has its own names, which are made of the workers' numbers.
         let first = already / more * processes;
         let worker = |i: usize| {
             let numbers = [first + i, more / processes, 1];

@@ -34,12 +34,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether to measure the workload or cost named `name`.
+    /// Whether to measure the workload or cost `name`.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|o| o == name)
     }
 
-    /// Whether to measure this part of several nodes; `nodes` is all parts.
+    /// Whether to measure this part on several nodes; `nodes` selects all such parts.
     pub fn wants_part(&self, name: &str) -> bool {
         self.wants(name) || self.wants("nodes")
     }
@@ -63,7 +63,7 @@ fn known(name: &str) -> Result<String, String> {
     }
 }
 
-/// The program beside this one, or else the one in PATH.
+/// Returns the program beside this one or, if there is none, the one in PATH.
 fn default_forebay() -> PathBuf {
     std::env::current_exe()
         .ok()

@@ -1,5 +1,5 @@
-//! The pool that is measured, and the directories of one measurement. Both are gone at the end in
-//! any case: dropping the pool takes it down by force.
+//! The pool that is measured, and the directories of one measurement. Both are removed at the end
+//! in any case: dropping the pool takes it down by force.
 
 use crate::children;
 use crate::options::Options;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Where a run takes place.
+/// Which of the two compared file systems a run uses.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Side {
     Plain,
@@ -22,11 +22,11 @@ pub struct Pool {
     media: String,
     /// Number of nodes on this host.
     nodes: usize,
-    /// The pool's own state (`FOREBAY_HOME`).
+    /// The directory of the pool's state (`FOREBAY_HOME`).
     home: PathBuf,
     /// The plain side's directory in `/dev/shm`.
     plain: PathBuf,
-    /// Whether there may be something to take down, and whether the pool came up.
+    /// Whether there may be a pool to take down; and whether it was started successfully.
     begun: bool,
     is_up: bool,
 }
@@ -35,8 +35,8 @@ const MEMORY: &str = "/dev/shm";
 const PREFIX: &str = "/fb/bench";
 
 impl Pool {
-    /// Makes the directories; [`Pool::up`] makes the pool. `kind` distinguishes the pools of one
-    /// measurement, in the names of all that is made.
+    /// Makes the directories; [`Pool::up`] makes the pool. `kind` is part of all names, so that
+    /// several pools of one measurement don't collide.
     pub fn new(options: &Options, kind: &str, nodes: usize, media: &str) -> Result<Pool, String> {
         let id = std::process::id();
         let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
@@ -64,18 +64,18 @@ impl Pool {
         &self.name
     }
 
-    /// A directory of the plain file system for files that aren't measured.
+    /// Returns a directory on the plain file system for files that aren't measured.
     pub fn scratch(&self) -> &Path {
         &self.home
     }
 
-    /// The plain side's own directory, which workers with the pool may use as well.
+    /// Returns the plain side's directory, which workers with the pool may use as well.
     pub fn plain(&self) -> &Path {
         &self.plain
     }
 
-    /// The directory below which the runs of a side take place. Both have the same depth, as
-    /// /dev/shm/fbbench-1 and /fb/bench/1, since resolving a path costs by its depth.
+    /// Returns the directory for the runs of a side. Both have the same depth, as in
+    /// /dev/shm/fbbench-1 and /fb/bench/1, since the cost of resolving a path depends on it.
     pub fn directory(&self, side: Side) -> String {
         match side {
             Side::Plain => self.plain.display().to_string(),
@@ -83,7 +83,7 @@ impl Pool {
         }
     }
 
-    /// A command in the environment of this measurement, without another's interception.
+    /// Returns a command in the environment of this measurement, without an inherited interception.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
@@ -98,12 +98,12 @@ impl Pool {
         self.command(&self.forebay)
     }
 
-    /// The command of one worker: the same on both sides, but for `forebay exec`.
+    /// Returns the command of one worker: on the pool's side, it is run by `forebay exec`.
     pub fn worker(&self, side: Side, words: &[String]) -> Command {
         self.worker_at(side, 0, words)
     }
 
-    /// The command of one worker, with the pool at this node.
+    /// As [`Pool::worker`], with the pool at node `node`.
     pub fn worker_at(&self, side: Side, node: usize, words: &[String]) -> Command {
         let mut command = match side {
             Side::Plain => self.command(&self.me),
@@ -121,7 +121,7 @@ impl Pool {
         command
     }
 
-    /// Makes the pool; returns how long that took.
+    /// Makes the pool. Returns how long that took.
     pub fn start(&mut self) -> Result<Duration, String> {
         let mut command = self.forebay();
         command.args(["up", "--pool", &self.name, "--media", &self.media]);
@@ -134,7 +134,7 @@ impl Pool {
         Ok(took)
     }
 
-    /// Sets the distribution of a directory of the pool, and makes the directory if needed.
+    /// Sets the distribution of a directory of the pool; makes the directory if needed.
     pub fn distribute(&self, directory: &str, how: &str) -> Result<(), String> {
         let mut command = self.forebay();
         command.args(["set", "--pool", &self.name, "--distribution", how]);
@@ -166,7 +166,7 @@ impl Pool {
             .ok_or("forebay status doesn't report the requests".into())
     }
 
-    /// Makes the pool, and the directory of the runs in it.
+    /// Makes the pool, and in it the directory for the runs.
     pub fn up(&mut self) -> Result<(), String> {
         self.start()?;
         for directory in [PREFIX.to_string(), self.directory(Side::Pool)] {
@@ -196,7 +196,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let is_up = self.is_up;
-        // If the pool never came up, the error is known already.
+        // If the pool wasn't started, that error has been reported already.
         if let Err(e) = self.down()
             && is_up
         {

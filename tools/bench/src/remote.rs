@@ -1,26 +1,26 @@
-//! Workers on files that another node of the pool holds. DIRECTORY was made there, with COUNT empty
+//! Workers on files that another node of the pool holds. That node made DIRECTORY, with COUNT empty
 //! files (by [`crate::files::fill`], as worker 0) and the file of [`content`].
 
 use crate::sys::{self, Name};
 use crate::worker::Worker;
 use crate::workloads::MIB;
 
-/// Bytes of a block.
+/// Size of a block. Bytes.
 pub const BLOCK: usize = 4096;
-/// Bytes of a block of [`small_write`] and [`small_read`].
+/// Size of a block of [`small_write`] and [`small_read`]. Bytes.
 pub const SMALL_BLOCK: usize = 8192;
-/// MiB of the file that is read and written.
+/// Size of the file that is read and written. MiB.
 pub const CONTENT_MIB: usize = 64;
 
-/// Which of all times is reported.
+/// Which of the measured times is reported.
 #[derive(Clone, Copy)]
 pub enum Middle {
     Half,
-    /// The median of operations that went to another node, when a quarter needed none.
+    /// The median of the slower three quarters: a quarter of the operations needs no other node.
     OfThreeQuarters,
 }
 
-/// Times each operation separately, PASSES times COUNT of them; reports the median time.
+/// Times PASSES times COUNT operations, each separately. Reports the median time.
 pub fn median_of(
     w: &Worker,
     middle: Middle,
@@ -47,7 +47,7 @@ fn file(w: &Worker) -> Result<Name, String> {
     Name::of(&format!("{}/content", w.directory))
 }
 
-/// Makes the file of content; it stays.
+/// Worker: makes the file of content, which stays.
 pub fn content(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY)?;
     let data = vec![5; MIB];
@@ -71,7 +71,7 @@ pub fn open_close(w: &Worker) -> Result<(), String> {
     })
 }
 
-/// Creates and closes new files.
+/// Worker: creates and closes new files.
 pub fn create(w: &Worker, middle: Middle) -> Result<(), String> {
     let mut name = Name::numbered(&format!("{}new-", w.prefix()))?;
     let mut made = 0;
@@ -97,13 +97,13 @@ fn access(write: bool) -> libc::c_int {
     if write { libc::O_RDWR } else { libc::O_RDONLY }
 }
 
-/// pread or pwrite of one block, another one each time.
+/// Worker: pread or pwrite of one block, another one each time.
 pub fn block(w: &Worker, write: bool) -> Result<(), String> {
     let fd = sys::open(&file(w)?, access(write))?;
     let mut data = vec![5; BLOCK];
     let blocks = CONTENT_MIB * MIB / BLOCK;
     median_of(w, Middle::Half, |i| {
-        // A prime, so that neither readahead nor chance helps.
+        // A prime number, so that neither readahead nor chance helps.
         let at = i * 7919 % blocks * BLOCK;
         if write {
             sys::pwrite(fd, &data, at)
@@ -114,8 +114,8 @@ pub fn block(w: &Worker, write: bool) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// Writes COUNT blocks of 8 KiB one after the other; the time includes making all visible to
-/// others.
+/// Worker: writes COUNT blocks of 8 KiB one after the other. The time includes making them visible
+/// to other processes.
 pub fn small_write(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_RDWR)?;
     let data = vec![5; SMALL_BLOCK];
@@ -129,7 +129,7 @@ pub fn small_write(w: &Worker) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// Reads COUNT blocks of 8 KiB one after the other.
+/// Worker: reads COUNT blocks of 8 KiB one after the other.
 pub fn small_read(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_RDONLY)?;
     let mut data = vec![0; SMALL_BLOCK];
@@ -144,7 +144,7 @@ pub fn small_read(w: &Worker) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// COUNT calls of PASSES MiB each, over the file again and again.
+/// Worker: makes COUNT calls of PASSES MiB each, over the file again and again.
 pub fn transfers(w: &Worker, write: bool) -> Result<(), String> {
     let fd = sys::open(&file(w)?, access(write))?;
     let mut data = vec![5; w.passes * MIB];
@@ -167,7 +167,7 @@ pub fn transfers(w: &Worker, write: bool) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// COUNT calls of 1 MiB after the first MiB, once each, by a process that has read the first.
+/// Worker: makes COUNT calls of 1 MiB, each once and after the first MiB, which it has read before.
 pub fn rest(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_RDONLY)?;
     let mut data = vec![0; MIB];
@@ -178,8 +178,8 @@ pub fn rest(w: &Worker) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// Copies the file COUNT times over that of node INDEX (`../INDEX-to`): by copy_file_range, or
-/// `through` a buffer of 1 MiB.
+/// Worker: copies the file COUNT times over the file of node INDEX (`../INDEX-to`), by
+/// copy_file_range or `through` a buffer of 1 MiB.
 pub fn copies(w: &Worker, through: bool) -> Result<(), String> {
     let (top, _) = w.directory.rsplit_once('/').unwrap_or_default();
     let from = sys::open(&file(w)?, libc::O_RDONLY)?;

@@ -6,13 +6,13 @@ use crate::workloads::{Unit, Workload};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// One cost: the same operation without and with Forebay, several times each.
+/// One cost: the times of the same operation without and with Forebay.
 pub struct Cost {
     pub name: &'static str,
     pub unit: &'static str,
     pub plain: Vec<f64>,
     pub with: Vec<f64>,
-    /// Goal: most that Forebay may add, in the same unit.
+    /// Goal: maximum that Forebay may add, in the same unit.
     pub limit: f64,
     pub error: Option<String>,
 }
@@ -29,7 +29,7 @@ impl Cost {
         }
     }
 
-    /// Repeats `measure` for both sides in turn.
+    /// Repeats `measure` with both sides in turn.
     pub fn repeat(
         mut self,
         times: usize,
@@ -59,7 +59,7 @@ impl Cost {
 pub struct Results {
     pub costs: Vec<Cost>,
     pub rows: Vec<Row>,
-    /// Figures of several nodes.
+    /// Figures of pools of several nodes.
     pub figures: Vec<Figure>,
     /// Figures of a mount.
     pub fuse: Vec<Figure>,
@@ -83,7 +83,8 @@ impl Results {
     }
 }
 
-/// One workload with one number of processes; rates in the unit that is shown.
+/// The results of one workload with one number of processes. Rates are in the unit in which they
+/// are shown.
 pub struct Row {
     name: &'static str,
     procs: usize,
@@ -136,23 +137,23 @@ impl Row {
 /// The goal of a figure.
 #[derive(Clone, Copy)]
 pub enum Goal {
-    /// The pool's value divided by the raw reference.
+    /// Bound of the pool's value divided by the reference's.
     TimesAtMost(f64),
     TimesAtLeast(f64),
-    /// The pool's value minus the reference.
+    /// Bound of the pool's value minus the reference's.
     MoreAtMost(f64),
-    /// The pool's value.
+    /// Bound of the pool's value.
     AtMost(f64),
 }
 
-/// One figure of several nodes, with its unit; `raw` is empty if there is no reference.
+/// One figure with its unit; `raw` is empty if there is no reference.
 pub struct Figure {
     name: String,
     unit: &'static str,
     goal: Option<Goal>,
     pub raw: Vec<f64>,
     pub pool: Vec<f64>,
-    /// The same measurement on `/dev/shm`, for orientation.
+    /// Values of the same measurement on `/dev/shm`, for orientation.
     pub beside: Vec<f64>,
     pub error: Option<String>,
 }
@@ -174,7 +175,7 @@ impl Figure {
         median(&self.pool) / median(&self.raw)
     }
 
-    /// Smallest and largest ratio of two consecutive runs, or value, if there is no reference.
+    /// Smallest and largest ratio of two consecutive runs; or, if there is no reference, value.
     fn spread(&self) -> (f64, f64) {
         if self.raw.is_empty() {
             extremes(self.pool.iter().copied())
@@ -259,7 +260,7 @@ fn mark(reached: bool) -> &'static str {
     if reached { "reached" } else { "MISSED" }
 }
 
-/// Three significant figures, whatever the size.
+/// Formats a value with three significant figures.
 fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -352,7 +353,7 @@ pub fn fuse_heading() {
     );
 }
 
-/// Prints the row of a mount, with the value of `/dev/shm` first.
+/// Prints the row of a mount. The value of `/dev/shm` comes first.
 pub fn fuse_row(f: &Figure) {
     if let Some(error) = &f.error {
         println!("{:<22} FAILED: {error}", f.name);
@@ -420,7 +421,7 @@ pub fn summary(results: &Results, elapsed: Duration) {
     );
 }
 
-/// All results as JSON, each repetition included.
+/// Formats all results as JSON, with each repetition.
 pub fn json(results: &Results, options: &Options) -> String {
     let rows: Vec<Value> = results
         .rows

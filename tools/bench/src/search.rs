@@ -1,4 +1,5 @@
-//! Searches for 100 of a million collections by the verbs, on pools of one and of four nodes.
+//! Measures searches for 100 of a million collections by the verbs, on pools of one and of four
+//! nodes.
 
 use crate::children;
 use crate::iov::Workspace;
@@ -11,17 +12,17 @@ use crate::workloads::SEARCH;
 use std::process::Command;
 use std::time::Duration;
 
-/// Number of collections found.
+/// Number of collections that a search finds.
 const HITS: usize = 100;
 /// Number of processes that make collections.
 const CREATING_PROCESSES: usize = 4;
 /// Number of searches of one kind by one worker.
 const SEARCHES: usize = 50;
-/// Goal. Milliseconds.
+/// Goal for the duration of a search. Milliseconds.
 const GOAL: f64 = 20.0;
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// The kinds of searches, described.
+/// Descriptions of the kinds of searches.
 const KINDS: [&str; 4] = [
     "numbers in a range",
     "that and a text",
@@ -29,7 +30,7 @@ const KINDS: [&str; 4] = [
     "texts in a range",
 ];
 
-/// Measures this part, if it is wanted.
+/// Measures searches, if the options select them.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     if !options.wants(SEARCH.0) || options.quick && options.only.is_empty() {
         return Ok(());
@@ -39,7 +40,7 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     for nodes in [1, 4] {
         let mut making = Figure::new(format!("{nodes}: making {many}"), "k/s", None);
         let kind = format!("-search{nodes}");
-        // Records have an eighth of the room for bytes.
+        // An eighth of the media's capacity is for records.
         let media = if nodes == 1 {
             "memory:16G"
         } else {
@@ -84,7 +85,7 @@ fn note(results: &mut Results, figure: Figure) {
     results.search.push(figure);
 }
 
-/// A worker that uses the pool by the verbs, at a node.
+/// Returns the command of a worker that uses the pool by the verbs, at a node.
 fn command(pool: &Pool, nodes: usize, node: usize, what: &str, numbers: [usize; 3]) -> Command {
     let [a, b, c] = numbers.map(|n| n.to_string());
     let mut command = pool.worker_at(Side::Plain, node, &[what.into(), "runs".into(), a, b, c]);
@@ -95,12 +96,12 @@ fn command(pool: &Pool, nodes: usize, node: usize, what: &str, numbers: [usize; 
     command
 }
 
-/// One day per hundred steps, so that there are texts to compare.
+/// Returns a date for a step, one day for a hundred steps, so that there are texts to compare.
 fn day(step: usize) -> String {
     format!("{:05}-01-01", step / HITS)
 }
 
-/// The worker that makes collections.
+/// Worker: makes collections.
 pub fn make(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;
@@ -117,7 +118,7 @@ pub fn make(w: &Worker) -> Result<(), String> {
     w.done(start, w.count)
 }
 
-/// The worker that searches: for other collections each time.
+/// Worker: searches; each search finds other collections.
 pub fn search(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;

@@ -1,20 +1,20 @@
-//! libc's functions as the workers call them: nothing lies between the loop and libc, so that an
-//! interception of libc is in the path. Also the clock and the signals of the driver.
+//! libc's functions as the workers call them. Nothing lies between a worker's loop and libc, so an
+//! interception of libc is measured. Also the driver's clock and signals.
 
 use libc::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A path for libc: its bytes always end with a zero, and its number can be changed.
+/// A path for libc. Its bytes always end with a zero; it may contain a number that can be changed.
 pub struct Name {
     bytes: Vec<u8>,
-    /// Offset of the eight digits. Bytes.
+    /// Offset of the number's eight digits. Bytes.
     digits: usize,
 }
 
 const DIGITS: usize = 8;
 
 impl Name {
-    /// `prefix` followed by a number of eight digits, which [`Name::at`] sets.
+    /// Makes the path `prefix` followed by a number of eight digits, which [`Name::at`] sets.
     pub fn numbered(prefix: &str) -> Result<Name, String> {
         let mut name = Name::of(&format!("{prefix}{:0DIGITS$}", 0))?;
         name.digits = prefix.len();
@@ -33,7 +33,7 @@ impl Name {
         })
     }
 
-    /// Sets the number (of a numbered name) and returns the name.
+    /// Sets the number of a numbered path and returns the path.
     #[inline]
     pub fn at(&mut self, mut number: usize) -> &Name {
         let end = (self.digits + DIGITS).min(self.bytes.len());
@@ -54,7 +54,7 @@ impl Name {
     }
 }
 
-/// An error message with errno.
+/// Returns an error message with errno.
 #[cold]
 fn failed<T>(call: &str, what: &str) -> Result<T, String> {
     Err(format!(
@@ -98,7 +98,7 @@ fn whole(done: isize, wanted: usize, call: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// One write, which has to be complete.
+/// Makes one write, which must be complete.
 #[inline]
 pub fn write(fd: c_int, data: &[u8]) -> Result<(), String> {
     // SAFETY: the pointer and the length are those of a slice.
@@ -121,7 +121,7 @@ pub fn pwrite(fd: c_int, data: &[u8], offset: usize) -> Result<(), String> {
     whole(done, data.len(), "pwrite")
 }
 
-/// One read into the buffer, which has to return `wanted` bytes.
+/// Makes one read into the buffer, which must return `wanted` bytes.
 #[inline]
 pub fn read(fd: c_int, buffer: &mut [u8], wanted: usize) -> Result<(), String> {
     // SAFETY: the pointer and the length are those of a slice that is ours alone.
@@ -150,7 +150,7 @@ pub fn copy_range(from: c_int, into: c_int, len: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// setsid(2), as a daemon does: the kernel may share out processor time by session.
+/// Calls setsid(2), as a daemon does, since the kernel may share out processor time by session.
 pub fn leave_session() {
     // SAFETY: no memory is involved.
     unsafe { libc::setsid() };
@@ -194,7 +194,7 @@ impl Mapping {
         self.start.wrapping_add(at).cast()
     }
 
-    /// The word at byte `at`, a multiple of 8.
+    /// Loads the word at byte `at`, a multiple of 8.
     #[inline]
     pub fn load(&self, at: usize) -> u64 {
         // SAFETY: inside the mapping, and aligned.
@@ -210,7 +210,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and not used after.
+        // SAFETY: mapped by this value, and not used after.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
@@ -223,7 +223,7 @@ pub fn rewind(fd: c_int) -> Result<(), String> {
     Ok(())
 }
 
-/// stat(2); returns the size.
+/// Calls stat(2); returns the size.
 #[inline]
 pub fn stat(name: &Name) -> Result<i64, String> {
     let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
@@ -234,7 +234,7 @@ pub fn stat(name: &Name) -> Result<i64, String> {
     Ok(unsafe { found.assume_init() }.st_size)
 }
 
-/// fstat(2); returns the size.
+/// Calls fstat(2); returns the size.
 #[inline]
 pub fn fstat(fd: c_int) -> Result<i64, String> {
     let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
@@ -258,7 +258,7 @@ pub fn mkdir(name: &Name) -> Result<(), String> {
     good(unsafe { libc::mkdir(name.pointer(), 0o755) }, "mkdir", name).map(drop)
 }
 
-/// mkdir of a directory which another process may make at the same time.
+/// Makes a directory that another process may make at the same time.
 pub fn mkdir_shared(name: &Name) -> Result<(), String> {
     // SAFETY: a Name ends with a zero.
     let made = unsafe { libc::mkdir(name.pointer(), 0o755) };
@@ -281,7 +281,7 @@ pub fn rename(from: &Name, to: &Name) -> Result<(), String> {
     good(done, "rename", from).map(drop)
 }
 
-/// Reads a whole directory; returns the number of entries without `.` and `..`.
+/// Reads a whole directory. Returns the number of entries without `.` and `..`.
 pub fn list(name: &Name) -> Result<usize, String> {
     // SAFETY: a Name ends with a zero.
     let directory = unsafe { libc::opendir(name.pointer()) };
@@ -365,7 +365,7 @@ pub fn spawn_with(program: &Name, arguments: &[&Name]) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds of the monotonic clock, the same in all processes.
+/// Returns the time of the monotonic clock, which is the same in all processes. Nanoseconds.
 #[inline]
 pub fn now() -> u64 {
     let mut time = libc::timespec {
@@ -397,12 +397,13 @@ pub fn sleep_until(nanoseconds: u64) {
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the driver was asked to end.
+/// Whether the user has interrupted the driver.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// From here on, SIGINT, SIGTERM and SIGHUP only set a flag, so that the pool is taken down.
+/// Makes SIGINT, SIGTERM and SIGHUP only set a flag from now on, so that the pool is still taken
+/// down.
 pub fn note_signals() {
     extern "C" fn note(_: c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);
@@ -413,13 +414,13 @@ pub fn note_signals() {
     }
 }
 
-/// Kills a process group that was started here and whose leader wasn't waited for yet.
+/// Kills a process group that this process started and whose leader it hasn't waited for yet.
 pub fn kill_group(leader: u32) {
     // SAFETY: no memory is involved; an unreaped leader keeps the number from being reused.
     unsafe { libc::killpg(leader as i32, libc::SIGKILL) };
 }
 
-/// Waits until a child has ended, but leaves it to be waited for.
+/// Waits until a child has ended, without collecting its exit status.
 pub fn wait_end(child: u32) {
     loop {
         // SAFETY: siginfo_t is plain data, for which zeros are valid.

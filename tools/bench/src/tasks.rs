@@ -1,4 +1,4 @@
-//! The tasks of workers. Arguments: WORKLOAD DIRECTORY INDEX COUNT PASSES.
+//! Selects what a worker does. Its arguments are WORKLOAD DIRECTORY INDEX COUNT PASSES.
 
 use crate::remote::{self, Middle};
 use crate::worker::Worker;
@@ -22,8 +22,8 @@ pub fn main(arguments: &[String]) -> Result<(), String> {
 }
 
 fn run(workload: &str, w: &Worker) -> Result<(), String> {
-    // Makes only the last component: the driver made the rest, and without an interception nothing
-    // of the pool's prefix may come to lie on the real file system.
+    // Makes only the last component; the driver has made the others. So without an interception, no
+    // directory of the pool's prefix is made on the real file system.
     let directory = sys::Name::of(&w.directory)?;
     let bare = ["cost-", "tcp-", "search", "batch-"];
     if !bare.iter().any(|kind| workload.starts_with(kind)) {
@@ -95,7 +95,8 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "cost-getppid" => return costly::getppid(w),
         _ => return Err("there is no such workload".into()),
     }?;
-    // The last worker's call succeeds; for the others the directory isn't empty, or was removed.
+    // The last worker's call succeeds. For the others, the directory isn't empty, or is removed
+    // already.
     let _ = sys::rmdir(&directory);
     Ok(())
 }

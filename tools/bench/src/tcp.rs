@@ -1,6 +1,6 @@
-//! Raw references for traffic between nodes: two processes and one TCP connection on loopback,
-//! blocking, without Forebay. One is the worker; its peer (`forebay-bench peer ADDRESS`) does as
-//! each request says and ends with the connection.
+//! References for traffic between nodes: two processes and one blocking TCP connection on loopback,
+//! without Forebay. One process is the worker. Its peer (`forebay-bench peer ADDRESS`) replies as
+//! each request demands, and ends with the connection.
 
 use crate::remote::{Middle, median_of};
 use crate::worker::Worker;
@@ -9,17 +9,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-/// Bytes of a request or reply without content of a file.
+/// Size of a request or reply without file content. Bytes.
 const MESSAGE: usize = 128;
-/// Bytes of the head of a request: how many bytes follow it, and how many to reply with. A cache
-/// line, so that the content begins at one: copying is slower across lines.
+/// Size of the head of a request, which contains how many bytes follow it and how many to reply
+/// with. Bytes. It is a cache line, so that the content begins at one: copying across lines is
+/// slower.
 const HEAD: usize = 64;
 
 fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
     move |e| format!("{what}: {e}")
 }
 
-/// The other process. Dropping it closes the connection, which ends the process.
+/// The worker's peer process. Dropping this closes the connection, which ends the process.
 struct Peer {
     connection: Option<TcpStream>,
     process: Child,
@@ -49,14 +50,14 @@ impl Peer {
             process,
             data: Vec::new(),
         };
-        // A peer that fails never connects; the driver's limit ends the wait.
+        // A peer that fails never connects. Then the driver's time limit ends the wait.
         let (connection, _) = listener.accept().map_err(failed("accept"))?;
         connection.set_nodelay(true).map_err(failed("nodelay"))?;
         peer.connection = Some(connection);
         Ok(peer)
     }
 
-    /// Sends `up` bytes; the peer replies to the last with `down` bytes.
+    /// Sends `up` bytes, and receives a reply of `down` bytes.
     fn ask(&mut self, up: usize, down: usize) -> Result<(), String> {
         self.send(up, down)?;
         self.receive(down)
@@ -80,11 +81,11 @@ impl Peer {
     }
 }
 
-/// The peer's side: reads requests and replies as each demands, until the connection ends.
+/// The peer's main function: reads requests and replies as each demands, until the connection ends.
 pub fn peer(address: &str) -> Result<(), String> {
     let mut connection = TcpStream::connect(address).map_err(failed("connect"))?;
     connection.set_nodelay(true).map_err(failed("nodelay"))?;
-    // As large as the largest transfer, so that each side needs one call for it.
+    // As large as the largest transfer, so that each side needs only one call for it.
     let mut data = vec![0; 17 * MIB];
     loop {
         match connection.read_exact(&mut data[..HEAD]) {
@@ -102,18 +103,19 @@ pub fn peer(address: &str) -> Result<(), String> {
     }
 }
 
-/// Round trips with `up` and `down` bytes of content; reports the median one.
+/// Worker: round trips with `up` and `down` bytes of content. Reports the median time.
 pub fn ping(w: &Worker, up: usize, down: usize) -> Result<(), String> {
     let mut peer = Peer::start()?;
     median_of(w, Middle::Half, |_| peer.ask(MESSAGE + up, MESSAGE + down))
 }
 
-/// COUNT transfers of PASSES MiB each to the peer (`up`) or from it. As in iperf, one follows the
-/// other without a reply; `answered`: each waits until the peer has it.
+/// Worker: COUNT transfers of PASSES MiB each to the peer (`up`) or from it. As in iperf, each
+/// follows the one before without a reply; with `answered`, each waits until the peer has received
+/// it.
 pub fn transfers(w: &Worker, up: bool, answered: bool) -> Result<(), String> {
     let mut peer = Peer::start()?;
     let bytes = w.passes * MIB;
-    // The first one grows the connection's window and touches all pages.
+    // The first transfer grows the connection's window and touches all pages.
     peer.ask(bytes, bytes)?;
     let start = w.start()?;
     for i in 0..w.count {
@@ -124,7 +126,7 @@ pub fn transfers(w: &Worker, up: bool, answered: bool) -> Result<(), String> {
         } else if answered {
             peer.ask(MESSAGE, bytes)?;
         } else {
-            // One request is always ahead: the peer never waits for the next.
+            // One request is always sent ahead, so the peer never waits for the next one.
             if i == 0 {
                 peer.send(MESSAGE, bytes)?;
             }

@@ -1,6 +1,7 @@
-//! A worker: one process of one run. It prepares, prints `ready`, starts at the appointed time,
-//! prints `done OPERATIONS SECONDS` (and its peak of memory in KiB, if wanted), and cleans up when
-//! the driver sends `end`, so that no cleaning disturbs another worker's measurement.
+//! A worker: one process of one run. It prepares, prints `ready`, starts at the time that the
+//! driver sets, and prints `done OPERATIONS SECONDS` (if wanted, also its peak of memory in KiB).
+//! It cleans up only when the driver sends `end`, so that this doesn't disturb another worker's
+//! measurement.
 
 use crate::sys;
 use std::io::{BufRead, Write};
@@ -14,12 +15,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Prefix of this worker's names; different for every worker.
+    /// Returns the prefix of this worker's names, which is different for every worker.
     pub fn prefix(&self) -> String {
         format!("{}/w{:02}-", self.directory, self.index)
     }
 
-    /// Prints that the preparation is done, and waits for the start; returns its time.
+    /// Prints that the preparation is done, and waits for the start. Returns the time of the start.
     pub fn start(&self) -> Result<u64, String> {
         send_line("ready")?;
         let line = receive_line()?;
@@ -31,12 +32,13 @@ impl Worker {
         Ok(start)
     }
 
-    /// Reports the timed part, which began at `start`, and waits until all have ended.
+    /// Reports the measured part, which began at `start`, and waits until all workers have ended
+    /// theirs.
     pub fn done(&self, start: u64, operations: usize) -> Result<(), String> {
         self.report(operations, (sys::now() - start) as f64 / 1e9)
     }
 
-    /// Like [`Worker::done`], with this process's peak of memory.
+    /// As [`Worker::done`]; also reports this process's peak of memory.
     pub fn done_with_peak(&self, start: u64, operations: usize) -> Result<(), String> {
         let seconds = (sys::now() - start) as f64 / 1e9;
         let path = "/proc/self/status";

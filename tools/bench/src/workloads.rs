@@ -5,12 +5,12 @@
 pub enum Unit {
     /// Operations, shown in thousands per second.
     Operations,
-    /// Bytes, shown in GB (10^9) per second; the worker counts blocks of 1 MiB.
+    /// Bytes, shown in GB (10^9 bytes) per second. The worker counts blocks of 1 MiB.
     Bytes,
 }
 
 impl Unit {
-    /// The rate in the unit that is shown.
+    /// Converts a rate to the unit in which it is shown.
     pub fn shown(self, operations_per_second: f64) -> f64 {
         match self {
             Unit::Operations => operations_per_second / 1e3,
@@ -26,19 +26,19 @@ impl Unit {
     }
 }
 
-/// Bytes of one large block.
+/// Size of a large block. Bytes.
 pub const MIB: usize = 1 << 20;
-/// Bytes of a small file (mdtest's usual size in such comparisons).
+/// Size of a small file, the usual one in such comparisons with mdtest. Bytes.
 pub const SMALL: usize = 3901;
-/// Maximum number of bytes that all processes of one run may hold in files of blocks.
+/// Maximum size of all files of blocks of one run together. Bytes.
 const MAX_RUN_BYTES: usize = 1 << 30;
 
 /// The amount of work of one process.
 #[derive(Clone, Copy)]
 pub struct Amount {
-    /// Files, or blocks of a file.
+    /// Number of files, or of blocks of a file.
     pub count: usize,
-    /// Number of passes over them (for `seq-write-4k` and `map-fresh`: of files).
+    /// Number of passes over them. For `seq-write-4k` and `map-fresh`: number of files.
     pub passes: usize,
 }
 
@@ -46,21 +46,21 @@ pub struct Workload {
     pub name: &'static str,
     pub about: &'static str,
     pub unit: Unit,
-    /// The goal for the ratio to plain, if the project has one.
+    /// The project's goal for the ratio of pool to plain, if there is one.
     pub goal: Option<f64>,
     quick: Amount,
     full: Amount,
-    /// Bytes of one of `count`, if their sum is bounded; else 0.
+    /// Size of one of the `count` blocks, if [`MAX_RUN_BYTES`] applies; else 0. Bytes.
     block: usize,
 }
 
 impl Workload {
-    /// Whether each pass leaves a file until the end.
+    /// Whether each pass makes a file that stays until the end.
     fn is_new_files(&self) -> bool {
         matches!(self.name, "seq-write-4k" | "map-fresh")
     }
 
-    /// The amount for one of `procs` processes, within the common bound on bytes.
+    /// Returns the amount of work of one of `procs` processes, within [`MAX_RUN_BYTES`].
     pub fn amount(&self, quick: bool, procs: usize) -> Amount {
         let mut amount = if quick { self.quick } else { self.full };
         if let Some(share) = (MAX_RUN_BYTES / procs).checked_div(self.block) {
@@ -134,7 +134,8 @@ const fn pages(name: &'static str, about: &'static str, quick: Amount, full: Amo
     }
 }
 
-/// In the order in which they run. `list` is last: its directory stays until the end.
+/// All workloads, in the order in which they run. `list` is last, since its directory stays until
+/// the end.
 pub const WORKLOADS: &[Workload] = &[
     operations(
         "create",
@@ -271,7 +272,7 @@ pub const WORKLOADS: &[Workload] = &[
     ),
 ];
 
-/// Costs: name, description.
+/// The costs for uninvolved programs: name, description.
 pub const COSTS: &[(&str, &str)] = &[
     ("run", "forebay run -- true, beside true"),
     (
@@ -288,7 +289,7 @@ pub const COSTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The measurements over several nodes, which `--only` can name: name, description.
+/// The measurements on several nodes, which `--only` can select: name, description.
 pub const NODE_MEASUREMENTS: &[(&str, &str)] = &[
     (
         "latency",
@@ -321,17 +322,17 @@ pub const NODE_MEASUREMENTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// A mount: name, description.
+/// The measurement of a mount: name, description.
 pub const MOUNT: (&str, &str) = (
     "fuse",
     "a pool through a mount, beside a trivial pass-through file system (FUSE)",
 );
-/// Searches: name, description.
+/// The measurement of searches: name, description.
 pub const SEARCH: (&str, &str) = (
     "search",
     "100 of 1 000 000 collections found by the verbs, on 1 and 4 nodes (only when asked for, or in a long run)",
 );
-/// Batches: name, description.
+/// The measurement of batches: name, description.
 pub const BATCHES: (&str, &str) = (
     "batches",
     "batches of 1000 creates and deletes by the verbs on 4 nodes, beside one by one; with requests for each",

@@ -1,8 +1,8 @@
-//! Shared by tests with random input: random numbers from a seed, mutation of valid bytes, a time
+//! Helpers for tests with random input: random numbers from a seed, mutation of valid bytes, a time
 //! limit, an allocator that records the largest allocation, and a network with faults ([`relay`]).
 //!
-//! `FOREBAY_FUZZ_SECONDS` is how long each fuzz test runs. Seconds; by default 1. A failure names
-//! its seed; `FOREBAY_FUZZ_SEED` repeats it.
+//! `FOREBAY_FUZZ_SECONDS` sets how long each fuzz test runs. Seconds; by default 1. A failure
+//! prints its seed; `FOREBAY_FUZZ_SEED` repeats that seed.
 
 #![warn(missing_docs)]
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of numbers that belongs to `seed`.
+    /// Returns the sequence of numbers that `seed` determines.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
@@ -36,7 +36,7 @@ impl Random {
         (self.number() % n.max(1) as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// True in one of `n` calls on average.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -46,7 +46,7 @@ impl Random {
         &all[self.below(all.len())]
     }
 
-    /// A number that tends to break things: powers of two and their neighbours, or any.
+    /// A number that often causes errors (a power of two or a neighbour of one), or any number.
     pub fn edge(&mut self) -> u64 {
         let power = 1u64.checked_shl(self.below(65) as u32).unwrap_or(0);
         match self.below(5) {
@@ -65,7 +65,7 @@ impl Random {
             .collect()
     }
 
-    /// Changes `bytes` in a few places: bits, bytes, whole numbers, cuts, repeats, pieces of
+    /// Changes `bytes` in a few places: bits, bytes, whole numbers, cuts, repetitions, parts of
     /// `other`.
     pub fn mutate(&mut self, bytes: &mut Vec<u8>, other: &[u8]) {
         for _ in 0..=self.below(4) {
@@ -100,17 +100,17 @@ impl Random {
     }
 }
 
-/// Calls `f` with ever new random numbers until the time is up. `f` asserts what must hold.
+/// Calls `f` with new random numbers until the time is up. `f` asserts what must be true.
 ///
 /// # Panics
-/// If `f` does; the message names the seed.
+/// If `f` panics; the message has the seed.
 pub fn run(name: &str, mut f: impl FnMut(&mut Random)) {
     let variable = |v: &str| std::env::var(v).ok().and_then(|v| v.parse::<u64>().ok());
     if let Some(seed) = variable("FOREBAY_FUZZ_SEED") {
         return f(&mut Random::new(seed));
     }
     let seconds = variable("FOREBAY_FUZZ_SECONDS");
-    // The short form repeats the same seeds; the long one starts at a random one.
+    // The short form uses the same seeds each time; the long one begins with a random seed.
     let first = seconds.map_or(0, |_| Random::new(now()).number());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(1));
     let mut runs = 0u64;
@@ -128,7 +128,7 @@ fn now() -> u64 {
     now.map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// Prints the seed if it is dropped in a panic.
+/// Prints the seed if it is dropped during a panic.
 struct SeedReport<'a>(&'a str, u64);
 
 impl Drop for SeedReport<'_> {
@@ -164,7 +164,7 @@ fn note(size: usize) {
     let _ = LARGEST.try_with(|l| l.set(l.get().max(size)));
 }
 
-// SAFETY: all is passed on to the system's allocator.
+// SAFETY: all calls are passed on to the system's allocator.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
@@ -190,8 +190,8 @@ unsafe impl GlobalAlloc for Watched {
     }
 }
 
-/// Returns the result of `f` and the size of the largest allocation in it, if the allocator is
-/// [`Watched`]. Bytes.
+/// Returns the result of `f`, and the size of the largest allocation in it if the global allocator
+/// is [`Watched`]. Bytes.
 pub fn largest_allocation<T>(f: impl FnOnce() -> T) -> (T, usize) {
     LARGEST.with(|l| l.set(0));
     let result = f();

@@ -1,9 +1,9 @@
-//! Faults of a network, for tests: a relay between a node and its callers.
+//! Faults of a network, for tests: a relay between a node and the nodes that call it.
 //!
-//! A caller connects to [`Relay::address`] instead of the node's. The relay forwards bytes until a
-//! fault is set: it can delay them, hold them, cut connections at once or after a number of bytes,
-//! flip a bit, or replay what a caller has sent on a new connection. The code under test is the
-//! real one.
+//! A caller connects to [`Relay::address`] instead of the node's address. The relay forwards bytes
+//! until a fault is set. It can delay them, hold them, cut connections at once or after a number of
+//! bytes, flip a bit, or send again what a caller has sent, on a new connection. The code under
+//! test is the real one.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,23 +16,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How often a thread of the relay checks for new faults.
+/// How often a thread of the relay checks for changed faults.
 const ASIDE: Duration = Duration::from_millis(20);
 
-/// Faults, for existing and new connections.
+/// The faults that a relay causes, on existing and new connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// Delay before bytes are forwarded.
     pub delay: Duration,
-    /// Nothing is forwarded while this is set; new connections aren't either.
+    /// Whether nothing is forwarded, on existing and new connections.
     pub hold: bool,
-    /// As `hold`, but only towards the caller: the node gets all, the caller no replies.
+    /// As `hold`, but only towards the caller: the node gets all requests, the caller no replies.
     pub hold_back: bool,
     /// As `hold`, but only towards the node.
     pub hold_to_node: bool,
     /// Each connection is cut after this many bytes towards the node.
     pub cut_after: Option<u64>,
-    /// The lowest bit of the byte at this offset towards the node is flipped, on each connection.
+    /// On each connection, the lowest bit of the byte at this offset towards the node is flipped.
     pub flip: Option<u64>,
     /// As `flip`, towards the caller.
     pub flip_back: Option<u64>,
@@ -50,18 +50,18 @@ struct Shared {
     faults: Mutex<Faults>,
     stopped: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
-    /// Bytes sent by callers, by connection.
+    /// Bytes that callers have sent, by connection.
     sent: Mutex<Vec<Arc<Mutex<Vec<u8>>>>>,
 }
 
-/// Maximum number of bytes that are recorded of a connection.
+/// Maximum number of bytes of a connection that are recorded.
 const REMEMBERED: usize = 64 << 10;
 
 impl Relay {
     /// Starts a relay to the node at `node`.
     ///
     /// # Errors
-    /// If it can't listen on loopback.
+    /// If the relay can't listen on loopback.
     pub fn start(node: SocketAddr) -> std::io::Result<Relay> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -87,7 +87,7 @@ impl Relay {
         self.address
     }
 
-    /// Directs new connections to `node`, which needn't have existed when the relay was started.
+    /// Directs new connections to `node`, which may have been started after the relay.
     pub fn lead_to(&self, node: SocketAddr) {
         *lock(&self.shared.node) = node;
     }
@@ -104,14 +104,14 @@ impl Relay {
         }
     }
 
-    /// The recorded beginning of what callers have sent, by connection.
+    /// Returns the recorded first bytes that callers have sent, by connection.
     pub fn recorded(&self) -> Vec<Vec<u8>> {
         let sent = lock(&self.shared.sent);
         sent.iter().map(|bytes| lock(bytes).clone()).collect()
     }
 
-    /// Sends recorded bytes to the node again, on a new connection. Returns what it answers until
-    /// it closes, or within `wait`.
+    /// Sends recorded bytes to the node again, on a new connection. Returns what the node sends
+    /// until it closes the connection, or within `wait`.
     ///
     /// # Errors
     /// Errors of the connection.

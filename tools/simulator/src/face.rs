@@ -1,4 +1,4 @@
-//! A pool as workers of the checker use it: through `forebay-posix`, without a preloaded library.
+//! A pool as the checker's workers use it: through `forebay-posix`, without a preloaded library.
 
 use forebay_check::calls::{Face, Result, Stat};
 use forebay_cluster::Cluster;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// A process's view of a pool.
 pub struct PoolFace {
     fs: Fs,
-    /// Open file descriptions and their paths, by the descriptor that the worker knows.
+    /// Open file descriptions and their paths, by the descriptor that the worker has.
     open: HashMap<i32, u32>,
     next: i32,
 }
@@ -20,7 +20,7 @@ fn number(e: Errno) -> i32 {
 }
 
 impl PoolFace {
-    /// A face of this view of the pool.
+    /// Makes a face for this view of a pool.
     pub fn new(fs: Fs) -> PoolFace {
         PoolFace {
             fs,
@@ -33,7 +33,7 @@ impl PoolFace {
         self.open.get(&fd).copied().ok_or(libc::EBADF)
     }
 
-    /// Sets a lock, with the steps that the preloaded library takes before and after it.
+    /// Sets a lock, with the steps that the preloaded library takes before and after.
     fn around(
         &self,
         open: u32,
@@ -81,7 +81,7 @@ impl Face for PoolFace {
 
     fn close(&mut self, fd: i32) -> Result<()> {
         let open = self.open.remove(&fd).ok_or(libc::EBADF)?;
-        // Like the preloaded library.
+        // These steps are the same as in the preloaded library.
         let store = self.fs.store();
         let object = ObjectId(
             store

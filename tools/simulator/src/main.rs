@@ -1,7 +1,7 @@
-//! `forebay-simulate`: the daemons and processes of a pool of several nodes on one machine, in
+//! `forebay-simulate`: runs the daemons and processes of a pool of several nodes on one machine, in
 //! virtual time, over a simulated network. A seed decides everything: which task runs when, how
-//! long messages take, which are lost, which process is killed. The checker of histories
-//! (`forebay-check`) judges. A seed that fails fails again.
+//! long messages take, which of them are lost, which process is killed. The checker of histories
+//! (`forebay-check`) judges the result. A seed that fails once fails each time.
 //!
 //! ```text
 //! outer process            watches, prints, removes what is left
@@ -9,8 +9,8 @@
 //!     daemon of each node      the real one, but for its transport: network.rs
 //!     workers                  operations by face.rs
 //! ```
-//! All of them share [`world`]: the time, and the token. [`taken`] replaces libc's waiting and
-//! clocks. See docs/internals/simulator.md.
+//! All of them share [`world`]: the time and the token. [`taken`] replaces libc's functions for
+//! waiting and clocks. See docs/internals/simulator.md.
 
 mod face;
 mod network;
@@ -27,7 +27,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Longest real time of a run.
+/// Maximum real time of a run.
 const MAX_RUN_TIME: Duration = Duration::from_secs(100);
 
 const HELP: &str = "\
@@ -50,7 +50,7 @@ usage: forebay-simulate [--seeds A..B | --seed N | --seconds N] [options]
   --plan            say what each seed decides
 ";
 
-/// Faults that may be planted (`forebay_placement::planted`).
+/// Names of the faults that may be planted (`forebay_placement::planted`).
 const PLANTS: [&str; 5] = [
     "lost-reply",
     "twice",
@@ -140,8 +140,8 @@ fn parse() -> Result<Option<Arguments>, String> {
     Ok(Some(a))
 }
 
-/// Starts this program again without address randomisation, so that a seed has the same addresses
-/// each time.
+/// Starts this program again without address randomisation, so that the addresses are the same in
+/// each run of a seed.
 fn fixed_addresses() {
     // SAFETY: no memory is touched.
     let now = unsafe { libc::personality(0xffff_ffff) };
@@ -151,7 +151,7 @@ fn fixed_addresses() {
         if set >= 0 {
             use std::os::unix::process::CommandExt;
             let me = std::env::current_exe().expect("this program has a path");
-            // Returns only on failure; then addresses are random.
+            // Returns only on failure. Then addresses stay random.
             let _ = std::process::Command::new(me)
                 .args(std::env::args_os().skip(1))
                 .exec();
@@ -159,7 +159,7 @@ fn fixed_addresses() {
     }
 }
 
-/// Gives the run its own process numbers, from 1, if the system allows it.
+/// Gives the run its own process ids, from 1 on, if the system allows that.
 fn own_numbers() -> bool {
     // SAFETY: this process has one thread.
     unsafe { libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS) == 0 }
@@ -184,7 +184,7 @@ fn mount_proc() -> bool {
 
 fn wait_for(pid: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: a child of ours.
+    // SAFETY: a child of this process.
     unsafe { libc::waitpid(pid, &mut status, 0) };
     if libc::WIFEXITED(status) {
         libc::WEXITSTATUS(status)
@@ -254,10 +254,10 @@ fn start(plan: &Plan, base: &Path, plant: Option<&str>) -> std::io::Result<Runni
 
 fn finished(run: &Running) -> Option<i32> {
     let mut status = 0;
-    // SAFETY: a child of ours.
+    // SAFETY: a child of this process.
     match unsafe { libc::waitpid(run.pid, &mut status, libc::WNOHANG) } {
         0 if run.since.elapsed() > MAX_RUN_TIME => {
-            // SAFETY: a child of ours; the processes it has started end with it.
+            // SAFETY: a child of this process; the processes that it has started end with it.
             unsafe { libc::kill(run.pid, libc::SIGKILL) };
             Some(wait_for(run.pid).max(5))
         }
@@ -285,7 +285,7 @@ fn main() -> ExitCode {
     }
     let again = arguments.first + arguments.again.min(arguments.last - arguments.first + 1);
     let swept = sweep(&arguments, None).and_then(|first| {
-        // The same seeds a second time: they must give the same traces.
+        // Runs some of the seeds a second time: they must give the same traces.
         let second = sweep(
             &Arguments {
                 last: again.wrapping_sub(1),
@@ -325,7 +325,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Plants each fault in turn, and runs seeds until it is found.
+/// For each fault, plants it and runs seeds until one finds it.
 fn planted(arguments: &Arguments) -> ExitCode {
     let mut all = true;
     for plant in PLANTS {
@@ -358,11 +358,11 @@ fn planted(arguments: &Arguments) -> ExitCode {
     ExitCode::from(u8::from(!all))
 }
 
-/// The results of some seeds.
+/// The results of running some seeds.
 #[derive(Default)]
 struct Swept {
     failed: Vec<u64>,
-    /// Each seed's trace of decisions.
+    /// The hash of the decisions of each seed.
     traces: BTreeMap<u64, String>,
     seconds: f64,
 }
@@ -419,7 +419,7 @@ fn sweep(arguments: &Arguments, plant: Option<&str>) -> std::io::Result<Swept> {
     Ok(swept)
 }
 
-/// Prints the output of a run: all of it, or its end. Returns its trace.
+/// Prints the output of a run: all of it, or its end. Returns the run's hash of decisions.
 fn print(run: &mut Running, status: i32, arguments: &Arguments) -> String {
     let mut text = String::new();
     let _ = run.log.rewind();

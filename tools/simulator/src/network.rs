@@ -1,10 +1,10 @@
-//! The simulated network: connections between daemons, as [`forebay_net`] has them, over memory
-//! that all processes share.
+//! The simulated network: the connections between daemons, with the interface of [`forebay_net`],
+//! over memory that all processes share.
 //!
-//! A message takes a random time. Messages of one connection and direction arrive in order, others
-//! don't. A message may be lost, as on a connection that is cut: then all messages behind it are
-//! lost as well, and both ends are notified, not at the same time. So the daemon sends the request
-//! again, on another connection, whether it had arrived or not.
+//! A message takes a random time. Messages of one connection and direction arrive in order; others
+//! may not. A message may be lost, as on a connection that is cut. Then all later messages of the
+//! connection are lost as well, and its two ends are notified, at different times. So the daemon
+//! sends the request again on another connection, whether the first one had arrived or not.
 
 use crate::world::{NEVER, key, world};
 use forebay_net::transport::{Answer, ReplyTo};
@@ -25,27 +25,27 @@ pub const NODES: usize = 8;
 const MESSAGES: usize = 512;
 /// Maximum number of connections at once.
 const CONNECTIONS: usize = 256;
-/// Maximum number of bytes of a message's head, and of its body.
+/// Maximum size of a message's head, and of its body. Bytes.
 const HEAD: usize = 64 << 10;
 const BODY: usize = 2 << 20;
-/// How long a retired connection continues. Nanoseconds.
+/// How long a retired connection continues to exist. Nanoseconds.
 const RETIRES: u64 = 2_000_000_000;
-/// Marks an end that was notified of the connection's end.
+/// In place of a node: this end of the connection was notified of the end.
 const NOBODY: u32 = u32::MAX;
-/// The port of node 0; others follow.
+/// The port of node 0. Node N has this port plus N.
 const PORT: u16 = 7000;
 
 /// Kinds of messages.
 const REQUEST: u32 = 1;
 const REPLY: u32 = 2;
-/// There will be no reply.
+/// There will be no reply to the request.
 const NO_REPLY: u32 = 3;
 /// The connection has ended.
 const ENDED: u32 = 4;
 
 #[repr(C)]
 struct Message {
-    /// 0: free.
+    /// The kind of message; 0: the entry is free.
     what: AtomicU32,
     from: AtomicU32,
     to: AtomicU32,
@@ -63,12 +63,12 @@ struct Message {
 
 #[repr(C)]
 struct Line {
-    /// 0: free.
+    /// The connection's id; 0: the entry is free.
     id: AtomicU64,
     ends: [AtomicU32; 2],
-    /// When the last message of each direction arrives. Nanoseconds.
+    /// Arrival time of the last message in each direction. Nanoseconds.
     last: [AtomicU64; 2],
-    /// Messages due later than this never arrive. Nanoseconds.
+    /// Messages that would arrive later than this are lost. Nanoseconds.
     end: AtomicU64,
 }
 
@@ -76,19 +76,19 @@ struct Line {
 #[repr(C)]
 pub struct Wires {
     next: AtomicU64,
-    /// The id of each node's daemon; 0: none.
+    /// The id of each node's daemon; 0: the node has none.
     daemons: [AtomicU64; NODES],
-    /// Counts the events that have arrived for each node.
+    /// Number of events that have arrived for each node so far.
     bells: [AtomicU64; NODES],
-    /// Until when two nodes don't reach each other. Nanoseconds.
+    /// Time until which two nodes don't reach each other. Nanoseconds.
     apart: [[AtomicU64; NODES]; NODES],
-    /// One of this many messages is lost with its connection; 0: none.
+    /// One in this many messages is lost, and cuts its connection; 0: none.
     pub lost: AtomicU32,
-    /// Usual upper bound of a message's delay. Nanoseconds.
+    /// Upper bound of the delay of most messages. Nanoseconds.
     pub delay: AtomicU64,
     /// Whether messages are printed.
     pub tell: AtomicU32,
-    /// Messages lost and connections cut so far.
+    /// Number of messages lost and connections cut so far.
     pub losses: AtomicU64,
     lines: [Line; CONNECTIONS],
     messages: [Message; MESSAGES],
@@ -97,7 +97,7 @@ pub struct Wires {
 static WIRES: AtomicPtr<Wires> = AtomicPtr::new(std::ptr::null_mut());
 static BYTES: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Makes the network of this process's children.
+/// Makes the network for this process's children.
 pub fn make() -> &'static Wires {
     WIRES.store(crate::world::shared(size_of::<Wires>()).cast(), SeqCst);
     BYTES.store(crate::world::shared(MESSAGES * (HEAD + BODY)), SeqCst);
@@ -106,13 +106,13 @@ pub fn make() -> &'static Wires {
     wires()
 }
 
-/// The network.
+/// Returns the network.
 pub fn wires() -> &'static Wires {
     // SAFETY: made before any caller; it stays mapped, and zeros are a valid value of it.
     unsafe { &*WIRES.load(SeqCst) }
 }
 
-/// The bytes of a message.
+/// Returns the address of the bytes of a message.
 fn bytes(index: usize) -> *mut u8 {
     // SAFETY: inside the mapping.
     unsafe { BYTES.load(SeqCst).add(index * (HEAD + BODY)) }
@@ -122,13 +122,13 @@ fn mailbox(node: u32) -> u64 {
     key(node.into(), 0x3a11)
 }
 
-/// The address on which node `node` listens.
+/// Returns the address on which node `node` listens.
 pub fn address(node: u32) -> SocketAddr {
     (std::net::Ipv4Addr::LOCALHOST, PORT + node as u16).into()
 }
 
 impl Line {
-    /// Frees the connection, if both ends were notified of its end.
+    /// Frees the entry of the connection, if both ends were notified of its end.
     fn give_back(&self) {
         if self.ends.iter().all(|e| e.load(SeqCst) == NOBODY) {
             self.id.store(0, SeqCst);
@@ -137,7 +137,7 @@ impl Line {
 }
 
 impl Wires {
-    /// Wakes node `node`: something has arrived.
+    /// Wakes node `node`, for which an event has arrived.
     fn ring(&self, node: u32) {
         if node == NOBODY {
             return;
@@ -166,7 +166,7 @@ impl Wires {
         }
     }
 
-    /// A random delay of a message. Nanoseconds.
+    /// Returns a random delay for a message. Nanoseconds.
     fn takes(&self) -> u64 {
         let most = self.delay.load(SeqCst);
         let usual = most / 8 + world().below(most);
@@ -177,7 +177,7 @@ impl Wires {
         }
     }
 
-    /// Ends a connection at time `end`: both sides are notified later.
+    /// Ends a connection at time `end`. Both sides are notified later.
     fn cut(&self, line: &Line, end: u64) {
         if line.end.load(SeqCst) <= end {
             return;
@@ -203,7 +203,7 @@ impl Wires {
         }
     }
 
-    /// Cuts all connections between two nodes, and refuses new ones until `until`.
+    /// Cuts all connections between two nodes, and refuses new ones until time `until`.
     pub fn part(&self, a: u32, b: u32, until: u64) {
         for (a, b) in [(a, b), (b, a)] {
             self.apart[a as usize][b as usize].store(until, SeqCst);
@@ -217,7 +217,7 @@ impl Wires {
         }
     }
 
-    /// Removes the daemon of a node, which is gone, with all its connections.
+    /// Removes a dead daemon of a node, with all its connections.
     pub fn gone(&self, node: u32) {
         self.daemons[node as usize].store(0, SeqCst);
         let now = world().now();
@@ -265,7 +265,7 @@ impl Wires {
         line.last[way].store(due, SeqCst);
         if world().once_in(self.lost.load(SeqCst).into()) {
             self.losses.fetch_add(1, SeqCst);
-            // The end comes before the message arrives, or just behind it.
+            // The connection ends before the message arrives, or directly after it.
             let end = if world().once_in(2) { due - 1 } else { due };
             self.cut(line, end.max(now));
         }
@@ -322,7 +322,7 @@ struct Shared {
     me: u32,
     handler: Arc<dyn Handler>,
     ends: Mutex<HashMap<u64, Arc<End>>>,
-    /// Deadlines of requests.
+    /// Deadlines of requests, each with the ids of its connection and request.
     timers: Mutex<BTreeSet<(Instant, u64, u64)>>,
 }
 
@@ -331,7 +331,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Simulated {
-    /// Starts one daemon's end of the network.
+    /// Starts the end of the network of one daemon.
     pub fn start(network: Network<'_>) -> Arc<dyn Transport> {
         let me = network.node.0;
         wires().daemons[me as usize].store(wires().next(), SeqCst);
@@ -507,7 +507,7 @@ impl Connection for End {
     }
 }
 
-/// The return path of a request.
+/// What is needed to send the reply to a request.
 struct Back {
     me: u32,
     connection: u64,
@@ -532,7 +532,7 @@ impl ReplyTo for Back {
     }
 }
 
-/// The thread that receives.
+/// The main loop of the thread that receives messages.
 fn receive(shared: &Arc<Shared>) {
     let (world, wires, me) = (world(), wires(), shared.me);
     let epoch = (Instant::now(), world.now());
@@ -567,7 +567,7 @@ fn receive(shared: &Arc<Shared>) {
     }
 }
 
-/// The fields of a message that are copied before it is freed.
+/// Handles a message that has arrived: copies it, frees its entry, and acts on it.
 fn take(shared: &Arc<Shared>, m: &Message) {
     let wires = wires();
     let index = (m as *const Message).addr() - wires.messages.as_ptr().addr();
@@ -671,7 +671,7 @@ fn take(shared: &Arc<Shared>, m: &Message) {
 fn ended(shared: &Arc<Shared>, id: u64, peer: Peer) {
     let end = lock(&shared.ends).remove(&id);
     if let Some(line) = wires().line(id) {
-        // The end that is notified last frees the connection.
+        // The entry is freed when the second end has been notified.
         let me = usize::from(line.ends[0].load(SeqCst) != shared.me);
         line.ends[me].store(NOBODY, SeqCst);
         line.give_back();

@@ -1,9 +1,9 @@
-//! libc's own functions, where this program defines others of the same names ([`crate::taken`]).
+//! Access to libc's functions whose names this program defines itself ([`crate::taken`]).
 
 use libc::c_long;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// A function of libc, looked up at its first use.
+/// One of libc's functions, looked up at its first use.
 pub struct Real(AtomicUsize, &'static std::ffi::CStr);
 
 impl Real {
@@ -37,7 +37,7 @@ macro_rules! real {
 type Syscall =
     unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
-/// libc's syscall(2).
+/// Calls libc's syscall(2).
 pub fn real_syscall(
     n: c_long,
     a: c_long,
@@ -48,7 +48,7 @@ pub fn real_syscall(
     f: c_long,
 ) -> c_long {
     let real = real!(c"syscall", Syscall);
-    // SAFETY: the caller's, as for libc's.
+    // SAFETY: the caller's promise, as for libc's function.
     unsafe { real(n, a, b, c, d, e, f) }
 }
 

@@ -1,8 +1,8 @@
-//! One run: a pool, its daemons, some workers, and faults.
+//! One run of the simulator: a pool, its daemons, some workers, and faults.
 //!
-//! The first process of the run starts all others and is the checker's driver: it has workers carry
-//! out operations, phase by phase, and judges what they recorded. In between it kills daemons and
-//! workers, and partitions nodes. At the end it checks that nothing is left over.
+//! The first process of the run starts all others and is the checker's driver: it makes workers
+//! carry out operations, phase by phase, and judges what they recorded. Meanwhile it kills daemons
+//! and workers, and partitions nodes. At the end it checks that no resource is left over.
 
 use crate::face::PoolFace;
 use crate::network::{self, Simulated};
@@ -30,10 +30,10 @@ const POOL: &str = "51515151515151515151515151515151";
 const TOP: &str = "/t";
 /// Nanoseconds per millisecond.
 const MS: u64 = 1_000_000;
-/// After this long in a phase, no more faults are injected. Nanoseconds.
+/// Time in a phase after which no more faults are injected. Nanoseconds.
 const ENOUGH: u64 = 3_000 * MS;
 
-/// The parameters that a seed decides, besides the order of everything.
+/// What a seed decides, besides the order of all steps.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
@@ -41,27 +41,27 @@ pub struct Plan {
     pub workers: usize,
     pub phases: u64,
     pub striped: bool,
-    /// One of this many messages is lost with its connection; 0: none.
+    /// One in this many messages is lost, and cuts its connection; 0: none.
     pub lost: u32,
-    /// Usual upper bound of a message's delay. Microseconds.
+    /// Upper bound of the delay of most messages. Microseconds.
     pub delay: u64,
-    /// Daemons are killed and started again; nodes are partitioned for a while.
+    /// Whether daemons are killed and started again; whether nodes are partitioned for a while.
     pub daemons: bool,
     pub apart: bool,
-    /// In how many of 1000 phases a worker is killed.
+    /// Number of phases, of 1000, in which a worker is killed.
     pub kill: u64,
-    /// The consistency of all files; then only their bytes are checked.
+    /// The consistency of all files. If it isn't sequential, only the files' bytes are checked.
     pub consistency: Option<Consistency>,
-    /// Daemon and workers of a node are killed together.
+    /// Whether the daemon and the workers of a node are killed together.
     pub hosts: bool,
-    /// Average number of clock reads before another thread has its turn; 0: never so.
+    /// Average number of clock reads until another thread has its turn; 0: reads cause no switch.
     pub preempt: u32,
     /// Whether messages are printed.
     pub tell: bool,
 }
 
 impl Plan {
-    /// The plan that this seed decides.
+    /// Returns the plan for this seed.
     pub fn of(seed: u64) -> Plan {
         let mut r = Random::new(seed ^ 0x0051_a4f0);
         let nodes = 2 + r.below(3) as u32;
@@ -96,10 +96,10 @@ impl Plan {
     }
 }
 
-/// How processes report to the first one.
+/// The memory in which processes report to the first one.
 #[repr(C)]
 struct Progress {
-    /// Number of processes of the awaited kind that are done.
+    /// Number of the processes that the first one waits for and that have finished.
     done: AtomicU32,
 }
 
@@ -113,7 +113,7 @@ fn process(f: impl FnOnce()) -> u32 {
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             world().arrive(task);
             f();
-            // The parent ends it: the moment mustn't depend on the machine.
+            // The parent kills this process: the moment of its end must not depend on the machine.
             loop {
                 world().wait(key(u64::from(task), 0xe4d), NEVER);
             }
@@ -126,10 +126,10 @@ fn process(f: impl FnOnce()) -> u32 {
     }
 }
 
-/// Kills a process, and waits until it is gone.
+/// Kills a process, and waits until it has ended.
 fn kill(pid: u32) {
     let mut status = 0;
-    // SAFETY: a child of ours.
+    // SAFETY: a child of this process.
     unsafe {
         libc::kill(pid as i32, libc::SIGKILL);
         libc::waitpid(pid as i32, &mut status, 0);
@@ -168,7 +168,7 @@ fn map(plan: &Plan) -> PoolMap {
     PoolMap::first([0x51; 16], (0..plan.nodes).map(node).collect()).expect("a sound map")
 }
 
-/// Creates a node.
+/// Creates the store of a node.
 fn make(plan: &Plan, node: u32) {
     let o = CreateOptions {
         name: NAME.into(),
@@ -186,7 +186,7 @@ fn make(plan: &Plan, node: u32) {
     Pool::create_node(&config, &[7; 32]).expect("a node can be made");
 }
 
-/// Runs a node's daemon and keeper.
+/// Runs the daemon and the keeper of a node.
 fn keep(plan: &Plan, dir: &Path) {
     let daemon = Daemon::listen_over(dir, options(plan), |n| Ok(Simulated::start(n)));
     let daemon = daemon.expect("the daemon starts");
@@ -203,7 +203,7 @@ fn open(node: u32) -> Fs {
     ))
 }
 
-/// Checks that a node is intact, and that nothing is left over.
+/// Checks that a node's store is intact, and that no resource is left over.
 fn inspect(node: u32) {
     let pool = Pool::open_dir(&dir(node)).expect("the node is there");
     let store = pool.store();
@@ -246,16 +246,16 @@ struct Processes<'a> {
     progress: &'static Progress,
     path: PathBuf,
     daemons: Vec<Option<u32>>,
-    /// When killed daemons are started again. Nanoseconds.
+    /// When each killed daemon is started again. Nanoseconds.
     back: Vec<u64>,
     workers: Vec<u32>,
-    /// Number of workers started so far, and when those of files with weaker consistency begin and
-    /// end.
+    /// Number of workers started so far; and the times at which the workers that use files with
+    /// weaker consistency begin and end.
     started: u64,
     span: (u64, u64),
     calm: bool,
     shared: &'static Shared,
-    /// The phase's number, and when it began. Nanoseconds.
+    /// The phase's number, and the time when it began. Nanoseconds.
     phase: (u32, u64),
 }
 
@@ -275,7 +275,8 @@ impl Processes<'_> {
         }
     }
 
-    /// Makes workers write, commit and read files with weaker consistency, and judges.
+    /// Makes workers write, commit and read files with weaker consistency, and judges their
+    /// records.
     fn later(&mut self, consistency: Consistency) -> Result<End, String> {
         let (world, plan) = (world(), self.plan);
         self.progress.done.store(0, SeqCst);
@@ -309,7 +310,7 @@ impl Processes<'_> {
         later::judge_notes(dir, plan.seed, self.started, consistency, killed)
     }
 
-    /// Makes one process run `f` for each node in turn.
+    /// Runs `f` for each node in turn, each time in a process of its own.
     fn each(&self, f: impl Fn(u32)) {
         for node in 0..self.plan.nodes {
             self.progress.done.store(0, SeqCst);
@@ -352,7 +353,7 @@ impl Host for Processes<'_> {
                     broken(&format!("worker {w}: {e}"));
                 }
                 progress.done.fetch_add(1, SeqCst);
-                // The face ends with its process, which is killed.
+                // The face ends with its process, which the parent kills.
                 return std::mem::forget(face);
             }
             let file = std::fs::File::options().read(true).write(true).open(path);
@@ -395,7 +396,7 @@ impl Host for Processes<'_> {
         if phase != self.phase.0 {
             self.phase = (phase, now);
         }
-        // A phase that doesn't end although no more faults are injected hangs.
+        // If a phase doesn't end although no more faults are injected, it hangs.
         let calm = self.calm || plan.consistency.is_none() && now > self.phase.1 + ENOUGH;
         for node in 0..plan.nodes {
             if self.daemons[node as usize].is_none() && now >= self.back[node as usize] {
@@ -436,7 +437,7 @@ impl Host for Processes<'_> {
     }
 }
 
-/// Does the run, in this process and its children. Returns whether nothing was found.
+/// Does the run, in this process and its children. Returns whether no error was found.
 pub fn run(plan: &Plan) -> bool {
     let (world, wires) = (world::make(), network::make());
     world.preempt.store(plan.preempt, SeqCst);
@@ -463,8 +464,8 @@ pub fn run(plan: &Plan) -> bool {
         seconds: 1_000_000_000,
         seed: plan.seed,
         operations: 5,
-        // A daemon that is killed in the middle of a request leaves open whether it was carried
-        // out. Losses of the network must not be noticed.
+        // If a daemon is killed in the middle of a request, it isn't known whether the request was
+        // carried out. Losses of the network must have no effect.
         faults: plan.daemons || plan.hosts,
         pieces: plan.striped,
         kill: plan.kill,
@@ -525,7 +526,7 @@ pub fn run(plan: &Plan) -> bool {
         Err(e) => broken(&e),
     }
     if world.broken.load(SeqCst) == 0 {
-        // Daemons come back, keepers release what dead processes held.
+        // Waits until daemons are back and keepers have released what dead processes held.
         let until = world.now() + 30_000 * MS;
         while world.now() < until {
             world.sleep(10 * MS);

@@ -1,7 +1,7 @@
-//! Replacements of libc's functions for waiting, clocks, threads and randomness.
+//! Replaces libc's functions for waiting, clocks, threads and randomness.
 //!
-//! These definitions come before libc's, for Rust's standard library, rustix (built with
-//! `use-libc`) and LMDB alike. In a thread that isn't simulated they do what libc does.
+//! These definitions take precedence over libc's for Rust's standard library, rustix (built with
+//! `use-libc`) and LMDB. In a thread that isn't simulated they do what libc's functions do.
 
 use crate::real::{real, real_syscall};
 use crate::world::{NEVER, is_simulated, key, world};
@@ -62,8 +62,8 @@ unsafe fn futex(
     timeout: *const timespec,
 ) -> c_long {
     let world = world();
-    // Words in memory shared by processes are identified by their offset in a page: waking waiters
-    // of another word does no harm.
+    // A word in memory that processes share is identified by its offset in a page. If two words
+    // have the same offset, waking waiters of the wrong one does no harm.
     let key = match how & libc::FUTEX_PRIVATE_FLAG {
         0 => key(word as u64 & 4095, 0x5a5a),
         _ => key(word as u64, std::process::id().into()),
@@ -231,7 +231,8 @@ struct Beginning {
     task: u32,
 }
 
-/// Detects a thread's end, after the destructors of its other keys.
+/// Returns the key whose destructor detects a thread's end, after the destructors of its other
+/// keys.
 fn end_key() -> libc::pthread_key_t {
     static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
     if KEY.load(SeqCst) == u32::MAX {
@@ -243,24 +244,24 @@ fn end_key() -> libc::pthread_key_t {
     KEY.load(SeqCst)
 }
 
-/// Called up to four times (PTHREAD_DESTRUCTOR_ITERATIONS); at the last call, all other destructors
-/// have run.
+/// Called up to four times (PTHREAD_DESTRUCTOR_ITERATIONS). At the last call, the destructors of
+/// all other keys have run.
 unsafe extern "C" fn ends(turn: *mut c_void) {
     let turn = turn as usize;
     if turn == 4 {
         return world().leave();
     }
-    // SAFETY: a key that was made.
+    // SAFETY: the key was made.
     unsafe { libc::pthread_setspecific(end_key(), (turn + 1) as *const c_void) };
 }
 
 extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
-    // SAFETY: from pthread_create below.
+    // SAFETY: `pthread_create` below made this pointer from a box.
     let b = unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
     let (start, argument) = (b.start, b.argument);
     world().arrive(b.task);
     drop(b);
-    // SAFETY: a key that was made.
+    // SAFETY: the key was made.
     unsafe { libc::pthread_setspecific(end_key(), 1 as *const c_void) };
     start(argument)
 }
@@ -294,7 +295,7 @@ pub unsafe extern "C" fn pthread_create(
         world().drop_task(task);
         return result;
     }
-    // SAFETY: it was written.
+    // SAFETY: `real` has written it.
     world().set_thread(task, unsafe { *thread });
     if world().once_in(2) {
         world().give_way();

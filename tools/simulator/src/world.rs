@@ -1,27 +1,27 @@
-//! The world of a simulation: virtual time, and a token that one thread of all processes has at a
-//! time.
+//! The world of a simulation: virtual time, and a token. Of all threads of all processes, only the
+//! one that has the token runs.
 //!
-//! It lies in memory that all processes of a simulation share. Each of their threads is a *task*.
-//! Only the task with the token runs; it passes the token on when it waits (see [`crate::taken`],
-//! which replaces these calls of libc). The seed decides which task is next. When no task can go
-//! on, the time jumps to the earliest deadline. So nothing depends on the machine, and the same
-//! seed gives the same run.
+//! The world lies in memory that all processes of a simulation share. Each of their threads is a
+//! *task*. The task with the token passes it on when it waits (see [`crate::taken`], which replaces
+//! libc's functions for waiting). The seed decides which task is next. When no task can go on, the
+//! time jumps to the earliest deadline. So nothing depends on the machine, and the same seed gives
+//! the same run.
 //!
-//! Nothing here is locked: only the task with the token reads and writes.
+//! Nothing here needs a lock: only the task with the token reads and writes.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-/// Maximum number of tasks at once.
+/// Maximum number of tasks at the same time.
 pub const TASKS: usize = 1024;
 /// A deadline that never comes. Nanoseconds.
 pub const NEVER: u64 = u64::MAX;
-/// The task of a thread that isn't simulated.
+/// In place of a task: the thread isn't simulated.
 pub const NONE: u32 = u32::MAX;
-/// The time at which worlds begin, on all clocks. Nanoseconds.
+/// The time on all clocks when a world begins. Nanoseconds.
 const BEGINNING: u64 = 1_000_000_000_000;
-/// Time that a clock read takes. Nanoseconds.
+/// Virtual time that reading a clock takes. Nanoseconds.
 const LOOK: u64 = 150;
-/// Time that a yield takes. Nanoseconds.
+/// Virtual time that a yield takes. Nanoseconds.
 const GIVE_WAY: u64 = 1_000;
 
 /// States of a task.
@@ -30,36 +30,36 @@ const READY: u32 = 1;
 const BLOCKED: u32 = 2;
 const RUNNING: u32 = 3;
 
-/// One thread.
+/// A thread of a simulated process.
 #[repr(C)]
 pub struct Task {
     state: AtomicU32,
-    /// Futex: 1 while the task has the token.
+    /// A futex word: 1 while the task has the token.
     go: AtomicU32,
     key: AtomicU64,
     deadline: AtomicU64,
     timed_out: AtomicU32,
-    /// The process's id.
+    /// The id of the task's process.
     pub pid: AtomicU32,
     pub tid: AtomicU32,
-    /// The pthread id.
+    /// The thread's pthread id.
     pub thread: AtomicU64,
 }
 
-/// All that the processes of a simulation share, apart from the network's messages.
+/// The state that the processes of a simulation share, except the network's messages.
 #[repr(C)]
 pub struct World {
     now: AtomicU64,
     random: AtomicU64,
-    /// Counts passes of the token: shows whether the run progresses.
+    /// Number of times that the token was passed: shows whether the run makes progress.
     pub switches: AtomicU64,
-    /// Hash of all decisions.
+    /// Hash of all decisions so far.
     trace: AtomicU64,
-    /// Tasks from this index on have never been used.
+    /// Tasks with this index and higher ones have never been used.
     used: AtomicU32,
-    /// Average number of clock reads before the reader loses the token; 0: it never does.
+    /// Average number of clock reads until the reading task loses the token; 0: it never does.
     pub preempt: AtomicU32,
-    /// Set when something forbidden has happened: a panic, or no task can go on.
+    /// Whether something forbidden has happened: a panic, or that no task can go on.
     pub broken: AtomicU32,
     tasks: [Task; TASKS],
 }
@@ -71,7 +71,7 @@ thread_local! {
     static ME: std::cell::Cell<u32> = const { std::cell::Cell::new(NONE) };
 }
 
-/// Maps `bytes` zero bytes that child processes share.
+/// Maps `bytes` zero bytes, which child processes will share.
 pub fn shared(bytes: usize) -> *mut u8 {
     let (all, how) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -83,17 +83,17 @@ pub fn shared(bytes: usize) -> *mut u8 {
     at.cast()
 }
 
-/// Creates the world of this process's children.
+/// Makes the world of this process's children.
 pub fn make() -> &'static World {
     let world: *mut World = shared(size_of::<World>()).cast();
     WORLD.store(world, SeqCst);
-    // SAFETY: it stays mapped, and zeros are a value of it.
+    // SAFETY: it stays mapped, and zeros are a valid value.
     unsafe { &*world }
 }
 
-/// The world, if there is one.
+/// Returns the world. There must be one.
 pub fn world() -> &'static World {
-    // SAFETY: as above; a process that asks is in a simulation, so it was made.
+    // SAFETY: as above; only processes in a simulation call this, so the world was made.
     unsafe { &*WORLD.load(SeqCst) }
 }
 
@@ -102,7 +102,7 @@ pub fn is_simulated() -> bool {
     ME.get() != NONE
 }
 
-/// A key for waiting, made of these numbers.
+/// Returns a key for waiting, made of two numbers.
 pub fn key(a: u64, b: u64) -> u64 {
     mix(a ^ mix(b))
 }
@@ -122,7 +122,8 @@ fn sleep_for_real(word: &AtomicU32) {
 }
 
 impl World {
-    /// Begins with this seed; the calling thread has the token.
+    /// Begins a simulation with this seed. The calling thread becomes the first task and has the
+    /// token.
     pub fn begin(&self, seed: u64) {
         self.now.store(BEGINNING, SeqCst);
         self.random.store(mix(seed ^ 0x5eed), SeqCst);
@@ -136,12 +137,12 @@ impl World {
         self.now.load(SeqCst)
     }
 
-    /// Hash of everything that has happened: the same for the same seed.
+    /// Hash of all decisions so far: the same in each run of a seed.
     pub fn trace(&self) -> u64 {
         self.trace.load(SeqCst)
     }
 
-    /// Adds a decision to the trace.
+    /// Adds a decision to the hash of decisions.
     pub fn note(&self, what: u64) {
         self.trace
             .store(mix(self.trace().rotate_left(5) ^ what), SeqCst);
@@ -154,12 +155,12 @@ impl World {
         mix(next)
     }
 
-    /// A random number from 0 to less than `n`.
+    /// A random number from 0 to `n` - 1.
     pub fn below(&self, n: u64) -> u64 {
         self.random() % n.max(1)
     }
 
-    /// True once in `n` calls; never, if `n` is 0.
+    /// True in one of `n` calls on average; never if `n` is 0.
     pub fn once_in(&self, n: u64) -> bool {
         n != 0 && self.below(n) == 0
     }
@@ -168,7 +169,7 @@ impl World {
         &self.tasks[index as usize]
     }
 
-    /// Creates a task for a thread or process that is about to begin: it will have its turn.
+    /// Creates a task for a thread or process that is about to begin.
     pub fn new_task(&self) -> u32 {
         let free = |t: &Task| t.state.load(SeqCst) == FREE;
         let Some(index) = self.tasks.iter().position(free) else {
@@ -197,7 +198,7 @@ impl World {
         self.task(index).pid.store(pid, SeqCst);
     }
 
-    /// Time since the beginning. Nanoseconds.
+    /// Virtual time since the beginning. Nanoseconds.
     pub fn elapsed(&self) -> u64 {
         self.now() - BEGINNING
     }
@@ -210,13 +211,13 @@ impl World {
         task.tid.store(tid as u32, SeqCst);
     }
 
-    /// Makes this thread the task `index`, and waits for its first turn.
+    /// Makes this thread the task `index`, and waits until it has the token.
     pub fn arrive(&self, index: u32) {
         sleep_for_real(&self.task(index).go);
         self.here_is(index);
     }
 
-    /// Sets a task's pthread id, by which the task is found.
+    /// Sets a task's pthread id, by which [`World::thread_runs`] finds it.
     pub fn set_thread(&self, index: u32, thread: u64) {
         self.task(index).thread.store(thread, SeqCst);
     }
@@ -235,7 +236,7 @@ impl World {
         self.tasks[..self.used.load(SeqCst) as usize].iter()
     }
 
-    /// Picks the next task; it has the token from here on.
+    /// Picks the next task and gives it the token.
     fn pick(&self) -> u32 {
         loop {
             let now = self.now();
@@ -292,13 +293,13 @@ impl World {
         task.timed_out.swap(0, SeqCst) == 0
     }
 
-    /// Waits until another task calls [`World::wake`] with this key, or until the deadline. Returns
-    /// whether it was woken.
+    /// Blocks this task until another one calls [`World::wake`] with this key, or until the
+    /// deadline. Returns whether it was woken.
     pub fn wait(&self, key: u64, deadline: u64) -> bool {
         self.switch(BLOCKED, key, deadline)
     }
 
-    /// Wakes up to `most` tasks that wait with this key. Returns how many.
+    /// Wakes up to `most` tasks that wait with this key. Returns their number.
     pub fn wake(&self, key: u64, most: u64) -> u64 {
         let mut woken = 0;
         for task in self.all() {
@@ -325,7 +326,7 @@ impl World {
         );
     }
 
-    /// The time that a thread sees when it reads a clock; the read may take a while.
+    /// Returns the time that a thread reads from a clock. The task may lose the token first.
     pub fn look(&self) -> u64 {
         self.now.fetch_add(LOOK, SeqCst);
         if self.once_in(self.preempt.load(SeqCst).into()) {
@@ -334,7 +335,7 @@ impl World {
         self.now()
     }
 
-    /// Ends this thread's task: it has no more turns.
+    /// Ends this thread's task.
     pub fn leave(&self) {
         let task = self.task(ME.get());
         ME.set(NONE);
