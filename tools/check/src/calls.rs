@@ -1,5 +1,5 @@
-//! libc's functions as the workers call them, and the clock. Nothing else lies between, so that an
-//! interception of libc is in the path.
+//! libc's functions as the workers call them, and the clock. Nothing lies between a worker and
+//! libc, so an interception of libc is tested.
 
 use libc::c_int;
 use std::ffi::CString;
@@ -23,7 +23,7 @@ fn name(path: &str) -> CString {
     CString::new(path).unwrap_or_default()
 }
 
-/// The attributes that are read of a file or directory.
+/// The attributes of a file or directory that are checked.
 pub struct Stat {
     pub size: u64,
     pub links: u32,
@@ -54,17 +54,17 @@ pub fn close(fd: c_int) -> Result<i32> {
 }
 
 pub fn write_at(fd: c_int, bytes: &[u8], at: u64) -> Result<usize> {
-    // SAFETY: the bytes are there.
+    // SAFETY: pointer and length are those of a slice.
     counted(unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), at as libc::off_t) })
 }
 
 pub fn write(fd: c_int, bytes: &[u8]) -> Result<usize> {
-    // SAFETY: the bytes are there.
+    // SAFETY: pointer and length are those of a slice.
     counted(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) })
 }
 
 pub fn read_at(fd: c_int, bytes: &mut [u8], at: u64) -> Result<usize> {
-    // SAFETY: the bytes are there.
+    // SAFETY: pointer and length are those of a slice.
     counted(unsafe {
         libc::pread(
             fd,
@@ -134,7 +134,7 @@ pub fn exchange(one: &str, other: &str) -> Result<i32> {
     good(unsafe { libc::renameat2(at, one.as_ptr(), at, other.as_ptr(), how) })
 }
 
-/// The names in a directory, without `.` and `..`.
+/// Returns the names in a directory, without `.` and `..`.
 pub fn list(path: &str) -> Result<Vec<Vec<u8>>> {
     let path = name(path);
     // SAFETY: the path ends with a zero.
@@ -146,7 +146,7 @@ pub fn list(path: &str) -> Result<Vec<Vec<u8>>> {
     let result = loop {
         // SAFETY: libc's errno, for readdir to set.
         unsafe { *libc::__errno_location() = 0 };
-        // SAFETY: it is open.
+        // SAFETY: the directory is open.
         let entry = unsafe { libc::readdir(directory) };
         if entry.is_null() {
             break errno();
@@ -157,7 +157,7 @@ pub fn list(path: &str) -> Result<Vec<Vec<u8>>> {
             names.push(name.to_bytes().to_vec());
         }
     };
-    // SAFETY: it is open, and not used any more.
+    // SAFETY: the directory is open, and not used any more.
     unsafe { libc::closedir(directory) };
     if result != 0 {
         return Err(result);
@@ -170,16 +170,16 @@ pub fn flock(fd: c_int, what: c_int) -> Result<i32> {
     good(unsafe { libc::flock(fd, what | libc::LOCK_NB) })
 }
 
-/// Locks or unlocks the whole file; `command` is F_SETLK or F_OFD_SETLK.
+/// Locks or unlocks a whole file. `command` is F_SETLK or F_OFD_SETLK.
 pub fn range_lock(fd: c_int, command: c_int, kind: c_int) -> Result<i32> {
     // SAFETY: plain data, zeros are a value of it.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
-    // SAFETY: the lock is there.
+    // SAFETY: `lock` is valid during the call.
     good(unsafe { libc::fcntl(fd, command, &mut lock) })
 }
 
-/// Nanoseconds of a clock that all processes of this host share.
+/// Returns the time of a clock that all processes of this host share. Nanoseconds.
 pub fn now() -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
@@ -202,13 +202,13 @@ pub fn parent() -> i32 {
 
 pub fn kill(pid: u32) {
     if pid > 1 {
-        // SAFETY: no memory is touched; the caller knows whose number it is.
+        // SAFETY: no memory is touched; the caller knows which process has this id.
         unsafe { libc::kill(pid as i32, libc::SIGKILL) };
     }
 }
 
-/// A file system as workers use it. All paths begin at its root; errors are those of the system
-/// call.
+/// A file system as workers use it. All paths begin at its root. Errors are those of the system
+/// calls.
 pub trait Face {
     /// open(2).
     fn open(&mut self, path: &str, flags: c_int) -> Result<c_int>;
@@ -244,9 +244,9 @@ pub trait Face {
     fn list(&mut self, path: &str) -> Result<Vec<Vec<u8>>>;
     /// flock(2) with LOCK_NB.
     fn flock(&mut self, fd: c_int, what: c_int) -> Result<()>;
-    /// fcntl(2) of the whole file.
+    /// fcntl(2) with a lock on the whole file.
     fn range_lock(&mut self, fd: c_int, command: c_int, kind: c_int) -> Result<()>;
-    /// Removes a directory with all that is in it, as far as that can be done.
+    /// Removes a directory with everything in it, as far as possible.
     fn remove_all(&mut self, path: &str);
 }
 

@@ -1,4 +1,5 @@
-//! The driver: starts the workers, commands them phase by phase, and has each phase checked.
+//! The driver: starts the workers, commands them phase by phase, and has each phase checked by the
+//! search.
 
 use crate::calls;
 use crate::host::{Host, Processes};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of steps of a search before it is given up.
 const LIMIT: usize = 400_000;
-/// Phases in one directory.
+/// Number of phases in one directory.
 const ROUND: u32 = 150;
 
 /// How a run ended.
@@ -39,7 +40,7 @@ pub struct Driver<'a> {
     cut: Cut,
     random: Random,
     counts: Counts,
-    /// Lower bound of the time when a worker was killed last.
+    /// The latest kill of a worker happened at this time or later. Nanoseconds.
     killed: u64,
 }
 
@@ -54,7 +55,7 @@ struct Counts {
     states: usize,
 }
 
-/// Runs until the limit of time or phases, or until a fault is found.
+/// Runs phases until the limit of time or number, or until an error is found.
 pub fn run(options: &Options) -> Result<End, String> {
     let path = PathBuf::from(format!(
         "/dev/shm/forebay-check-{}-{:x}",
@@ -75,7 +76,7 @@ pub fn run(options: &Options) -> Result<End, String> {
 }
 
 impl<'a> Driver<'a> {
-    /// A driver for the workers of `host`, which share `shared`.
+    /// Makes a driver for the workers of `host`, which share the memory `shared`.
     pub fn new(options: &'a Options, shared: &'static Shared, host: &'a mut dyn Host) -> Self {
         shared.seed.store(options.seed, Relaxed);
         shared.phase.store(1, Relaxed);
@@ -93,10 +94,10 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Runs until the limit of time or phases, or until a fault is found.
+    /// Runs phases until the limit of time or number, or until an error is found.
     ///
     /// # Errors
-    /// The reason why it couldn't run, in words.
+    /// The reason why the driver couldn't run, in words.
     pub fn drive(mut self) -> Result<End, String> {
         let end = self.run();
         self.end();
@@ -130,8 +131,8 @@ impl Driver<'_> {
         let until = Instant::now() + Duration::from_secs(self.options.seconds);
         let mut fresh = 0;
         while self.counts.phases < self.options.phases && Instant::now() < until {
-            // Changes to a new directory, where cut-off operations of before can't take effect any
-            // more.
+            // In a new directory, operations of earlier phases that were cut off can't take effect
+            // any more.
             let haunted = self.states.iter().any(|s| !s.ghosts.is_empty());
             if fresh == 0 || haunted || self.states.len() > 2000 {
                 if let Some(end) = self.begin()? {
@@ -152,7 +153,7 @@ impl Driver<'_> {
         self.host.start(w)
     }
 
-    /// Waits until a new worker has begun.
+    /// Waits until a new worker is ready.
     fn wait_for(&mut self, w: usize) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(self.options.bound);
         let phase = self.shared.phase.load(Relaxed);
@@ -172,8 +173,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Makes all workers carry out a command. Returns which one hangs, if any. Kills one worker if
-    /// asked to, and records the time in `killed`.
+    /// Makes all workers carry out a command. Returns the worker that hangs, if any. If wanted,
+    /// kills one worker and records the time in `killed`.
     fn command(
         &mut self,
         command: Command,
@@ -253,8 +254,8 @@ impl Driver<'_> {
         self.command(Command::Begin, chosen, None)
     }
 
-    /// One phase: random operations, usually followed by one worker's observation of everything;
-    /// then the check of both.
+    /// Runs one phase: random operations, usually followed by one worker's observation of all
+    /// files. Then checks both.
     fn phase(&mut self) -> Result<Option<End>, String> {
         let n = self.options.workers;
         let victim = (self.options.kill > 0 && self.random.below(1000) < self.options.kill)
@@ -269,7 +270,8 @@ impl Driver<'_> {
             })
             .collect();
         if let Some(victim) = victim {
-            // A worker killed before it began still has its operations of the phase before.
+            // If the worker was killed before it began, its operations are still those of the
+            // previous phase.
             let phase = self.shared.phase.load(Relaxed);
             done[victim].operations.retain(|o| o.is_of(phase));
             done[victim].operations.push(Operation {
@@ -342,7 +344,8 @@ impl Driver<'_> {
             }
             Verdict::Undecided => {
                 self.counts.undecided += 1;
-                // No state is known any more: change to another directory.
+                // No state is known any more: more than 2000 states make the loop change to a new
+                // directory.
                 self.states.resize(2001, State::new());
                 None
             }

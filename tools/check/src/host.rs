@@ -11,10 +11,10 @@ pub trait Host {
     /// Starts the process of worker `w`.
     ///
     /// # Errors
-    /// Why it can't be started, in words.
+    /// Why the process can't be started, in words.
     fn start(&mut self, w: usize) -> Result<(), String>;
 
-    /// How the process of worker `w` has ended, if it ended by itself.
+    /// Returns how the process of worker `w` ended, if it ended by itself.
     fn ended(&mut self, w: usize) -> Option<String>;
 
     /// Kills worker `w`, process `pid`, at once.
@@ -23,22 +23,22 @@ pub trait Host {
     /// Waits until worker `w`, which was killed, has ended.
     fn wait(&mut self, w: usize);
 
-    /// Called while a phase runs. Returns the longest time until the next call.
+    /// Called repeatedly while a phase runs. Returns the maximum time until the next call.
     fn tick(&mut self) -> Duration {
         Duration::from_millis(20)
     }
 
-    /// Workers that are to be killed are killed within this time from the beginning of a phase.
+    /// Returns the time from the beginning of a phase within which workers are killed.
     fn killed_within(&self) -> Duration {
         Duration::from_micros(1500)
     }
 
-    /// Ends the run: workers were told to end. Waits for them and kills the rest. `pids` are their
-    /// processes.
+    /// Ends the run: waits for the workers, which were commanded to end, and kills those that
+    /// don't. `pids` are their processes.
     fn end(&mut self, pids: &[u32]);
 }
 
-/// Processes of this host: this very program, or a command that starts it.
+/// A host whose workers are processes of this program, or of a command that starts it.
 pub struct Processes<'a> {
     options: &'a Options,
     /// The file that the workers share.
@@ -47,7 +47,7 @@ pub struct Processes<'a> {
 }
 
 impl<'a> Processes<'a> {
-    /// A host for workers that share the file `path`.
+    /// Makes a host for workers that share the file `path`.
     pub fn new(options: &'a Options, path: PathBuf) -> Processes<'a> {
         Processes {
             options,
@@ -111,7 +111,7 @@ impl Host for Processes<'_> {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // In case `with` is a program that stays between.
+        // The worker may be a child of another program that `with` names: find it by its arguments.
         let path = self.path.display().to_string();
         for pid in pids {
             let ours = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

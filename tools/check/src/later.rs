@@ -1,9 +1,10 @@
-//! Checks files with weaker consistency: processes on all nodes write, commit and read cells of one
-//! file after the other, record what they did with the times, and [`crate::visible`] judges.
+//! Checks files with weaker consistency. Processes on all nodes write, commit and read the cells of
+//! one file after the other, and record each operation with its times. Then [`crate::visible`]
+//! judges the records.
 //!
-//! Time is divided into rounds; each has its own file, which all processes use during it. A killed
-//! process is started again, as another one. Records are appended line by line to a file outside
-//! the pool, so that none is lost:
+//! Time is divided into rounds. Each round has its own file, which all processes use during the
+//! round. A killed process is started again, as a process with another number. Records are appended
+//! line by line to a file outside the pool, so that none is lost:
 //!
 //! ```text
 //! W round cell value begin   R round cell since begin   C round begin    and behind some of them
@@ -25,10 +26,10 @@ use std::time::{Duration, Instant};
 /// Length of a round. Nanoseconds.
 const ROUND: u64 = 40_000_000;
 const CELLS: u64 = 6;
-/// The word after `worker` that starts such a worker.
+/// The word after `worker` on the command line of such a worker.
 pub const WORD: &str = "later";
 
-/// Runs until the time limit has passed, then judges.
+/// Runs workers until the time limit, then judges their records.
 pub fn run(options: &Options, consistency: Consistency) -> std::result::Result<End, String> {
     if options.cell < 16 {
         return Err("--consistency needs cells of 16 bytes (--cell) or more".into());
@@ -113,10 +114,10 @@ fn run_in(
     judge_notes(dir, options.seed, processes, consistency, killed)
 }
 
-/// Judges what `processes` processes have recorded in `dir`.
+/// Judges the records of `processes` processes in the directory `dir`.
 ///
 /// # Errors
-/// Records that can't be read, in words.
+/// A sentence, if records can't be read.
 pub fn judge_notes(
     dir: &std::path::Path,
     seed: u64,
@@ -126,7 +127,7 @@ pub fn judge_notes(
 ) -> std::result::Result<End, String> {
     let mut history = History::default();
     for process in 0..processes as usize {
-        // A process killed at once has recorded nothing.
+        // A process that was killed before its first operation has recorded nothing.
         let text = std::fs::read_to_string(dir.join(process.to_string())).unwrap_or_default();
         take(&text, process, consistency, &mut history)
             .map_err(|e| format!("process {process}: {e}"))?;
@@ -153,7 +154,7 @@ pub fn judge_notes(
     })
 }
 
-/// Adds a process's records.
+/// Adds the records of one process to the history.
 fn take(
     text: &str,
     process: usize,
@@ -161,7 +162,7 @@ fn take(
     history: &mut History,
 ) -> std::result::Result<(), String> {
     let (mut writes, mut reads, mut commits) = (Vec::new(), Vec::new(), Vec::new());
-    // A killed process may have been writing a record.
+    // The last line may be incomplete: a killed process may have been writing it.
     for line in text
         .split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n'))
@@ -207,7 +208,7 @@ fn take(
                 history.writes.append(&mut writes);
                 history.commits.append(&mut commits);
             }
-            // It isn't known whether the operation was done, nor what was read.
+            // The operation failed: it isn't known whether it was carried out, nor what was read.
             ("!", []) => {
                 history.writes.append(&mut writes);
                 commits.clear();
@@ -220,12 +221,12 @@ fn take(
     Ok(())
 }
 
-/// Stands for a cell that shows nothing: read while it was being written, or of a write whose
-/// process was killed in it.
+/// In place of a value: the cell was read while it was being written, or the process was killed
+/// while it wrote it.
 const TORN: u64 = u64::MAX;
 
-/// The value that two words of a cell show. They are equal, unless old and new bytes meet there:
-/// copying goes by bytes, also within words.
+/// Returns the value that two words of a cell show. The words differ if old and new bytes are
+/// mixed: bytes are copied one by one, also within words.
 fn shown(words: &[u8]) -> u64 {
     let (one, other) = words.split_at(8);
     if one == other {
@@ -244,14 +245,14 @@ struct Worker<'a> {
     cell: usize,
     random: Random,
     written: u64,
-    /// Whether commits are only recorded, not done.
+    /// Whether commits are recorded but not made, to test the checker.
     lies: bool,
 }
 
-/// Works on `face`: the code of the command `worker later`.
+/// Runs a worker on `face`, for the command `worker later`.
 ///
 /// # Errors
-/// The reason why it can't work, in words.
+/// The reason why the worker can't run, in words.
 pub fn work(arguments: &[String], face: &mut dyn Face) -> std::result::Result<(), String> {
     let [notes, top, numbers @ ..] = arguments else {
         return Err("a worker is started by the driver only".into());
@@ -276,7 +277,7 @@ pub fn work(arguments: &[String], face: &mut dyn Face) -> std::result::Result<()
         std::thread::sleep(Duration::from_millis(1));
     }
     while calls::now() < until && calls::parent() == parent {
-        // Checks that couldn't be made are tried again in the next round.
+        // Operations that failed are tried again in the next round.
         if worker.round().is_err() {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -292,7 +293,7 @@ impl Worker<'_> {
             .expect("the notes can be written");
     }
 
-    /// Records the end of an operation.
+    /// Records the end of an operation. Returns its result.
     fn end<T>(&mut self, result: Result<T>) -> Result<T> {
         match &result {
             Ok(_) => self.note(&format!("= {}\n", calls::now())),
@@ -305,7 +306,7 @@ impl Worker<'_> {
         (calls::now() - self.begin) / ROUND
     }
 
-    /// Uses the file of this round as long as it lasts.
+    /// Uses the file of the current round until the round ends.
     fn round(&mut self) -> Result<()> {
         let round = self.now();
         let path = |round: u64| format!("{}/later-{}-{round}", self.top, self.begin);
@@ -344,7 +345,7 @@ impl Worker<'_> {
         self.commit(round, |face| face.close(fd))
     }
 
-    /// A random range of cells.
+    /// Returns a random range of cells.
     fn cells(&mut self) -> std::ops::Range<u64> {
         let first = self.random.below(CELLS);
         let most = (CELLS - first).min(3);
@@ -380,12 +381,12 @@ impl Worker<'_> {
         let now = calls::now();
         let count = (cells.end - cells.start) as usize;
         let mut notes = String::new();
-        // The first and the last two words of each cell.
+        // Two records for each cell: for its first two words, and for its last two.
         for cell in cells.clone().flat_map(|cell| [cell, cell]) {
             let _ = writeln!(notes, "R {round} {cell} {opened} {now}");
         }
         self.note(&notes);
-        // Cells that don't exist yet count as zero.
+        // Cells that don't exist yet count as 0.
         let mut bytes = vec![0; count * self.cell];
         match self
             .face
@@ -455,7 +456,7 @@ mod tests {
             judge(&history, Rules::default()).is_err(),
             "7 and then nothing"
         );
-        // The last line of a killed process.
+        // The last line of a killed process may be incomplete.
         assert!(take("W 3 1 7 100\n= 11", 3, Consistency::Commit, &mut history).is_ok());
         let bad = ["X\n", "W 1\n", "= 1 2\n", "W 1 2 3 x\n"];
         assert!(

@@ -1,18 +1,20 @@
-//! Does a pool behave like one POSIX file system, whichever process on whichever node looks?
+//! Checks whether a pool behaves like one POSIX file system, from whichever process on whichever
+//! node it is used.
 //!
-//! A black box: it knows nothing of Forebay but paths. Several processes, on all nodes, do random
-//! operations on few files and names, all at once, in short phases with a barrier between. Each
-//! operation is recorded with its result and the times of its beginning and end. After each phase
-//! the checker searches for an order of them that gives these results on a model of a POSIX file
-//! system.
+//! The checker knows only paths of the pool, nothing of Forebay's inner workings. Several
+//! processes, on all nodes, carry out random operations on few files and names at the same time, in
+//! short phases with a barrier between them. Each operation is recorded with its result and the
+//! times of its beginning and end. After each phase, the checker searches for an order of the
+//! operations that gives these results on a model of a POSIX file system.
 //!
-//! - [`operation`]: what is recorded; [`memory`]: how workers and driver share it; [`calls`]: libc;
-//! - [`worker`]: what a process does, [`theme`]: how operations are chosen; [`weak`]: broken promises, to
-//!   test the checker;
-//! - [`later`]: files with weaker consistency, and [`visible`]: what reads of them may show;
-//! - [`outside`]: a pool with an origin, whose files others change behind it;
-//! - [`model`] and [`steps`]: the file system, [`search`]: the orders; [`driver`]: phases,
-//!   [`host`]: processes; [`options`].
+//! - [`operation`]: the records; [`memory`]: how workers and driver share them; [`calls`]: libc;
+//! - [`worker`]: the process that carries out operations; [`theme`]: how operations are chosen;
+//!   [`weak`]: broken promises, to test the checker;
+//! - [`later`]: files with weaker consistency; [`visible`]: the values that reads of them may
+//!   return;
+//! - [`outside`]: a pool with an origin, whose files other processes change there;
+//! - [`model`] and [`steps`]: the model of the file system; [`search`]: the search for an order;
+//!   [`driver`]: phases; [`host`]: processes; [`options`].
 //!
 //! The program `forebay-check` and the simulator (`tools/simulator`) use it.
 

@@ -1,5 +1,5 @@
-//! `forebay-check`: does a pool behave like one POSIX file system, whichever process on whichever
-//! node looks? See the library.
+//! `forebay-check`: checks whether a pool behaves like one POSIX file system, from whichever
+//! process on whichever node it is used. See the library.
 
 use clap::Parser;
 use forebay_check::*;

@@ -1,5 +1,5 @@
-//! The memory shared by the driver and its workers: commands one way, operations the other. A
-//! mapped file in `/dev/shm`.
+//! The memory that the driver and its workers share: commands from the driver, operations from the
+//! workers. It is a mapped file in `/dev/shm`.
 
 use crate::operation::Operation;
 use std::cell::UnsafeCell;
@@ -18,28 +18,28 @@ pub const OPERATIONS: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Command {
-    /// Close everything; the worker in `who` creates the directory of the round.
+    /// Close all files; the worker `who` makes the directory of the round.
     Begin,
-    /// Random operations.
+    /// Carry out random operations.
     Work,
-    /// The worker in `who` observes all files.
+    /// The worker `who` observes all files.
     Observe,
     End,
 }
 
-/// All zero at first; any bit pattern is a valid value.
+/// The shared memory. It begins as zeros, and every bit pattern is a valid value.
 #[repr(C)]
 pub struct Shared {
-    /// Counts phases; workers wait for it to change.
+    /// Number of the current phase; workers wait for it to change.
     pub phase: AtomicU32,
-    /// Counts workers that have ended a phase; the driver waits for it to change.
+    /// Number of times that a worker has ended a phase; the driver waits for it to change.
     pub ended: AtomicU32,
     /// Number of workers that have begun the phase.
     pub begun: AtomicU32,
     pub command: AtomicU32,
-    /// The worker that a command is for, if it is for one only.
+    /// The worker that a command concerns, if it concerns only one.
     pub who: AtomicU32,
-    /// Number of workers that wait for each other at the beginning.
+    /// Number of workers that wait for each other at the beginning of a phase.
     pub workers: AtomicU32,
     pub round: AtomicU32,
     pub seed: AtomicU64,
@@ -55,16 +55,16 @@ pub struct Worker {
     operations: UnsafeCell<[Operation; OPERATIONS]>,
 }
 
-// SAFETY: `operations` is written by its worker between the change of `phase` of all and that of
-// its own, and read by the driver only after that, or after the worker's death.
+// SAFETY: a worker writes its `operations` only after the shared `phase` has changed and before its
+// own `phase` has. The driver reads them only after that, or after the worker's death.
 unsafe impl Sync for Worker {}
 
 impl Worker {
-    /// Records the begin or the end of an operation. Only its worker calls this.
+    /// Records the beginning or the end of an operation. Only the block's worker calls this.
     pub fn note(&self, index: usize, operation: &Operation) {
         let end = operation.end;
-        // SAFETY: no other process uses it now, see above; `index` is checked. A worker that is
-        // killed in between leaves an operation without an end.
+        // SAFETY: no other process uses the operations now, see above; `index` is checked. A worker
+        // that is killed during the store leaves an operation without an end.
         unsafe {
             let place = &mut (*self.operations.get())[index];
             *place = Operation {
@@ -77,8 +77,8 @@ impl Worker {
         self.count.store(index as u32 + 1, Ordering::Release);
     }
 
-    /// The worker's operations. Only the driver calls this, after the worker has ended the phase or
-    /// died.
+    /// Returns the worker's operations. Only the driver calls this, after the worker has ended the
+    /// phase or died.
     pub fn operations(&self) -> Vec<Operation> {
         let count = (self.count.load(Ordering::Acquire) as usize).min(OPERATIONS);
         // SAFETY: see above.
@@ -87,7 +87,7 @@ impl Worker {
 }
 
 impl Shared {
-    /// Maps the file and extends it to the size needed.
+    /// Maps the file, after extending it to the size needed.
     pub fn map(file: &File) -> io::Result<&'static Shared> {
         file.set_len(size_of::<Shared>() as u64)?;
         // SAFETY: a new mapping, of a file of this length.
@@ -104,13 +104,13 @@ impl Shared {
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it stays mapped; zeros are a value of it; it's only changed as its types allow.
+        // SAFETY: it stays mapped, zeros are a valid value, and it is only changed as its types
+        // allow.
         Ok(unsafe { &*at.cast::<Shared>() })
     }
 }
 
-/// Waits until `word` isn't `old` any more, or the time has passed; may also return without a
-/// reason.
+/// Waits until `word` differs from `old`, or the time has passed. May also return early.
 pub fn wait(word: &AtomicU32, old: u32, time: Duration) {
     let time = libc::timespec {
         tv_sec: time.as_secs() as libc::time_t,
@@ -120,7 +120,7 @@ pub fn wait(word: &AtomicU32, old: u32, time: Duration) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, old, &time) };
 }
 
-/// Wakes all waiters for a change of `word`.
+/// Wakes all threads that wait for a change of `word`.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: the kernel uses the address only.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

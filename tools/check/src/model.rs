@@ -1,10 +1,10 @@
-//! A small model of a POSIX file system: its states, and the steps of each operation.
+//! A small model of a POSIX file system: its states, and the steps of the operations.
 //!
-//! An operation is one step where POSIX or Linux have it atomic, several where they don't. Each
-//! component of a path is looked up at its own moment; a read sees each cell at its own moment;
-//! O_TRUNC truncates after the open; a write in place writes cell by cell, unless it is of one
+//! An operation is one step if POSIX or Linux makes it atomic; otherwise it is several. Each
+//! component of a path is looked up at its own moment. A read sees each cell at its own moment.
+//! O_TRUNC truncates after the open. A write in place writes cell by cell, unless it is of one
 //! cell. An operation that only reads may see a state at any moment while it lasts, so it takes the
-//! first that fits.
+//! first one that fits.
 
 use crate::operation::*;
 use std::rc::Rc;
@@ -12,10 +12,10 @@ use std::rc::Rc;
 /// An object's id: the number of the operation that created it.
 pub type Id = u32;
 pub const ROOT: Id = 1;
-/// No object, in an entry; also "no operation".
+/// In an entry, no object; elsewhere, no operation.
 pub const NONE: Id = 0;
 
-/// The values that a cell may show: one, or several while a write is in progress or was cut off.
+/// The values that a cell may show: one, or several if a write is in progress or was cut off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Cell {
     more: u8,
@@ -34,7 +34,7 @@ impl Cell {
         &self.value[..=usize::from(self.more)]
     }
 
-    /// This cell, with `value` as another possible value.
+    /// Returns this cell with `value` as another possible value.
     pub fn or(mut self, value: u64) -> Cell {
         if !self.values().contains(&value) && usize::from(self.more) + 1 < VALUES {
             self.more += 1;
@@ -54,7 +54,7 @@ pub enum Owner {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct File {
     pub cells: Vec<Cell>,
-    /// The operation that is writing.
+    /// The operation that is writing to the file.
     pub writer: Id,
     pub flocks: Vec<(Owner, bool)>,
     pub ranges: Vec<(Owner, bool)>,
@@ -76,7 +76,7 @@ pub enum Content {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Object {
     pub links: u32,
-    /// 0 until an operation has seen it.
+    /// The inode number; 0 until an operation has reported it.
     inode: u64,
     pub content: Content,
 }
@@ -88,22 +88,23 @@ pub struct Handle {
     pub worker: u16,
     pub slot: u8,
     pub object: Id,
-    /// Being closed by a call that was cut off.
+    /// Whether a call that was cut off is closing the file.
     pub gone: bool,
 }
 
-/// The progress of an operation.
+/// How far an operation has progressed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Progress {
     pub stage: u8,
-    /// The directory or object that it has reached; `b`: of its second path.
+    /// `a`: the directory or object that the operation has reached by its first path; `b`: by its
+    /// second path.
     pub a: Id,
     pub b: Id,
-    /// Bits for what the operation has seen.
+    /// One bit for each thing that the operation has seen.
     pub seen: u64,
 }
 
-/// The stage in which an operation only reads, at whatever moment fits.
+/// The stage in which an operation only reads, and may match any state while it lasts.
 pub const LOOKS: u8 = 200;
 pub const ACT: u8 = 100;
 pub const AFTER: u8 = 101;
@@ -124,23 +125,23 @@ pub struct State {
     pub ghosts: Vec<Ghost>,
 }
 
-/// A state that a step leads to, and whether the operation has ended.
+/// A state that a step leads to, and whether the operation has ended with it.
 pub struct After {
     pub state: State,
     pub progress: Progress,
     pub over: bool,
 }
 
-/// Which behaviour is allowed.
+/// The behaviour that is allowed in addition to the usual one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// The cells that a write adds to a file may appear one by one, and a read may read the size
-    /// again for each, as on tmpfs.
+    /// again for each cell, as on tmpfs.
     pub by_cells: bool,
-    /// A write of several cells isn't serialised with others: it writes cells in place one by one,
-    /// at any time.
+    /// A write of several cells isn't serialised with other writes: it writes cells in place one by
+    /// one, at any time.
     pub pieces: bool,
-    /// A cell may show two values while it is written.
+    /// A cell may show two values while it is being written.
     pub torn: bool,
 }
 
@@ -151,7 +152,7 @@ impl Default for State {
 }
 
 impl State {
-    /// The state with one empty directory.
+    /// Returns the state of a file system with one empty directory.
     pub fn new() -> State {
         let root = Object {
             links: 2,
@@ -222,7 +223,8 @@ impl State {
         }
     }
 
-    /// Looks `name` up in a directory, which may have been removed; or ENOTDIR.
+    /// Looks up `name` in a directory, which may have been removed. ENOTDIR if `directory` isn't
+    /// one.
     pub fn look_up(&self, directory: Id, name: u8) -> Result<Option<Id>, i32> {
         let directory = self.directory(directory).ok_or(libc::ENOTDIR)?;
         let id = directory.entries[usize::from(name)];
@@ -257,7 +259,7 @@ impl State {
             .is_none_or(|d| d.entries.iter().all(|e| *e == NONE))
     }
 
-    /// Whether `id` is `directory`, or above it.
+    /// Whether `id` is `directory`, or a directory above it.
     pub fn is_above(&self, id: Id, directory: Id) -> bool {
         let mut at = directory;
         for _ in 0..100 {
@@ -285,7 +287,7 @@ impl State {
         }
     }
 
-    /// The progress of an operation that begins.
+    /// Returns the progress of an operation that begins.
     pub fn begin(&self, operation: &Operation, worker: u16) -> Progress {
         let mut progress = Progress {
             a: ROOT,
@@ -294,7 +296,7 @@ impl State {
         };
         if operation.call.needs_open() {
             let Some(handle) = self.handle(worker, operation.slot) else {
-                // Impossible: nothing will fit.
+                // The slot must have an open file, so no result will match.
                 return Progress::default();
             };
             progress.a = handle.object;
@@ -311,7 +313,7 @@ impl State {
         progress
     }
 
-    /// Begins a cut-off operation: from now on it may take effect.
+    /// Turns an operation that was cut off into a [`Ghost`]: from now on it may take effect.
     pub fn haunt(&mut self, operation: &Operation, worker: u16) {
         if operation.only_looks() {
             return;
@@ -330,8 +332,8 @@ impl State {
         self.ghosts.sort_unstable_by_key(|g| g.id);
     }
 
-    /// Matches what an operation at [`LOOKS`] saw with this state; true when all it reported was
-    /// seen.
+    /// Matches the results of an operation at [`LOOKS`] with this state. Returns true once all its
+    /// results have been seen.
     pub fn look(&mut self, o: &Operation, worker: u16, p: &mut Progress, rules: Rules) -> bool {
         match o.call {
             Call::Read => self.look_at_cells(o, p, rules),
@@ -376,7 +378,8 @@ impl State {
         }
     }
 
-    /// Bits 0..: that the file reached as far as cell k; then the values of each; then the count.
+    /// Bits of `p.seen`: for each cell, that the file was at least as long; then the values of each
+    /// cell; then the count.
     fn look_at_cells(&self, o: &Operation, p: &mut Progress, rules: Rules) -> bool {
         let Some(file) = self.file(p.a) else {
             return false;
@@ -401,7 +404,7 @@ impl State {
                 all |= bit;
                 let shown = match file.cells.get(at + k) {
                     Some(cell) => cell.values().contains(value),
-                    // The cell existed when the read began, and was removed by a truncation since.
+                    // The cell existed when the read began, and a truncation has removed it since.
                     None => *value == 0,
                 };
                 if p.seen & reached != 0 && shown {
@@ -412,7 +415,7 @@ impl State {
         p.seen & all == all
     }
 
-    /// Whether no other existing file has this inode number.
+    /// Whether no other existing object has this inode number.
     fn may_be(&self, id: Id, inode: u64) -> bool {
         self.objects.iter().all(|(other, object)| {
             *other == id
@@ -443,7 +446,7 @@ impl State {
             .any(|(other, theirs)| *other != owner && (exclusive || *theirs))
     }
 
-    /// Forgets objects that no process can reach any more.
+    /// Removes objects that no process can reach any more.
     pub fn forget(&mut self) {
         let kept = |id: Id, o: &Object| {
             id == ROOT

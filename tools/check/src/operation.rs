@@ -1,7 +1,8 @@
-//! One operation: its arguments, times and result. It lies in shared memory, so it has no pointers.
+//! An operation: its arguments, times and result. It lies in shared memory, so it contains no
+//! pointers.
 
-/// The names that operations use: files and directories, in the directory of the round and in each
-/// other.
+/// The names that operations use, for files and directories, in the directory of the round and in
+/// its subdirectories.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Maximum number of components of a path.
 pub const DEPTH: usize = 3;
@@ -9,10 +10,10 @@ pub const DEPTH: usize = 3;
 pub const CELLS: usize = 8;
 /// Maximum number of different values that a read may report of one cell.
 pub const VALUES: usize = 3;
-/// The value of a cell that holds neither zeros nor one value of one write, as it was written.
+/// The value of a cell that is neither all zeros nor the intact value of one write.
 pub const DAMAGED: u64 = u64::MAX;
 
-/// A path below the directory of the round. Indices of [`NAMES`].
+/// A path below the directory of the round, as indices of [`NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Path {
@@ -73,7 +74,7 @@ pub enum Call {
     Mkdir,
     Rmdir,
     List,
-    /// flock, fcntl F_OFD_SETLK, fcntl F_SETLK of the whole file, none of which waits.
+    /// flock, fcntl F_OFD_SETLK, and fcntl F_SETLK, on the whole file and without waiting.
     Flock,
     Ofd,
     Range,
@@ -123,14 +124,15 @@ pub struct Operation {
     pub to: Path,
     pub at: u32,
     pub n: u32,
-    /// The operation's number among all operations of a run: worker and sequence number. Never 0.
+    /// The operation's number, unique in a run: see [`Operation::number`]. Never 0.
     pub id: u32,
-    /// The cells written hold `value | k + 1`.
+    /// Cell k of a write contains `value | k + 1`.
     pub value: u64,
-    /// Nanoseconds of a clock that all processes share; `end` is 0 until the operation has ended.
+    /// Times of a clock that all processes share. Nanoseconds. `end` is 0 until the operation has
+    /// ended.
     pub start: u64,
     pub end: u64,
-    /// 0 if it succeeded.
+    /// The errno; 0 if the operation succeeded.
     pub errno: i32,
     /// Number of cells read or written.
     pub count: u32,
@@ -139,9 +141,9 @@ pub struct Operation {
     pub links: u32,
     pub inode: u64,
     pub directory: bool,
-    /// Result of a listing: a bit for each name.
+    /// Result of a listing: one bit for each name found.
     pub listed: u32,
-    /// Result of a read: the different values found in each cell; 0 is zeros.
+    /// Result of a read: the different values found in each cell; 0 stands for zeros.
     pub found: [[u64; VALUES]; CELLS],
     pub values: [u8; CELLS],
 }
@@ -154,23 +156,24 @@ impl Operation {
         }
     }
 
-    /// An operation's number: made of the phase, the worker, and the index among the worker's
-    /// operations.
+    /// Returns an operation's number, made of the phase, the worker, and the operation's index
+    /// among the worker's operations.
     pub fn number(phase: u32, worker: usize, index: usize) -> u32 {
         phase << 11 | (worker as u32) << 7 | index as u32
     }
 
-    /// Whether the number belongs to this phase.
+    /// Whether the operation's number belongs to this phase.
     pub fn is_of(&self, phase: u32) -> bool {
         self.id >> 11 == phase << 11 >> 11
     }
 
-    /// Whether it was cut off: it may have been done, may be done later, or never.
+    /// Whether the operation was cut off: it may have been carried out, may be carried out later,
+    /// or never.
     pub fn unknown(&self) -> bool {
         self.end == 0 || self.call == Call::Death || lost(self.errno)
     }
 
-    /// Whether it changes nothing, so that a failed one can be forgotten.
+    /// Whether the call changes nothing, so that an operation that failed can be ignored.
     pub fn only_looks(&self) -> bool {
         matches!(
             self.call,
@@ -184,7 +187,7 @@ impl Operation {
     }
 }
 
-/// Whether it is an error of a node that can't be reached, or has forgotten the open files.
+/// Whether this is an error for a node that can't be reached, or that has lost the open files.
 pub fn lost(errno: i32) -> bool {
     matches!(
         errno,
@@ -218,7 +221,7 @@ fn error(errno: i32) -> String {
     name.into()
 }
 
-/// Shows a cell's value to people.
+/// Formats a cell's value for users.
 pub fn shown(value: u64) -> String {
     match value {
         0 => "-".into(),

@@ -9,13 +9,13 @@ use clap::{Parser, value_parser};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locks {
     None,
-    /// F_SETLK or F_OFD_SETLK, not both; and flock.
+    /// flock, and either F_SETLK or F_OFD_SETLK.
     OneKind,
     Mixed,
 }
 
 impl Locks {
-    /// The number by which a worker gets it.
+    /// The number by which a worker is told which locks to take.
     pub fn number(self) -> u64 {
         self as u64
     }
@@ -34,7 +34,7 @@ impl Locks {
 pub enum Consistency {
     Commit,
     Session,
-    /// The bound. Milliseconds.
+    /// The bound of the staleness. Milliseconds.
     Eventual(u64),
 }
 
@@ -140,7 +140,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The options for this directory; all others have their defaults.
+    /// Returns the options for this directory; all others have their defaults.
     pub fn of(top: &str) -> Options {
         Options::parse_from(["forebay-check", "--top", top])
     }
@@ -181,7 +181,7 @@ fn weak_help() -> String {
     format!("Kinds of weakness: {}", kinds.join(", "))
 }
 
-/// The kind of weakness named `name`.
+/// Returns the kind of weakness with this name.
 pub fn weak(name: &str) -> Result<Kind, String> {
     if name == "none" {
         return Ok(Kind::Nothing);

@@ -1,14 +1,14 @@
-//! Checks an origin: processes in a pool use files that an outside process changes, reads and
-//! removes behind them, in the directory that is the pool's origin.
+//! Checks a pool with an origin. Processes in the pool use files while an outside process changes,
+//! reads and removes the same files in the directory that is the pool's origin.
 //!
-//! Several lanes run at the same time, each with a process in the pool and files of its own. A lane
-//! does one story after the other, chosen by the seed, with random pauses. Each story is one way in
-//! which a change by others is noticed; it has a bound, and fails if the change isn't noticed
-//! within it, if a version is lost that nobody has replaced knowingly, or if anyone reads a part of
-//! a version. The process in the pool obeys lines on its standard input ([`work`]); the driver is
-//! the outside process.
+//! Several lanes run at the same time, each with a process in the pool and its own files. A lane
+//! runs one story after the other, chosen by the seed, with random pauses. Each story tests one way
+//! in which a change by others is noticed. It fails if the change isn't noticed within a bound; if
+//! a version is lost that no process has replaced knowingly; or if any process reads a part of a
+//! version. The process in the pool obeys lines on its standard input ([`work`]). The driver is the
+//! outside process.
 //!
-//! A version is a file that begins with its number and size; its other bytes follow from both.
+//! A version is a file that begins with its number and size, which determine its other bytes.
 
 use crate::driver::End;
 use crate::options::Options;
@@ -22,24 +22,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The word after `worker` that starts such a worker.
+/// The word after `worker` on the command line of such a worker.
 pub const WORD: &str = "outside";
-/// Maximum number of bytes of a version.
+/// Maximum size of a version. Bytes.
 const LARGEST: u64 = 200_000;
-/// Pause between two checks for a change.
+/// Pause between two checks whether a change was noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The bounds that are stated for the origin.
+/// The times within which changes must be noticed.
 #[derive(Clone, Copy)]
 struct Bounds {
     lag: Duration,
-    /// Interval between two checks of the origin, and the time of one.
+    /// Interval between two checks of the origin by the pool, plus the duration of one.
     look: Duration,
-    /// From the last change of a file until the origin has it.
+    /// Time from the last change of a file until the origin has it.
     drained: Duration,
 }
 
-/// How often a change was noticed in a story, and after which time at most.
+/// How often a change was noticed in a story, and the longest time that this took.
 #[derive(Clone, Copy, Default)]
 struct Row {
     count: u64,
@@ -50,7 +50,7 @@ struct Row {
 type Rows = Mutex<BTreeMap<&'static str, Row>>;
 type Done<T> = Result<T, String>;
 
-/// Runs lanes until the time has passed or one has found an error.
+/// Runs lanes until the time limit, or until one finds an error.
 ///
 /// # Errors
 /// The reason why it couldn't run, in words.
@@ -117,7 +117,7 @@ fn note(found: &Mutex<Option<Done<String>>>, is_over: &AtomicBool, result: Done<
     is_over.store(true, Relaxed);
 }
 
-/// The bytes of a version.
+/// Returns the bytes of a version.
 fn version(id: u64, size: u64) -> Vec<u8> {
     let mut text = format!("version {id} {size}\n").into_bytes();
     let mut random = Random::new(id);
@@ -127,7 +127,7 @@ fn version(id: u64, size: u64) -> Vec<u8> {
     text
 }
 
-/// The number of a version; an error if these bytes are none.
+/// Returns the number of a version; an error if the bytes aren't a version.
 fn id_of(text: &[u8]) -> Done<u64> {
     let head = text.split(|&b| b == b'\n').next().unwrap_or_default();
     let head = String::from_utf8_lossy(head).into_owned();
@@ -145,8 +145,8 @@ fn id_of(text: &[u8]) -> Done<u64> {
     ))
 }
 
-/// Obeys one line below `top`. The reply: `ok`, `is ID`, `size N`, `names ...`, `torn ...`, or
-/// `error NUMBER`.
+/// Carries out one line, with names below `top`. Returns the reply: `ok`, `is ID`, `size N`, `names
+/// ...`, `torn ...`, or `error NUMBER`.
 fn act(top: &str, held: &mut Option<File>, line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     let at = |name: &str| format!("{top}/{name}");
@@ -162,7 +162,7 @@ fn act(top: &str, held: &mut Option<File>, line: &str) -> String {
         ["write", name, id, size] => {
             std::fs::write(at(name), version(number(id), number(size))).map(ok)
         }
-        // Beside, and renamed.
+        // Written under another name, then renamed.
         ["put", name, id, size] => {
             let part = format!("{name}.part");
             std::fs::write(at(&part), version(number(id), number(size)))
@@ -194,10 +194,10 @@ fn act(top: &str, held: &mut Option<File>, line: &str) -> String {
     done.unwrap_or_else(|e| format!("error {}", e.raw_os_error().unwrap_or(0)))
 }
 
-/// A process in the pool: obeys lines until they end.
+/// Main function of a process in the pool: obeys lines until its input ends.
 ///
 /// # Errors
-/// The reason why it couldn't run, in words.
+/// The reason why the process couldn't run, in words.
 pub fn work(arguments: &[String]) -> Done<()> {
     let [_, top] = arguments else {
         return Err("a worker is started by the driver only".into());
@@ -214,7 +214,7 @@ pub fn work(arguments: &[String]) -> Done<()> {
     Ok(())
 }
 
-/// A process in the pool, its files, and what happens to them outside.
+/// A process in the pool, its files, and their counterparts outside.
 struct Lane<'a> {
     origin: String,
     beside: String,
@@ -228,7 +228,7 @@ struct Lane<'a> {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     began: Instant,
-    /// The story so far.
+    /// What has happened in the story so far.
     log: Vec<String>,
     stories: u64,
 }
@@ -284,7 +284,7 @@ impl<'a> Lane<'a> {
     fn note(&mut self, who: &str, line: &str, reply: &str) {
         let at = self.began.elapsed().as_millis();
         let told = format!("{who} {line}: {reply}");
-        // Of a repeated observation, the first and the last one are kept.
+        // Of a repeated observation, only the first and the last one are recorded.
         let is_repeated = |old: &String| old.ends_with(&told);
         if self.log.len() > 1 && self.log.iter().rev().take(2).all(is_repeated) {
             self.log.pop();
@@ -292,7 +292,7 @@ impl<'a> Lane<'a> {
         self.log.push(format!("  {at:6} ms {told}"));
     }
 
-    /// The reply of the process in the pool.
+    /// Returns the reply of the process in the pool to a line.
     fn inside(&mut self, line: &str) -> Done<String> {
         self.send(line)?;
         self.reply(line)
@@ -320,7 +320,8 @@ impl<'a> Lane<'a> {
         self.whole(&reply)
     }
 
-    /// Others' files are written beside the origin: it never has a part of theirs.
+    /// Writes a version at the origin from outside. It is written elsewhere and renamed, so that
+    /// the origin never has a part of it.
     fn put(&mut self, name: &str) -> Done<u64> {
         let (id, size) = (self.next_id(), self.random.below(LARGEST));
         let part = format!("{}/{}", self.beside, name.replace('/', "-"));
@@ -346,7 +347,7 @@ impl<'a> Lane<'a> {
         self.ids.fetch_add(1, Relaxed)
     }
 
-    /// No reader ever gets a part of a version.
+    /// Returns `reply`; an error if it reports a part of a version, which no reader may ever get.
     fn whole(&self, reply: &str) -> Done<String> {
         if reply.starts_with("torn") {
             Err(format!("no version: {reply}"))
@@ -367,7 +368,7 @@ impl<'a> Lane<'a> {
         std::thread::sleep(Duration::from_millis(pause));
     }
 
-    /// Repeats `look` until it returns that the change was noticed, at most for the time in
+    /// Repeats `look` until it returns that the change was noticed, at most until the time in
     /// `bound`.
     fn notices(
         &mut self,
@@ -405,7 +406,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// A file that both sides have, with bytes in the pool; its version.
+    /// Makes a file that both sides have, with its bytes in the pool. Returns its version.
     fn clean(&mut self, name: &str) -> Done<u64> {
         let id = if self.random.once_in(2) {
             let id = self.put(name)?;
@@ -418,7 +419,7 @@ impl<'a> Lane<'a> {
             self.is_noticed("a file that is written back", bound, |lane| {
                 Ok(lane.outside(&format!("read {name}"))? == format!("is {id}"))
             })?;
-            // The pool records that it is written back.
+            // Gives the pool time to record that the file is written back.
             std::thread::sleep(self.bounds.drained.min(Duration::from_millis(500)));
             id
         };
@@ -496,7 +497,7 @@ impl<'a> Lane<'a> {
                 Ok(lane.inside(&format!("size {name}"))? == size)
             });
         }
-        // The first check has to succeed: there is no window.
+        // The first check must succeed: a change of a released file must be noticed at once.
         self.notices(
             "change a released file: its bytes",
             (since, Duration::ZERO),
@@ -519,7 +520,7 @@ impl<'a> Lane<'a> {
         })
     }
 
-    /// Whether a file has its new version; an error if it has neither.
+    /// Whether a file in the pool has its new version; an error if it has neither version.
     fn is_either(&mut self, name: &str, old: u64, new: u64) -> Done<bool> {
         let got = self.inside(&format!("read {name}"))?;
         if got == format!("is {old}") || got == format!("is {new}") {
@@ -557,7 +558,7 @@ impl<'a> Lane<'a> {
         self.rest(most);
         self.outside(&format!("unlink {name}"))?;
         if since.elapsed() > self.bounds.lag / 4 * 3 {
-            // The file may have been written back before: then it is clean, and is removed.
+            // The file may have been written back already. Then it is clean, and is removed.
             return Ok(());
         }
         let bound = (since, self.bounds.drained + self.bounds.look);
@@ -587,7 +588,7 @@ impl<'a> Lane<'a> {
         self.wants(&format!("rmdir {name}"), "ok")
     }
 
-    /// A file that the pool has made and the origin has.
+    /// Makes a file in the pool and waits until the origin has it.
     fn clean_in(&mut self, name: &str) -> Done<()> {
         let id = self.write(name)?;
         let bound = (Instant::now(), self.bounds.drained * 2);
@@ -616,7 +617,7 @@ impl<'a> Lane<'a> {
         })
     }
 
-    /// The version that the origin has, which must not be older than the one before.
+    /// Returns the version that the origin has; an error if it is older than the one seen before.
     fn is_later(&mut self, name: &str, seen: u64) -> Done<u64> {
         let got = self.outside(&format!("read {name}"))?;
         let id = got.strip_prefix("is ").and_then(|id| id.parse().ok());
@@ -649,7 +650,7 @@ impl<'a> Lane<'a> {
             self.rest(lag);
             theirs = (self.put(name)?, Instant::now());
         }
-        // Each may be lost only where the other side may have known it when it replaced it.
+        // A version may be lost only if the side that replaced it may have known it.
         let needs_theirs = is_first || theirs.1 > begin;
         let needs_ours = !is_first || theirs.1 < end + lag / 4 * 3;
         let since = Instant::now();
@@ -674,7 +675,7 @@ impl<'a> Lane<'a> {
         };
         let what = "change a dirty file";
         self.notices(what, bound, |lane| Ok(both(lane)?.0))?;
-        // The origin stays as it is, and the pool gets its version.
+        // The origin keeps its version, and the pool gets it.
         let bound = (Instant::now(), self.bounds.look + self.bounds.drained);
         self.is_noticed(
             "the origin's version of a file that both have changed",

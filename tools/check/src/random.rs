@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats (splitmix64).
+//! Random numbers that a seed determines (splitmix64).
 
 pub struct Random(u64);
 
@@ -19,12 +19,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to less than `n`.
+    /// Returns a number from 0 to `n` - 1.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    /// True once in `n` calls.
+    /// True in one of `n` calls on average.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

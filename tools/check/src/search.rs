@@ -1,7 +1,8 @@
-//! Decides whether a phase could have happened: tries all orders of the steps of its operations
-//! that respect time, from each possible state before, and gives the possible states after.
+//! Decides whether a phase could have happened. Tries all orders of the steps of its operations
+//! that agree with their times, from each possible state before the phase. Returns the possible
+//! states after it.
 //!
-//! (Wing and Gong's search, with Lowe's memory of what was tried before.)
+//! The algorithm is Wing and Gong's search, with Lowe's memory of what was tried before.
 
 use crate::model::{After, Id, LOOKS, Progress, Rules, State};
 use crate::operation::{Call, Operation};
@@ -9,13 +10,13 @@ use crate::steps::Stepping;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Maximum number of states that wait to be tried, or result from a phase: more would fill the
+/// Maximum number of states that wait to be tried, or that result from a phase. More would fill the
 /// memory.
 const OPEN: usize = 100_000;
 
 /// The operations of one process in a phase.
 pub struct Done {
-    /// A unique number for each process there ever was.
+    /// The number of the process. No other process of the run has it.
     pub worker: u16,
     pub operations: Vec<Operation>,
 }
@@ -23,20 +24,20 @@ pub struct Done {
 /// The result of a search.
 #[derive(Debug)]
 pub enum Verdict {
-    /// The possible states now.
+    /// The operations could have happened; the possible states after them.
     Possible(Vec<State>),
     Impossible,
-    /// Given up after `limit` steps.
+    /// The search was given up after `limit` steps.
     Undecided,
 }
 
-/// Cut-off operations of earlier phases, by number.
+/// Operations of earlier phases that were cut off, by number.
 pub type Cut = HashMap<Id, Operation>;
 
 struct Node {
     state: State,
-    /// For each process: the number of ended operations, and the progress of the next one, if it
-    /// has begun.
+    /// For each process: the number of its operations that have ended, and the progress of the next
+    /// one if it has begun.
     at: Vec<(usize, Option<Progress>)>,
 }
 
@@ -44,13 +45,13 @@ struct Search<'a> {
     done: &'a [Done],
     cut: &'a Cut,
     rules: Rules,
-    /// For each operation: the number of operations of each other process that ended before it
-    /// began.
+    /// For each operation of each process: how many operations of each other process ended before
+    /// it began.
     before: Vec<Vec<Vec<usize>>>,
 }
 
-/// Decides whether the operations could have happened in one of `starts`; tries at most `limit`
-/// steps.
+/// Decides whether the operations could have happened, beginning in one of the states `starts`.
+/// Tries at most `limit` steps.
 pub fn search(
     starts: &[State],
     done: &[Done],
@@ -121,7 +122,7 @@ impl Search<'_> {
             .all(|(at, done)| at.0 == done.operations.len())
     }
 
-    /// The current operation of a process, if it can have begun.
+    /// Returns the current operation of a process, if it can have begun.
     fn current(&self, node: &Node, w: usize) -> Option<&Operation> {
         let index = node.at[w].0;
         let operation = self.done[w].operations.get(index)?;
@@ -133,8 +134,8 @@ impl Search<'_> {
             .then_some(operation)
     }
 
-    /// Makes all operations that only read see this state. Nothing is lost: they could have seen it
-    /// now.
+    /// Lets all operations that only read see this state. No possibility is lost, since they could
+    /// have seen it now.
     fn look(&self, node: &mut Node) {
         loop {
             let mut changed = false;
@@ -231,7 +232,7 @@ impl Search<'_> {
     }
 }
 
-/// 128 bits of a node: different for all nodes of one search.
+/// Returns a hash of 128 bits of a node, which is taken as different for all nodes of a search.
 fn fingerprint(node: &Node) -> u128 {
     let half = |salt: u64| {
         let mut hasher = DefaultHasher::new();
@@ -241,8 +242,8 @@ fn fingerprint(node: &Node) -> u128 {
     half(0x5eed) << 64 | half(0xfeed)
 }
 
-/// The smallest impossible part of a phase: operations that were over when the first impossible
-/// result appeared, without those that only read other things.
+/// Returns the smallest impossible part of a phase: the operations that had ended when the first
+/// impossible result appeared, without those that only read other objects.
 pub fn smallest(starts: &[State], done: Vec<Done>, cut: &Cut, rules: Rules) -> Vec<Done> {
     let impossible = |done: &[Done]| {
         matches!(
@@ -265,7 +266,7 @@ pub fn smallest(starts: &[State], done: Vec<Done>, cut: &Cut, rules: Rules) -> V
         while index > 0 {
             index -= 1;
             let o = done[w].operations[index];
-            // A file that was opened only for reading, and all operations on it.
+            // If a file was opened only for reading, leave out all operations on it together.
             let with_it =
                 |x: &Operation| x.slot == o.slot && (x.call.needs_open() || x.call == Call::Open);
             let closed = done[w].operations[index + 1..]
@@ -293,7 +294,8 @@ pub fn smallest(starts: &[State], done: Vec<Done>, cut: &Cut, rules: Rules) -> V
     done
 }
 
-/// The operations known at a moment. Those in progress then may or may not have been done.
+/// Returns the operations known at a moment. Those in progress at that time may or may not have
+/// been carried out.
 fn until(done: &[Done], moment: u64) -> Vec<Done> {
     let known = |o: &Operation| {
         let mut o = *o;

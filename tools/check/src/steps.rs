@@ -1,10 +1,10 @@
-//! The possible results of the next step of an operation that changes something, or looks up a
-//! name.
+//! The steps of operations that change something or look up a name: the possible results of the
+//! next step.
 
 use crate::model::*;
 use crate::operation::*;
 
-/// All possible results of the next step of an operation that changes something.
+/// Computes all possible results of the next step of an operation.
 pub struct Stepping<'a> {
     pub operation: &'a Operation,
     pub worker: u16,
@@ -25,7 +25,8 @@ impl Stepping<'_> {
         });
     }
 
-    /// The operation returns `errno`, or 0.
+    /// Ends the operation with `errno` (0: success), if that is its recorded result or its result
+    /// isn't known.
     fn ends(&mut self, state: State, progress: Progress, errno: i32) {
         if self.unknown() || self.operation.errno == errno {
             self.push(state, progress, true);
@@ -63,7 +64,8 @@ impl Stepping<'_> {
     fn by_path(&mut self, state: &State, p: Progress) {
         let o = self.operation;
         let (from, to) = (o.path.names(), o.to.names());
-        // Links resolve their first path to its end; so do listings and the round's own directory.
+        // Link and List resolve their first path to its last component, as do operations on the
+        // round's directory itself.
         let whole = matches!(o.call, Call::Link | Call::List);
         let first = from.len() - usize::from(!whole && !from.is_empty());
         let mut p = p;
@@ -73,7 +75,7 @@ impl Stepping<'_> {
                 match state.look_up(p.a, from[at]) {
                     Err(e) => self.first_fails(state, p, e),
                     Ok(None) => self.first_fails(state, p, libc::ENOENT),
-                    // A component that isn't a directory fails at once, if more are to come.
+                    // A component that isn't a directory fails at once if more components follow.
                     Ok(Some(id)) if at + 1 < from.len() && state.directory(id).is_none() => {
                         self.first_fails(state, p, libc::ENOTDIR);
                     }
@@ -120,7 +122,8 @@ impl Stepping<'_> {
         }
     }
 
-    /// The first path doesn't exist. With a second path, that path's error may be reported instead.
+    /// Handles a first path that doesn't exist. If there is a second path, its error may be
+    /// reported instead.
     fn first_fails(&mut self, state: &State, mut p: Progress, errno: i32) {
         self.ends(state.clone(), p, errno);
         if self.operation.call == Call::Link || self.operation.call.renames() {
@@ -182,7 +185,7 @@ impl Stepping<'_> {
         self.ends(state, p, 0);
     }
 
-    /// Resolves a name to an object; its attributes are read afterwards.
+    /// Resolves a name to an object, whose attributes are read in a later step.
     fn find(&mut self, state: &State, mut p: Progress) {
         let o = self.operation;
         let found = if o.call == Call::List || o.path.len == 0 {
@@ -249,7 +252,7 @@ impl Stepping<'_> {
         self.ends(state, p, errno);
     }
 
-    /// `p.a` is the file, `p.b` the directory of its new name.
+    /// Makes a link. `p.a` is the file, `p.b` the directory of the new name.
     fn link(&mut self, state: &State, p: Progress) {
         let name = Self::last(&self.operation.to);
         let mut errors = Vec::new();
@@ -296,7 +299,7 @@ impl Stepping<'_> {
             return self.ends(state.clone(), p, 0);
         }
         let is_directory = |id: Id| state.directory(id).is_some();
-        // With several reasons, POSIX leaves open which is reported.
+        // If there are several reasons for an error, POSIX leaves open which one is reported.
         let mut errors = Vec::new();
         if p.a != p.b && state.is_above(source, p.b) {
             errors.push(libc::EINVAL);
@@ -358,7 +361,8 @@ impl Stepping<'_> {
         self.ends(state, p, 0);
     }
 
-    /// The process's locks are released first, then the description's; both when the call ends.
+    /// Closes a file. The process's locks are released first, then those of the open file
+    /// description; both when the call ends.
     fn close(&mut self, state: &State, p: Progress) {
         let process = Owner::Process(self.worker);
         let holds = |list: &[(Owner, bool)]| list.iter().any(|l| l.0 == process);
@@ -376,7 +380,7 @@ impl Stepping<'_> {
         self.ends(state, p, 0);
     }
 
-    /// Closes all that the process had open, in any order.
+    /// Closes all files that the process had open, in any order.
     fn death(&mut self, state: &State, p: Progress) {
         let mine: Vec<Handle> = state
             .handles
@@ -406,7 +410,7 @@ impl Stepping<'_> {
             return;
         }
         state.release(p.a, o.call != Call::Flock, owner);
-        // A description that was closed meanwhile takes no lock any more.
+        // An open file description that was closed meanwhile takes no lock any more.
         let there = match owner {
             Owner::Open(id) => state.handles.iter().any(|h| h.id == id),
             Owner::Process(_) => true,
@@ -451,7 +455,7 @@ impl Stepping<'_> {
             return;
         }
         let done = usize::from(p.stage - ACT);
-        // Cut off, it may have added fewer cells.
+        // If the write was cut off, it may have added fewer cells.
         let ends: Vec<usize> = match (self.unknown(), self.rules.by_cells) {
             (true, _) => (1..=o.n as usize).collect(),
             (false, true) => vec![done + 1],
@@ -487,7 +491,7 @@ impl Stepping<'_> {
         let whole = !self.rules.torn && n == 1;
         let pieces = self.rules.pieces && n > 1;
         let size = file.cells.len();
-        // A cell in place takes one step, or two: mixed, new.
+        // A cell in place takes one step, or two: first mixed, then new.
         let old = match p.stage {
             ACT => size,
             _ if pieces => size,
@@ -502,7 +506,7 @@ impl Stepping<'_> {
         };
         let mut seen = p.seen & 0xffff_ffff;
         if pieces {
-            // Cells that were truncated are written again.
+            // Cells that were truncated since must be written again.
             seen &= wanted;
         }
         let moved = |seen: u64| Progress {
@@ -553,15 +557,15 @@ impl Stepping<'_> {
                 None => f.cells.push(Cell::of(value(k))),
             }
         }
-        // Others may write beyond the end at the same time: the order of the pieces may differ from
-        // cell to cell.
+        // Other processes may write beyond the end at the same time; then the order of the writes
+        // may differ from cell to cell.
         f.writer = if end == n || pieces { NONE } else { o.id };
         let added = if pieces { (1 << (end * steps)) - 1 } else { 0 };
         self.push(state, moved(seen | added), end == n);
     }
 
-    /// A write that was cut off: any cell may be written, or stay mixed for ever, at any time.
-    /// `seen` says which cells were written.
+    /// Handles a write that was cut off: at any time, any cell may be written, or become mixed and
+    /// stay so. `seen` has a bit for each cell that was written.
     fn write_in_part(&mut self, state: &State, p: Progress) {
         let o = self.operation;
         let Some(file) = state.file(p.a) else { return };
@@ -591,7 +595,7 @@ impl Stepping<'_> {
                 if let Some(f) = mixed.change_file(p.a) {
                     f.cells[at] = cell;
                 }
-                // The cell may become whole later.
+                // A mixed cell may become complete later.
                 let p = Progress {
                     seen: p.seen & !(1 << k),
                     ..p
@@ -604,8 +608,8 @@ impl Stepping<'_> {
     }
 }
 
-/// The state for an open file with locks of both kinds: without those on ranges, which may go
-/// before flock's.
+/// Returns the state of an open file with locks of both kinds after its range locks are released,
+/// which may happen before its flock is; None if it has only one kind.
 fn ranges_first(state: &State, object: Id, handle: Id, worker: u16) -> Option<State> {
     let owners = [Owner::Open(handle), Owner::Process(worker)];
     let holds = |list: &[(Owner, bool)]| list.iter().any(|l| owners.contains(&l.0));

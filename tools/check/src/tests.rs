@@ -1,4 +1,4 @@
-//! Histories made by hand, possible and impossible ones.
+//! Tests of the checker with histories made by hand, possible and impossible ones.
 
 use crate::model::{Rules, State};
 use crate::operation::*;
@@ -13,7 +13,7 @@ const B: Path = Path {
     names: [1, 0, 0],
 };
 
-/// The operations of each process, with start and end.
+/// Returns the operations of each process, which are given with their start and end.
 fn done(all: Vec<Vec<(u64, u64, Operation)>>) -> Vec<Done> {
     let mut id = 100;
     let mut timed = |(start, end, mut o): (u64, u64, Operation)| {
@@ -98,8 +98,8 @@ fn write(value: u64, at: u32, n: u32) -> Operation {
     }
 }
 
-/// A read of 4 cells from the start; 0 is zeros, others are first cells of writes, or what `value`
-/// says.
+/// A read of 4 cells from the start. `cells`: the values found in each cell. 0 stands for zeros;
+/// [`value`] gives the value of a written cell.
 fn read(cells: &[&[u64]]) -> Operation {
     let mut o = Operation {
         n: 4,
@@ -146,7 +146,7 @@ fn what_is_finished_is_seen() {
     ]]);
     let other = |start, end, cells| vec![(start, end, size(Call::Stat, cells))];
     impossible(vec![vec![(1, 2, creating()), w], other(21, 25, 0)]);
-    // At the same time, either is right.
+    // While the write is in progress, either size is right.
     possible(vec![vec![(1, 2, creating()), w], other(15, 25, 0)]);
     possible(vec![vec![(1, 2, creating()), w], other(15, 25, 1)]);
 }
@@ -214,10 +214,11 @@ fn a_renamed_file_is_at_one_place() {
     let gone = |p| with(libc::ENOENT, there(p));
     possible(renamed(vec![(20, 30, there(A)), (40, 50, gone(B))]));
     possible(renamed(vec![(20, 30, gone(A)), (40, 50, there(B))]));
-    // First it is removed from the old place, then not present at the new one.
+    // A reader can't find the name removed from the old place, and afterwards not present at the
+    // new one.
     impossible(renamed(vec![(20, 30, gone(A)), (40, 50, gone(B))]));
     impossible(renamed(vec![(20, 30, there(B)), (40, 50, there(A))]));
-    // Only one of two can have moved it.
+    // Only one of two renames can have moved the file.
     impossible(vec![
         vec![(1, 2, creating()), (10, 100, two(Call::Rename, A, B))],
         vec![(10, 100, two(Call::Rename, A, B))],
@@ -251,7 +252,7 @@ fn an_exchange_happens_at_one_moment() {
         (3, 4, missing(libc::ENOENT)),
     ]]);
     impossible(vec![vec![(1, 2, creating()), (3, 4, missing(0))]]);
-    // A directory can't move into itself, in either direction.
+    // A directory can't be moved into itself, by either order of the two paths.
     let inside = |one, other| {
         let into = with(libc::EINVAL, two(Call::Exchange, one, other));
         let d = Path::new(&[3]);
@@ -317,7 +318,7 @@ fn a_listing_shows_what_was_there_all_the_time() {
             ],
         ]
     };
-    // While a becomes b, a listing may show either, both or none.
+    // While a is renamed to b, a listing may show either, both or none.
     for listed in [0b101, 0b110, 0b111, 0b100] {
         possible(all(listed));
     }
@@ -353,7 +354,7 @@ fn a_write_in_place_may_be_seen_in_parts_but_not_later() {
     impossible(all(20, 30, &[&[DAMAGED], &[old2]]));
 }
 
-/// Histories that `--pieces` allows, and some that even it doesn't allow.
+/// Histories that `--pieces` allows, and some that it doesn't allow either.
 #[test]
 fn in_pieces_an_append_may_come_into_a_write() {
     let pieces = Rules {
@@ -377,17 +378,18 @@ fn in_pieces_an_append_may_come_into_a_write() {
         ]
     };
     let w = [value(4, 1), value(4, 2), value(4, 3)];
-    // Seen in place before the append began, it writes over what was appended.
+    // A read sees a cell of the write before the append begins; then the write overwrites appended
+    // cells.
     let history = all(&[&[w[0]]], &[&[w[0]], &[w[1]], &[w[2]]]);
     assert!(matches!(verdict(history.clone()), Verdict::Impossible));
     let verdict = verdict_by(pieces, history);
     assert!(matches!(verdict, Verdict::Possible(_)), "{verdict:?}");
     for (cells, then) in [
-        // The append is lost, or interrupted in its middle.
+        // The append is lost, or it is interrupted in its middle.
         (&[&[w[0]][..]][..], [&[w[0]][..], &[w[1]], &[b]]),
-        // The write overwrites what others may have written since.
+        // The write overwrites what other processes may have written since.
         (&[&[w[0]]], [&[a], &[w[1]], &[w[2]]]),
-        // A part of it is added before the rest.
+        // A part of the write is added before the rest.
         (&[&[w[0]], &[w[1]]], [&[w[0]], &[w[1]], &[w[2]]]),
     ] {
         let verdict = verdict_by(pieces, all(cells, &then));

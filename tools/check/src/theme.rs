@@ -3,11 +3,11 @@
 use crate::operation::*;
 use crate::random::Random;
 
-/// The subject of a phase: few names, and operations that conflict.
+/// The theme of a phase: few names, and operations that conflict.
 pub struct Theme {
-    /// Number of operations of each process.
+    /// Number of operations that each process carries out.
     pub operations: u64,
-    /// The paths that most operations use.
+    /// The paths that most of the operations use.
     hot: [Path; 2],
     calls: &'static [Call],
 }

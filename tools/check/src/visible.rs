@@ -1,32 +1,32 @@
 //! The rules for reads of files with weaker consistency, and a judge of recorded histories.
 //!
-//! A write is *visible* to a read if its process had committed it before (before the read, or
-//! before the file was opened: [`Read::since`]), or if it is the reader's own. It is *superseded*
-//! by a later write of its process, and by one that began when it was committed. A read may show
-//! any write that has begun and isn't superseded by a visible one; it may show none only while none
-//! is visible. A reader that has seen one write of a process has seen those before it
-//! ([`Rules::ordered`]).
+//! A write is *visible* to a read if it is the reader's own, or if its process had committed it
+//! before the read, or before the file was opened ([`Read::since`]). A write is *superseded* by a
+//! later write of its process, and by any write that began after it was committed. A read may show
+//! any write that has begun and isn't superseded by a visible one. It may show no write only while
+//! none is visible. A reader that has seen one write of a process has also seen the process's
+//! earlier ones ([`Rules::ordered`]).
 
 use std::collections::HashMap;
 
-/// Later than everything.
+/// A time later than all others.
 pub const NEVER: u64 = u64::MAX;
 
-/// A cell of a file: its round, and its number.
+/// A cell of a file: the round, which identifies the file, and the cell's number.
 pub type Place = (u64, u64);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
     pub process: usize,
     pub place: Place,
-    /// Not zero, and unique to this write.
+    /// Not 0, and unique to this write.
     pub value: u64,
     pub begin: u64,
-    /// [`NEVER`]: the write failed, or its process was killed.
+    /// [`NEVER`] if the write failed or its process was killed.
     pub end: u64,
 }
 
-/// A commit of all that the process has written to the file before.
+/// A commit of everything that the process has written to the file before.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit {
     pub process: usize,
@@ -39,7 +39,7 @@ pub struct Commit {
 pub struct Read {
     pub process: usize,
     pub place: Place,
-    /// 0: nothing had been written.
+    /// 0 if the cell shows no write.
     pub value: u64,
     /// Writes committed before this time are visible.
     pub since: u64,
@@ -47,7 +47,7 @@ pub struct Read {
     pub end: u64,
 }
 
-/// All records, each process's in its order.
+/// All records. Those of each process are in its order.
 #[derive(Default)]
 pub struct History {
     pub writes: Vec<Write>,
@@ -55,32 +55,32 @@ pub struct History {
     pub reads: Vec<Read>,
 }
 
-/// How the kinds of consistency differ.
+/// The differences between the kinds of consistency.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// Every write is committed when it ends.
+    /// Every write counts as committed when it ends.
     pub at_once: bool,
-    /// Later writes of a process aren't seen before its earlier ones.
+    /// A later write of a process isn't seen before its earlier ones.
     pub ordered: bool,
 }
 
-/// How often a read showed something that `sequential` wouldn't have shown.
+/// Number of reads that showed something that `sequential` wouldn't have shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Reads of a value older than a write that had ended.
+    /// Number of reads of a value older than a write that had ended.
     pub older: usize,
 }
 
 struct Known<'a> {
     rules: Rules,
-    /// Writes with the times of their commits, in their processes' order.
+    /// Writes, with the times of their commits, in the order of their processes.
     writes: Vec<(&'a Write, u64)>,
     by_place: HashMap<Place, Vec<usize>>,
     by_value: HashMap<u64, usize>,
 }
 
 impl Known<'_> {
-    /// Whether write `one` can't be seen any more by a reader that sees write `by`.
+    /// Whether a reader that sees write `by` can't see write `one` any more.
     fn superseded(&self, one: usize, by: usize) -> bool {
         let ((a, committed), (b, _)) = (self.writes[one], self.writes[by]);
         a.process == b.process && one < by || committed < b.begin
@@ -116,7 +116,8 @@ pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
         known.by_place.entry(w.place).or_default().push(i);
         known.by_value.insert(w.value, i);
     }
-    // For each process and file: the last write of each other process that it has seen, and when.
+    // For each process and file: the last write of each other process that it has seen, and the
+    // time of that.
     let mut saw: HashMap<(usize, u64, usize), (usize, u64)> = HashMap::new();
     let mut seen = Seen::default();
     for read in &history.reads {
@@ -134,8 +135,8 @@ pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// Lists the operations on a cell in the 5 ms before a read of it, one per line. Their times are
-/// nanoseconds relative to the beginning of that read.
+/// Lists the operations on a cell in the 5 ms before a read of it, one per line. Their times are in
+/// nanoseconds, relative to the beginning of the read.
 fn story(history: &History, read: &Read) -> String {
     const BEFORE: u64 = 5_000_000;
     let near =
@@ -164,7 +165,7 @@ fn story(history: &History, read: &Read) -> String {
     story
 }
 
-/// Judges a read; returns whether it showed something older than `sequential` would have.
+/// Judges a read. Returns whether it showed something older than `sequential` would have shown.
 fn one(
     known: &Known<'_>,
     read: &Read,
@@ -272,7 +273,8 @@ mod tests {
         let (write, commit) = ([w(0, 7, 10, 11)], [c(0, 12, 13)]);
         assert_eq!(judged(&write, &commit, &[r(1, 7, 14, 15)]), AS_EVER);
         assert!(judged(&write, &commit, &[r(1, 0, 14, 15)]).is_err());
-        // During the commit, or without one, either may be shown; and once it is committed.
+        // During the commit, or without one, either value may be shown; also if the commit ended
+        // before the write.
         assert_eq!(judged(&write, &commit, &[r(1, 0, 12, 15)]), OLDER);
         assert_eq!(judged(&write, &commit, &[r(1, 7, 12, 15)]), AS_EVER);
         assert_eq!(judged(&write, &[], &[r(1, 0, 14, 15)]), OLDER);
@@ -291,9 +293,9 @@ mod tests {
         assert_eq!(judged(&writes, &[], &[r(0, 8, 14, 15)]), AS_EVER);
         assert!(judged(&writes, &[], &[r(0, 7, 14, 15)]).is_err());
         assert!(judged(&writes, &[], &[r(0, 0, 14, 15)]).is_err());
-        // Others may see the first.
+        // Other processes may see the first write.
         assert_eq!(judged(&writes, &[], &[r(1, 7, 14, 15)]), OLDER);
-        // Another process's write may supersede it, but not one that was committed before.
+        // A write of another process may supersede it, but not one that was committed before.
         let writes = [w(0, 7, 10, 11), w(1, 8, 9, 10)];
         assert_eq!(judged(&writes, &[], &[r(0, 8, 14, 15)]), AS_EVER);
         let writes = [w(1, 8, 5, 6), w(0, 7, 10, 11)];
@@ -331,7 +333,7 @@ mod tests {
         assert!(judged(&writes, &[], &[saw, r(1, 0, 22, 23)]).is_err());
         assert_eq!(judged(&writes, &[], &[saw, r(2, 0, 22, 23)]), OLDER);
         assert_eq!(judged(&writes, &[], &[r(1, 0, 18, 19), saw]), OLDER);
-        // Some bytes of one write may appear before others.
+        // Some bytes of a write may appear before others.
         let same = [w(0, 7, 10, 13), Write { begin: 10, ..later }];
         assert_eq!(judged(&same, &[], &[saw, r(1, 0, 22, 23)]), OLDER);
     }
@@ -345,7 +347,7 @@ mod tests {
         };
         assert_eq!(judged(&writes, &commits, &[opened(13)]), OLDER);
         assert!(judged(&writes, &commits, &[opened(14)]).is_err());
-        // With a bound, a written value counts as committed.
+        // With a bound, a write counts as committed after that time.
         let history = History {
             writes: writes.to_vec(),
             reads: vec![opened(14)],

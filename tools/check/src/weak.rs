@@ -1,10 +1,11 @@
-//! File systems with weaker promises, made of a good one, to test that the checker finds them.
+//! File systems with weaker promises, made from a good one, to test that the checker finds the
+//! violations.
 
 use crate::calls::{Face, Result, Stat};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The promise that is broken.
+/// Which promise is broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     #[default]
@@ -13,15 +14,15 @@ pub enum Kind {
     CachedSize,
     /// A process caches the result of a look-up for a while.
     CachedNames,
-    /// Appending reads the size, then writes there.
+    /// Appending reads the size, then writes at that offset.
     AppendBySize,
     /// O_EXCL looks for the file, then creates it.
     CreateByLooking,
     /// Renaming over a file removes it first.
     RenameInTwo,
-    /// An exchange is two renames, by way of a third name.
+    /// An exchange is a sequence of renames, with a third name.
     ExchangeInTwo,
-    /// Locks are known to their own process only.
+    /// Locks exclude only other locks of the same process.
     OwnLocks,
     /// With `--consistency`: a recorded commit isn't done.
     NoCommit,
@@ -38,7 +39,7 @@ pub const KINDS: [(&str, Kind); 8] = [
     ("no-commit", Kind::NoCommit),
 ];
 
-/// A worker's calls, some of which break the promise.
+/// A worker's calls, some of which break a promise.
 pub struct Weak {
     kind: Kind,
     face: Box<dyn Face>,
@@ -46,13 +47,13 @@ pub struct Weak {
     names: HashMap<String, u32>,
 }
 
-/// Gives other processes time between two steps that should be one.
+/// Gives other processes time between two steps that should be one step.
 fn pause() {
     std::thread::sleep(Duration::from_micros(20));
 }
 
 impl Weak {
-    /// The calls of `face`, weakened by `kind`.
+    /// Weakens the calls of `face` by `kind`.
     pub fn new(kind: Kind, face: Box<dyn Face>) -> Weak {
         Weak {
             kind,
@@ -62,7 +63,7 @@ impl Weak {
         }
     }
 
-    /// The calls without the weakness.
+    /// Returns the calls without the weakness.
     pub fn face(&mut self) -> &mut dyn Face {
         &mut *self.face
     }
@@ -84,7 +85,7 @@ impl Weak {
         }
         let size = self.face.fstat(fd)?.size;
         pause();
-        // Linux would append with pwrite, too.
+        // On a descriptor with O_APPEND, Linux appends with pwrite, too.
         let again = self
             .face
             .open(&format!("/proc/self/fd/{fd}"), libc::O_WRONLY)?;
@@ -112,7 +113,7 @@ impl Weak {
 
     pub fn stat(&mut self, path: &str) -> Result<Stat> {
         if self.kind == Kind::CachedNames {
-            // Only that the name didn't exist is cached.
+            // Only the absence of the name is cached.
             let turn = self.names.entry(path.into()).or_insert(0);
             *turn = turn.saturating_sub(1);
             if *turn > 0 {
@@ -137,7 +138,7 @@ impl Weak {
 
     pub fn exchange(&mut self, one: &str, other: &str) -> Result<()> {
         if self.kind == Kind::ExchangeInTwo {
-            // Only files have a second name meanwhile, which no other process knows.
+            // Only a file gets a third name meanwhile, which no other process knows.
             let kept = format!("{one}.{}", std::process::id());
             if self.face.stat(other).is_ok() && self.face.link(one, &kept).is_ok() {
                 let moved = self.face.rename(other, one).and_then(|_| {

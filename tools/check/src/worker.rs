@@ -1,5 +1,5 @@
-//! A worker process: does random operations, together with others, and records each with its times
-//! and result.
+//! A worker process: carries out random operations while other workers do, and records each with
+//! its times and result.
 
 use crate::calls::{self, Result};
 use crate::memory::{Command, Shared, wait, wake};
@@ -12,15 +12,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-/// Slots for open files of random operations; later slots are for observing everything.
+/// Number of slots for open files of random operations. [`LOOKING`] is the slot for observing all
+/// files.
 const SLOTS: u8 = 3;
 const LOOKING: u8 = 9;
 
 struct Open {
     fd: i32,
     append: bool,
-    /// Holds a flock: the worker requests no other then, since Linux may lose the first in the
-    /// exchange.
+    /// Whether the worker holds a flock by this file. If so, it requests no other flock by it: when
+    /// Linux converts a lock, it may lose the first one.
     locked: bool,
 }
 
@@ -28,7 +29,7 @@ pub struct Worker {
     shared: &'static Shared,
     me: usize,
     top: String,
-    /// The directory of the round.
+    /// The path of the round's directory.
     dir: String,
     cell: usize,
     most: u64,
@@ -37,7 +38,7 @@ pub struct Worker {
     open: BTreeMap<u8, Open>,
     phase: u32,
     index: usize,
-    /// A node couldn't be reached: no more operations in this phase.
+    /// Whether a node couldn't be reached. If so, the worker does no more operations in this phase.
     cut: bool,
     buffer: Vec<u8>,
 }
@@ -69,7 +70,7 @@ impl Worker {
         }
     }
 
-    /// Carries out commands until the end.
+    /// Carries out the driver's commands until the end.
     pub fn work(&mut self) -> std::result::Result<(), String> {
         let own = &self.shared.worker[self.me];
         let parent = calls::parent();
@@ -129,7 +130,7 @@ impl Worker {
             match self.weak.face().mkdir(&self.dir) {
                 Ok(_) => break,
                 Err(libc::EEXIST) if again => break,
-                // A new round after a failure: the node may still be away.
+                // In a new round after a failure, the node may still be unreachable: try again.
                 Err(e) if lost(e) && calls::now() - since < 60_000_000_000 => {
                     again = true;
                     std::thread::sleep(Duration::from_millis(50));
@@ -155,7 +156,7 @@ impl Worker {
         let mut own =
             Random::new(seed ^ (u64::from(self.phase) << 20) ^ ((self.me as u64 + 1) << 56));
         let theme = Theme::new(&mut common, self.most);
-        // All begin at once: early ones wait, but not for long.
+        // All workers begin at once: the first ones wait for the others, at most 3 ms.
         self.shared.begun.fetch_add(1, Relaxed);
         let since = calls::now();
         while self.shared.begun.load(Relaxed) < self.shared.workers.load(Relaxed)
@@ -192,7 +193,7 @@ impl Worker {
                 self.close(operation.slot);
             }
         } else if operation.call.needs_open() {
-            // An open file, if there is one.
+            // Choose a slot with an open file, if there is one.
             let slots: Vec<u8> = self.open.keys().copied().filter(|s| *s < SLOTS).collect();
             if slots.is_empty() {
                 operation = Operation {
@@ -217,7 +218,7 @@ impl Worker {
         });
     }
 
-    /// Carries an operation out, and records it before and after.
+    /// Carries out an operation, and records it before and after.
     fn carry_out(&mut self, mut o: Operation) -> Operation {
         if self.cut || self.index >= crate::memory::OPERATIONS {
             return o;
@@ -227,7 +228,7 @@ impl Worker {
         o.id = Operation::number(self.phase, self.me, index);
         if let Some(open) = self.open.get(&o.slot) {
             match o.call {
-                // Linux appends with every write to such a descriptor.
+                // To a descriptor with O_APPEND, every write appends.
                 Call::Write if open.append => o.call = Call::Append,
                 Call::Append if !open.append => o.call = Call::Write,
                 Call::Flock if open.locked => o.flags = UNLOCK,
@@ -350,7 +351,8 @@ impl Worker {
                         .iter()
                         .position(|n| n.as_bytes() == name)
                         .map_or(1 << 30, |n| 1 << n);
-                    // A name listed twice, or one that no operation created: no model has that.
+                    // No model allows a name that is listed twice, or that no operation created:
+                    // bits 31 and 30.
                     o.listed |= if o.listed & bit != 0 { 1 << 31 } else { bit };
                 }
             }
@@ -385,8 +387,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Fills the cells of a write: the same number in every word of a cell, with the word's index
-    /// in its upper bits.
+    /// Fills the buffer for a write: each word of a cell contains the cell's value, with the word's
+    /// index in its upper bits.
     fn fill(&mut self, value: u64, cells: u32) {
         self.buffer.clear();
         for k in 0..u64::from(cells) {
@@ -431,7 +433,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Lists, queries and reads everything there is, one after the other.
+    /// Observes all files and directories one after the other: lists, queries and reads them.
     fn look_at_all(&mut self) {
         let mine: Vec<u8> = self.open.keys().copied().collect();
         for slot in mine {
@@ -453,7 +455,7 @@ impl Worker {
         }
     }
 
-    /// Whether there is hardly room for more operations.
+    /// Whether there is hardly any space for more recorded operations.
     fn is_full(&self) -> bool {
         self.index + 5 > crate::memory::OPERATIONS
     }
@@ -494,7 +496,8 @@ impl Worker {
             if self.carry_out(open).errno == 0 && self.open.contains_key(&LOOKING) {
                 self.look_at_open(LOOKING);
                 if self.cut {
-                    // Closes it although the node is cut off: no later operation may see it.
+                    // Closes the file although the node is cut off, since no later operation may
+                    // use it.
                     self.cut = false;
                     self.close(LOOKING);
                     self.cut = true;

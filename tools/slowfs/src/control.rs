@@ -1,4 +1,4 @@
-//! The socket by which a mounted file system is told what to do: a line of JSON in, one out.
+//! The socket by which a mounted file system gets orders: one line of JSON in, one line out.
 //!
 //! | order | reply |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `"stats"` | the counters |
 //! | `"reset"` | `{}`: the counters are 0 |
 //!
-//! A wrong order gets `{"error": "…"}`.
+//! An invalid order gets `{"error": "…"}`.
 
 use crate::effects::Effects;
 use crate::settings::Settings;
@@ -25,7 +25,7 @@ enum Order {
     Reset,
 }
 
-/// Takes orders at a socket of this path, until the process ends.
+/// Listens for orders at a socket with this path, until the process ends.
 ///
 /// # Errors
 /// As bind(2).
@@ -34,7 +34,7 @@ pub fn serve(path: &Path, effects: Arc<Effects>) -> io::Result<()> {
     std::thread::spawn(move || {
         for connection in listener.incoming().flatten() {
             let effects = effects.clone();
-            // A client that goes away needs no reply.
+            // A client that has disconnected needs no reply.
             std::thread::spawn(move || answer(&connection, &effects));
         }
     });
@@ -65,7 +65,7 @@ fn obey(order: Order, effects: &Effects) -> Value {
     json!({})
 }
 
-/// Sends an order to the file system with this socket. Returns its reply.
+/// Sends an order to the file system whose socket has this path. Returns the reply.
 ///
 /// # Errors
 /// As connect(2), read(2) and write(2).

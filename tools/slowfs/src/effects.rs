@@ -1,8 +1,10 @@
-//! Effects on an operation before it is carried out: it is counted, waits, hangs or fails.
+//! Effects on an operation before it is carried out: the operation is counted, waits, hangs or
+//! fails.
 //!
 //! Operations wait concurrently for their latency, and one after another for their bytes: the rate
-//! is that of all together. An operation that hangs checks every [`LOOK`] whether its process has
-//! been killed, and then fails with EINTR: a dead origin can't keep a killed process.
+//! limits all operations together. An operation that hangs checks every [`LOOK`] whether its
+//! process has been killed; if so, it fails with EINTR. So a dead origin doesn't prevent a killed
+//! process from ending.
 
 use crate::settings::{Kind, Settings};
 use crate::stats::Stats;
@@ -10,17 +12,17 @@ use rustix::io::{Errno, Result};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often an operation that hangs looks at its process.
+/// How often an operation that hangs checks whether its process has been killed.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a load of others lasts.
+/// Time during which the simulated load of other users stays the same.
 const LOAD: Duration = Duration::from_millis(100);
 
-/// An operation.
+/// A request of the kernel.
 pub struct Operation<'o> {
     pub kind: Kind,
-    /// Relative to the directory.
+    /// The path relative to the mounted directory.
     pub path: &'o [u8],
-    /// The thread that wants it.
+    /// The thread that makes the request.
     pub pid: u32,
     /// Whether it opens a file for writing.
     pub writes: bool,
@@ -28,9 +30,9 @@ pub struct Operation<'o> {
 
 struct Inner {
     settings: Settings,
-    /// For faults given as a share: the number of operations so far.
+    /// Number of operations so far. Determines which operations a fault with a share concerns.
     drawn: u64,
-    /// When the bytes of all operations so far have been moved.
+    /// The time by which the bytes of all operations so far will have been transferred.
     moved_at: Instant,
     stats: Stats,
 }
@@ -62,7 +64,8 @@ impl Effects {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes all settings. Operations that hang go on, unless the new ones let them hang.
+    /// Changes all settings. Operations that hang continue, unless the new settings make them hang,
+    /// too.
     pub fn set(&self, settings: Settings) {
         let mut inner = self.inner();
         inner.settings = settings;
@@ -75,7 +78,7 @@ impl Effects {
         self.inner().stats.clone()
     }
 
-    /// Sets the counters to 0, but for the number of operations that hang.
+    /// Sets the counters to 0, except the number of operations that hang.
     pub fn reset(&self) {
         let mut inner = self.inner();
         let stalled = inner.stats.stalled;
@@ -85,10 +88,10 @@ impl Effects {
         };
     }
 
-    /// Counts, and waits until the operation may be done. Blocks as the settings say.
+    /// Counts an operation, and waits until it may be carried out. Blocks as the settings demand.
     ///
     /// # Errors
-    /// The error that the settings want. EINTR: it hung, and its process was killed.
+    /// The error that the settings demand. EINTR if the operation hung and its process was killed.
     pub fn begin(&self, operation: &Operation<'_>) -> Result<()> {
         let kind = operation.kind;
         let mut inner = self.inner();
@@ -96,7 +99,7 @@ impl Effects {
         if matches!(kind, Kind::Open | Kind::Create) {
             inner.stats.opened(operation.path, operation.writes);
         }
-        // The process doesn't wait for it, and nobody gets its error.
+        // The process doesn't wait for a release, and doesn't get its error.
         if kind == Kind::Release {
             return Ok(());
         }
@@ -147,7 +150,7 @@ impl Effects {
         self.inner().settings.full
     }
 
-    /// Notes that bytes were read, and waits for their turn.
+    /// Counts bytes that were read, and waits until the rate allows them.
     pub fn has_read(&self, path: &[u8], offset: u64, bytes: usize) {
         let mut inner = self.inner();
         inner.stats.has_read(path, offset, bytes as u64);
@@ -156,7 +159,7 @@ impl Effects {
         wait_until(end);
     }
 
-    /// The same for bytes that were written.
+    /// Counts bytes that were written, and waits until the rate allows them.
     pub fn has_written(&self, path: &[u8], bytes: usize) {
         let mut inner = self.inner();
         inner.stats.has_written(path, bytes as u64);
@@ -167,7 +170,7 @@ impl Effects {
 }
 
 impl Inner {
-    /// The error of an operation, or 0 if it hangs; None if no fault is drawn.
+    /// Returns the error of an operation, or 0 if it hangs; None if no fault concerns it.
     fn draw(&mut self, operation: &Operation<'_>, hangs: bool) -> Option<i32> {
         let (seed, drawn) = (self.settings.seed, &mut self.drawn);
         let faults = self.settings.faults.iter();
@@ -183,23 +186,24 @@ impl Inner {
         None
     }
 
-    /// Whether an operation that hangs still has to.
+    /// Whether an operation that hangs must still hang by the present settings.
     fn hangs(&self, operation: &Operation<'_>) -> bool {
         let mut faults = self.settings.faults.iter();
         faults.any(|fault| fault.errno == 0 && fault.concerns(operation.kind, operation.path))
     }
 
-    /// The delay by the load of others. Milliseconds.
+    /// Returns the delay by the simulated load of other users. Milliseconds.
     fn load(&self, elapsed: Duration) -> f64 {
         if self.settings.contention_ms <= 0.0 {
             return 0.0;
         }
         let now = (elapsed.as_millis() / LOAD.as_millis()) as u64;
-        // Usually a short delay, sometimes a long one.
+        // The third power makes most delays short, and few of them long.
         self.settings.contention_ms * fraction(!self.settings.seed, now).powi(3)
     }
 
-    /// The time at which `bytes` have been moved, after all earlier ones; None: at once.
+    /// Returns the time by which `bytes` will have been transferred, after all earlier ones; None
+    /// if there is no limit.
     fn turn(&mut self, bytes: usize) -> Option<Instant> {
         if self.settings.rate == 0 {
             return None;
@@ -216,7 +220,7 @@ fn wait_until(end: Option<Instant>) {
     }
 }
 
-/// A number from 0 to 1 that a seed and a counter determine (splitmix64).
+/// Returns a number from 0 to 1 that a seed and a counter determine (splitmix64).
 fn fraction(seed: u64, n: u64) -> f64 {
     let mut z = seed.wrapping_add((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -224,10 +228,10 @@ fn fraction(seed: u64, n: u64) -> f64 {
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Whether a thread has been sent SIGKILL, or is gone.
+/// Whether a thread has got SIGKILL, or no longer exists.
 fn was_killed(thread: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
-        // The kernel itself has id 0, and a thread of another namespace isn't visible.
+        // Id 0 stands for the kernel itself, or for a thread of another PID namespace: not killed.
         return thread != 0;
     };
     let pending = status

@@ -1,17 +1,18 @@
-//! A FUSE file system that shows a directory, for tests and measurements; never installed.
+//! A FUSE file system that shows a directory. It is for tests and measurements, and never
+//! installed.
 //!
-//! Without [`Effects`] it passes each request on and does nothing else: `forebay-bench` measures
-//! Forebay's mounts beside it. With them it is an origin to test against: slow, failing, stalled,
-//! full or read-only by [`Settings`], which change while it is mounted, and it counts what reaches
-//! each file ([`Stats`]).
+//! Without [`Effects`] it only passes each request on: `forebay-bench` compares Forebay's mounts
+//! with it. With them it is an origin for tests: slow, failing, stalled, full or read-only by
+//! [`Settings`], which can change while it is mounted. It counts the operations on each file
+//! ([`Stats`]).
 //!
 //! ```text
 //! kernel -> passthrough (requests) -> effects (wait, fail, count) -> tree (nodes, open files)
 //!                                        ^ control (a socket: settings in, counters out)
 //! ```
 //!
-//! Names and attributes are never cached (timeouts of 0), so that changes of the directory itself
-//! show at once. Lock order: none; no thread holds two locks.
+//! Names and attributes are never cached (timeouts of 0), so that changes in the directory itself
+//! are visible at once. There is no lock order, since no thread holds two locks.
 
 mod control;
 mod effects;

@@ -1,4 +1,4 @@
-//! `forebay-slowfs`: a directory as a file system that tests can make slow, failing or dead.
+//! `forebay-slowfs`: mounts a directory as a file system that tests can make slow, failing or dead.
 
 use clap::{Parser, Subcommand};
 use forebay_slowfs::{Effects, Options, Settings, mount, serve, tell, watch};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-/// Threads: this many operations may hang at the same time before others hang with them.
+/// Number of threads. If this many operations hang, all others hang, too.
 const THREADS: usize = 128;
 
 #[derive(Parser)]
@@ -39,8 +39,8 @@ enum What {
     Watch { dir: PathBuf },
 }
 
-/// Starts the process that unmounts `dir` if this one is killed: without the environment, by which
-/// tests find and kill what they have started.
+/// Starts the process that unmounts `dir` if this one is killed. It gets no environment, since
+/// tests find the processes that they have started by it, and kill them.
 fn start_watcher(dir: &str) -> Result<Child, String> {
     let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
     let mut command = Command::new(me);

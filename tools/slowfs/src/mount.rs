@@ -1,7 +1,7 @@
-//! Mounting, and that nothing stays mounted.
+//! Mounts the file system, and ensures that it doesn't stay mounted.
 //!
-//! The file system is unmounted when standard input ends, so when the process dies that has started
-//! it. For a server that is killed itself, another process does it ([`watch`]).
+//! The file system is unmounted when standard input ends, and so also when the process dies that
+//! has started the server. If the server itself is killed, another process unmounts it ([`watch`]).
 
 use crate::effects::Effects;
 use crate::passthrough::Passthrough;
@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 /// How a directory is mounted.
 pub struct Options {
-    /// Threads that wait for requests. An operation that waits or hangs keeps one.
+    /// Number of threads that serve requests. An operation that waits or hangs occupies one.
     pub threads: usize,
-    /// Whether the kernel keeps pages of files, until their size or time of modification changes.
-    /// Otherwise each read of a program is a request.
+    /// Whether the kernel caches the pages of files until their size or modification time changes.
+    /// If not, each read by a program is a request.
     pub caches: bool,
     pub effects: Option<Arc<Effects>>,
 }
@@ -28,18 +28,18 @@ pub struct Options {
 /// Mounts `source` at `dir`, prints `ready`, and serves it until standard input ends. Blocks.
 ///
 /// # Errors
-/// A sentence: `source` or `dir` isn't there, or can't be mounted.
+/// A sentence, if `source` or `dir` doesn't exist or can't be mounted.
 pub fn mount(source: &str, dir: &str, options: Options) -> Result<(), String> {
     let failed = |e: io::Error| format!("{dir}: {e}");
     let tree = Tree::new(source).map_err(|e| format!("{source}: {e}"))?;
-    // A node takes a descriptor.
+    // Each node of the tree uses a descriptor.
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         ..limit
     };
     let _ = setrlimit(Resource::Nofile, raised);
-    // The kernel has applied the process's mask.
+    // The kernel has applied the umask of the requesting process already.
     rustix::process::umask(rustix::fs::Mode::empty());
     let mut config = Config::default();
     config.mount_options = vec![
@@ -61,14 +61,14 @@ pub fn mount(source: &str, dir: &str, options: Options) -> Result<(), String> {
     session.run().map_err(failed)
 }
 
-/// Waits for the end of standard input, and unmounts `dir` then. Blocks.
+/// Waits until standard input ends, then unmounts `dir`. Blocks.
 pub fn watch(dir: &Path) {
     let _ = rustix::process::setsid();
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     unmount_lazily(dir);
 }
 
-/// Unmounts `dir`, in use or not; does nothing if nothing is mounted there.
+/// Unmounts `dir`, even if it is in use. Does nothing if nothing is mounted there.
 pub fn unmount_lazily(dir: &Path) {
     let Ok(name) = CString::new(dir.as_os_str().as_bytes()) else {
         return;
@@ -77,7 +77,7 @@ pub fn unmount_lazily(dir: &Path) {
     if unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH) } == 0 {
         return;
     }
-    // Ordinary users may not unmount directly; for root this fails only if nothing is mounted.
+    // Ordinary users may not call umount2. For root, it fails only if nothing is mounted.
     let _ = Command::new("fusermount3")
         .args(["-u", "-z", "-q", "--"])
         .arg(dir)

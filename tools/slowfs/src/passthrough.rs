@@ -1,4 +1,4 @@
-//! The kernel's requests, passed on to a directory.
+//! The FUSE server: passes the kernel's requests on to a directory.
 
 use crate::effects::{Effects, Operation};
 use crate::settings::Kind;
@@ -25,9 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Largest request. Bytes.
+/// Maximum size of a request. Bytes.
 const LARGEST: usize = 1 << 20;
-/// How long names and attributes are valid.
+/// How long the kernel may cache names and attributes.
 const NOT_AT_ALL: Duration = Duration::ZERO;
 const FIRST: Generation = Generation(0);
 
@@ -107,7 +107,8 @@ fn answer_entry(found: Result<Stat>, reply: ReplyEntry) {
     }
 }
 
-/// A value of an extended attribute, or their list: its size if none is wanted.
+/// Replies with the value of an extended attribute, or the list of their names; with the size alone
+/// if the kernel asks for that.
 fn answer_bytes(size: u32, reply: ReplyXattr, get: impl Fn(&mut [u8]) -> Result<usize>) {
     let mut bytes = vec![0; size as usize];
     match get(&mut bytes) {
@@ -138,12 +139,12 @@ fn since_epoch(at: SystemTime) -> (i64, i64) {
     )
 }
 
-/// Whether flags of open(2) let a file be changed.
+/// Whether flags of open(2) allow a change of the file.
 fn writes(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }
 
-/// Reads a whole directory at once.
+/// Reads a whole directory. `number`: the inode number of the directory.
 fn listed(fd: &OwnedFd, number: u64) -> io::Result<Listing> {
     use std::os::unix::fs::DirEntryExt;
     let mut entries = Vec::new();
@@ -173,7 +174,7 @@ impl Passthrough {
         self.listings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How files are opened.
+    /// Returns the flags with which files are opened.
     fn how(&self) -> FopenFlags {
         if self.caches {
             FopenFlags::FOPEN_KEEP_CACHE
@@ -182,12 +183,13 @@ impl Passthrough {
         }
     }
 
-    /// The node of an operation, once the operation may be done.
+    /// Waits until an operation on a node may be carried out. Returns the node's descriptor.
     fn begin(&self, request: &Request, kind: Kind, node: INodeNo) -> Result<Arc<OwnedFd>> {
         self.begin_with(request, kind, node, None, 0)
     }
 
-    /// The same for an operation on a name of a directory, or one that opens with these flags.
+    /// As [`Passthrough::begin`], for an operation on a name in a directory, or one that opens with
+    /// flags.
     fn begin_with(
         &self,
         request: &Request,
@@ -208,7 +210,7 @@ impl Passthrough {
         Ok(fd)
     }
 
-    /// Does what makes a name, and looks it up.
+    /// Carries out an operation that makes a name, and looks the name up.
     fn make(
         &self,
         request: &Request,
@@ -268,7 +270,7 @@ impl Passthrough {
         }
     }
 
-    /// The open file of an operation on its bytes, once the operation may be done.
+    /// Waits until an operation on an open file may be carried out. Returns the file.
     fn begin_io(
         &self,
         request: &Request,
@@ -285,7 +287,7 @@ impl Passthrough {
 
 impl Filesystem for Passthrough {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Features that the kernel lacks are left out.
+        // A feature that the kernel doesn't have is left out.
         let _ = config.set_max_write(LARGEST as u32);
         let features = [
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -441,7 +443,8 @@ impl Filesystem for Passthrough {
     fn open(&self, r: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let fd = self.begin_with(r, Kind::Open, node, None, flags.0);
         let opened = fd.and_then(|fd| {
-            // The path is a link; the kernel has judged links and creation.
+            // The path in /proc is a symbolic link, so it must be followed. The kernel has handled
+            // symbolic links and creation.
             let kept =
                 flags.0 & !(libc::O_NOFOLLOW | libc::O_CREAT | libc::O_EXCL | libc::O_DIRECT);
             let flags = OFlags::from_bits_retain(kept as u32) | OFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! How an origin behaves: what a test chooses.
+//! The behaviour of the file system, as a test sets it.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether a full file system refuses it.
+    /// Whether a full file system refuses this kind of operation.
     pub fn needs_room(self) -> bool {
         use Kind::*;
         matches!(
@@ -46,7 +46,8 @@ impl Kind {
         )
     }
 
-    /// Whether a read-only file system refuses it, as it refuses opening for writing.
+    /// Whether a read-only file system refuses this kind of operation. (It also refuses opening for
+    /// writing.)
     pub fn changes(self) -> bool {
         use Kind::*;
         self.needs_room()
@@ -57,17 +58,17 @@ impl Kind {
     }
 }
 
-/// Operations that fail or hang.
+/// A fault: operations that fail or hang.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
-    /// The kinds that it concerns; none: all.
+    /// The kinds of operations concerned; empty: all kinds.
     pub kinds: Vec<Kind>,
-    /// The paths that it concerns, relative to the directory; `*` stands for any characters.
+    /// The paths concerned, relative to the mounted directory; `*` stands for any characters.
     pub path: String,
-    /// The fraction of these operations, chosen by the seed. 0 to 1.
+    /// The share of these operations that fails or hangs, chosen by the seed. 0 to 1.
     pub share: f64,
-    /// The error; 0: the operation hangs until the settings change or its process is killed.
+    /// The errno; 0: the operation hangs until the settings change or its process is killed.
     pub errno: i32,
 }
 
@@ -83,29 +84,29 @@ impl Default for Fault {
 }
 
 impl Fault {
-    /// Whether it concerns an operation of this kind on this path.
+    /// Whether the fault concerns an operation of this kind on this path.
     pub fn concerns(&self, kind: Kind, path: &[u8]) -> bool {
         let by_kind = self.kinds.is_empty() || self.kinds.contains(&kind);
         by_kind && matches(self.path.as_bytes(), path)
     }
 }
 
-/// Everything that can be chosen. A setting that isn't given is off.
+/// All settings. One that isn't given is off.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Rate of all reads and writes together. Bytes per second; 0: unlimited.
+    /// Maximum rate of all reads and writes together. Bytes per second; 0: unlimited.
     pub rate: u64,
-    /// Time that each operation takes. Milliseconds.
+    /// Additional time that each operation takes. Milliseconds.
     pub latency_ms: f64,
-    /// Longest time that each operation takes in addition, by a load of others that changes every
-    /// 100 ms. Milliseconds.
+    /// Maximum of the time that each operation takes in addition to that, by a simulated load of
+    /// other users, which changes every 100 ms. Milliseconds.
     pub contention_ms: f64,
-    /// Chooses the operations that fail, and the load of others.
+    /// Determines the operations that fail, and the simulated load.
     pub seed: u64,
-    /// ENOSPC for all that needs room.
+    /// Whether all operations that need room fail with ENOSPC.
     pub full: bool,
-    /// EROFS for all changes.
+    /// Whether all changes fail with EROFS.
     pub read_only: bool,
     pub faults: Vec<Fault>,
 }
@@ -114,7 +115,7 @@ impl Settings {
     /// Reads settings from JSON.
     ///
     /// # Errors
-    /// A sentence: the setting that is unknown or out of its range.
+    /// A sentence that names the setting that is unknown or out of its range.
     pub fn parse(text: &str) -> Result<Settings, String> {
         let settings: Settings = serde_json::from_str(text).map_err(|e| e.to_string())?;
         settings.check()?;
@@ -122,7 +123,7 @@ impl Settings {
     }
 
     /// # Errors
-    /// A sentence: the setting that is out of its range.
+    /// A sentence that names the setting that is out of its range.
     pub fn check(&self) -> Result<(), String> {
         let longest = 600_000.0;
         for pause in [self.latency_ms, self.contention_ms] {
@@ -139,7 +140,7 @@ impl Settings {
     }
 }
 
-/// Whether a path is like a pattern in which `*` stands for any characters.
+/// Whether a path matches a pattern in which `*` stands for any characters.
 fn matches(pattern: &[u8], path: &[u8]) -> bool {
     match pattern.split_first() {
         None => path.is_empty(),

@@ -1,22 +1,24 @@
-//! Statistics of the file system: counts and bytes by kind of operation and by file.
+//! Statistics of the file system: numbers of operations and bytes, by kind of operation and by
+//! file.
 
 use crate::settings::Kind;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of ends of reads that are remembered for each file.
+/// Maximum number of read ends that are remembered for each file.
 const ENDS: usize = 256;
 
-/// The operations on one file. A file that is renamed counts under its name at that time; a file
-/// that has lost its name has ` (deleted)` after it.
+/// The operations on one file. An operation counts under the name that the file has at that time;
+/// if the name was removed, ` (deleted)` follows it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FileStats {
-    /// Openings for reading, and for writing.
+    /// Number of opens for reading, and for writing.
     pub read_opens: u64,
     pub write_opens: u64,
     pub reads: u64,
     pub bytes_read: u64,
-    /// Reads that began neither at 0 nor where an earlier one of this file has ended.
+    /// Number of reads that began neither at offset 0 nor at the end of an earlier read of this
+    /// file.
     pub jumps: u64,
     pub writes: u64,
     pub bytes_written: u64,
@@ -27,7 +29,8 @@ pub struct FileStats {
 /// All counters.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
-    /// Operations that have begun, those that were made to fail, and those that hang now.
+    /// Numbers of operations that have begun, of those that were made to fail, and of those that
+    /// hang now.
     pub operations: BTreeMap<Kind, u64>,
     pub failed: BTreeMap<Kind, u64>,
     pub stalled: u64,

@@ -1,7 +1,7 @@
-//! Nodes and open files.
+//! The nodes and open files that the kernel knows.
 //!
-//! A node is identified by its inode number and held by an `O_PATH` descriptor: renames, hard links
-//! and removals by others don't change it.
+//! A node is identified by its inode number and held by an `O_PATH` descriptor. So renames, hard
+//! links and removals by others don't change it.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::{Errno, Result};
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The number of the root's node.
+/// The number of the root directory's node.
 const ROOT: u64 = 1;
 
 struct Node {
@@ -25,7 +25,7 @@ pub struct Tree {
     nodes: Mutex<HashMap<u64, Node>>,
     files: Mutex<HashMap<u64, Arc<File>>>,
     next: AtomicU64,
-    /// The path of the root, with a slash behind it.
+    /// The path of the root directory, with a slash at the end.
     top: Vec<u8>,
 }
 
@@ -33,17 +33,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The path that leads to what a descriptor holds, from this process.
+/// Returns a path in /proc by which this process reaches the object of a descriptor.
 pub fn proc_path(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// The same for the file behind a descriptor.
+/// Returns the real path of the object of a descriptor.
 fn path_of(fd: &OwnedFd) -> Result<Vec<u8>> {
     Ok(readlinkat(CWD, proc_path(fd), Vec::new())?.into_bytes())
 }
 
 impl Tree {
+    /// Makes the tree of the directory `source`.
+    ///
     /// # Errors
     /// As open(2) of the directory.
     pub fn new(source: &str) -> Result<Tree> {
@@ -63,15 +65,17 @@ impl Tree {
         })
     }
 
+    /// Returns the descriptor of a node.
+    ///
     /// # Errors
-    /// ESTALE: no such node is known.
+    /// ESTALE if no such node is known.
     pub fn node(&self, number: u64) -> Result<Arc<OwnedFd>> {
         let nodes = lock(&self.nodes);
         let node = nodes.get(&number).ok_or(Errno::STALE)?;
         Ok(node.fd.clone())
     }
 
-    /// The attributes of a name, which the kernel knows from then on.
+    /// Looks a name up and returns its attributes. The kernel knows the node from then on.
     ///
     /// # Errors
     /// As lstat(2).
@@ -83,7 +87,7 @@ impl Tree {
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(dir, name, flags, Mode::empty())?;
-        // Another object may have got the name meanwhile.
+        // Another object may have got the name meanwhile: take the attributes of the opened one.
         let found = fstat(&fd)?;
         let new = Node {
             fd: Arc::new(fd),
@@ -104,7 +108,7 @@ impl Tree {
         }
     }
 
-    /// The path of a node, or of a name in it, relative to the root.
+    /// Returns the path of a node, or of a name in it, relative to the root directory.
     pub fn shown(&self, node: &OwnedFd, name: Option<&OsStr>) -> Vec<u8> {
         let mut path = path_of(node).unwrap_or_default();
         if let Some(name) = name {
@@ -117,15 +121,17 @@ impl Tree {
         }
     }
 
-    /// Keeps an open file: its handle.
+    /// Stores an open file. Returns its handle.
     pub fn keep(&self, file: File) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
         lock(&self.files).insert(handle, Arc::new(file));
         handle
     }
 
+    /// Returns the open file with a handle.
+    ///
     /// # Errors
-    /// EBADF: there is no such handle.
+    /// EBADF if there is no such handle.
     pub fn file(&self, handle: u64) -> Result<Arc<File>> {
         lock(&self.files).get(&handle).cloned().ok_or(Errno::BADF)
     }
