@@ -64,7 +64,7 @@ enum Place {
     Ours,
 }
 
-/// What is measured. Fields are dropped in this order: mounts before the pool.
+/// The mounts and the pool to be measured. Fields are dropped in this order: mounts first.
 struct Faces<'a> {
     ours: Mount,
     passed: Mount,

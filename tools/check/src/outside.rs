@@ -228,7 +228,7 @@ struct Lane<'a> {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     began: Instant,
-    /// What has happened in the story so far.
+    /// The events of the story so far.
     log: Vec<String>,
     stories: u64,
 }

@@ -507,7 +507,7 @@ impl Connection for End {
     }
 }
 
-/// What is needed to send the reply to a request.
+/// The data needed to send the reply to a request.
 struct Back {
     me: u32,
     connection: u64,

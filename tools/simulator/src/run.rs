@@ -33,7 +33,7 @@ const MS: u64 = 1_000_000;
 /// Time in a phase after which no more faults are injected. Nanoseconds.
 const ENOUGH: u64 = 3_000 * MS;
 
-/// What a seed decides, besides the order of all steps.
+/// The parameters that a seed decides, besides the order of all steps.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,

@@ -147,7 +147,7 @@ impl fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
-/// What a server does with a request, by the epochs of the client's map and its own.
+/// A server's decision about a request, by the epochs of the client's map and its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// Serve it. If `newer`, tell the client that there is a newer map, which it need not fetch at

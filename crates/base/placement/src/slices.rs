@@ -20,7 +20,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// What a node gets when slots are balanced.
+/// A node's claim on slots when they are balanced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// A share in proportion to this weight.

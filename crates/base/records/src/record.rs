@@ -6,6 +6,8 @@
 //!                                                   data, a link's target, a directory's
 //!                                                   name, or the extents of chunk 0
 //! 'X' id:8 chunk:8       -> extent:8 ...            extents of chunk 1, 2, ...
+//! 'E' id:8 chunk:8       -> from:4 node:4           the node that has the rest of a chunk
+//!                                                   (`placements.rs`)
 //! 'A' id:8 name          -> value                   an extended attribute
 //! 'O' id:8               -> () or 1                 an object without a name, still open; 1: it
 //!                                                   never had one

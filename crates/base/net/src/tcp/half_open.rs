@@ -36,7 +36,7 @@ enum Stage {
     Confirm(Box<(Unconfirmed, Hello, Welcome)>),
 }
 
-/// What was read from a half-open connection.
+/// Input that was read from a half-open connection.
 pub(super) enum Brought {
     /// An incomplete message.
     Part,

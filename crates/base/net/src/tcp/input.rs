@@ -34,7 +34,7 @@ pub(super) struct Input {
     pub watched: Option<u64>,
 }
 
-/// What is expected next on the lane.
+/// The input that is expected next on the lane.
 pub(super) enum Stage {
     Frames,
     Body(Box<Arriving>),

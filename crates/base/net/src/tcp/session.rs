@@ -353,7 +353,7 @@ pub(super) mod no_reply {
     }
 }
 
-/// What is needed to send the reply to one request.
+/// The data needed to send the reply to one request.
 pub(super) struct WayBack {
     pub session: Arc<Session>,
     pub id: u64,

@@ -32,7 +32,7 @@ pub(super) const READERS_AHEAD: u32 = 100;
 /// Number of pages that suffice for a removal when no more room can be reserved.
 const LAST_MARGIN: u64 = 24;
 
-/// What a transaction does when no more room can be reserved.
+/// Reaction of a transaction when no more room can be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnFull {
     /// The transaction adds records, so it fails.
