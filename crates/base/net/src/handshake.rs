@@ -3,8 +3,7 @@
 //! The protocol is Noise NNpsk0: three messages of fixed size, on each lane of a connection:
 //!
 //! 1. *hello*: proves the key; contains, encrypted, the version, the lane and the nodes.
-//! 2. *welcome*: proves the key and that it isn't a replay; accepts, or gives the reason for
-//! refusing.
+//! 2. *welcome*: proves the key, and that it isn't a replay; accepts, or refuses with the reason.
 //! 3. *confirm*: proves that the hello isn't a replay of an earlier one.
 //!
 //! Until a hello has proved the key, nothing is answered. Sizes, the prologue, and the positions of
