@@ -210,7 +210,7 @@ fn main() {
         );
     }
 
-    // `-- long` continues up to 10,000 nodes; it takes minutes.
+    // With the argument `long`, continues up to 10,000 nodes, which takes minutes.
     let turns = if std::env::args().any(|a| a == "long") {
         10_000
     } else {

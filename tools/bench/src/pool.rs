@@ -182,7 +182,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes the pool, if there is one.
+    /// Takes the pool down, if there is one.
     pub fn down(&mut self) -> Result<(), String> {
         if !std::mem::take(&mut self.begun) {
             return Ok(());

@@ -287,7 +287,7 @@ pub fn work(arguments: &[String], face: &mut dyn Face) -> std::result::Result<()
 
 impl Worker<'_> {
     fn note(&mut self, text: &str) {
-        // Without records there is nothing to judge.
+        // If the records are incomplete, nothing can be judged.
         self.notes
             .write_all(text.as_bytes())
             .expect("the notes can be written");

@@ -16,7 +16,7 @@ pub enum Kind {
     CachedNames,
     /// Appending reads the size, then writes at that offset.
     AppendBySize,
-    /// O_EXCL looks for the file, then creates it.
+    /// O_EXCL checks whether the file exists, then creates it.
     CreateByLooking,
     /// Renaming over a file removes it first.
     RenameInTwo,

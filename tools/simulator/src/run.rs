@@ -50,7 +50,7 @@ pub struct Plan {
     pub apart: bool,
     /// Number of phases, of 1000, in which a worker is killed.
     pub kill: u64,
-    /// The consistency of all files. If it isn't sequential, only the files' bytes are checked.
+    /// The consistency of all files; then only their bytes are checked. None: sequential.
     pub consistency: Option<Consistency>,
     /// Whether the daemon and the workers of a node are killed together.
     pub hosts: bool,

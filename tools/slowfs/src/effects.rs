@@ -24,7 +24,7 @@ pub struct Operation<'o> {
     pub path: &'o [u8],
     /// The thread that makes the request.
     pub pid: u32,
-    /// Whether it opens a file for writing.
+    /// Whether the operation opens a file for writing.
     pub writes: bool,
 }
 

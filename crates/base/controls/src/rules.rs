@@ -228,7 +228,7 @@ impl Rules {
         Ok(rule)
     }
 
-    /// An earlier rule for the same path with another value for control `name`.
+    /// Returns an earlier rule for the same path that declares another value for control `name`.
     fn contradicted(&self, rule: &Rule, name: &str) -> Option<&Rule> {
         let wanted = value_of(&rule.controls, name);
         let same = self.rules.iter().filter(|r| r.pattern == rule.pattern);

@@ -144,7 +144,7 @@ words! {
         /// Any process.
         #[default]
         Shared = "shared",
-        /// One process at a time has the file open, and the processes that inherited its
+        /// At any time, the file is open in only one process, and those that inherited its
         /// descriptors.
         Process = "exclusive",
         /// The processes of one node at a time have the file open.
@@ -158,7 +158,7 @@ words! {
         /// Any byte may change at any time.
         #[default]
         Overwrite = "overwrite",
-        /// Bytes are only added at its end.
+        /// Bytes are only added at the end of the file.
         Append = "append",
         /// The file can't change after its first close (it is then laminated).
         Immutable = "immutable",
@@ -184,7 +184,7 @@ words! {
         /// Stays as long as the pool.
         #[default]
         Pool = "pool",
-        /// Removed when the process that made it ends.
+        /// The file is removed when the process that created it ends.
         Process = "process",
         /// Survives every process of the node, and takes none of its memory (`files` media).
         Node = "node",
@@ -212,7 +212,7 @@ words! {
         /// Stop at the first failure.
         #[default]
         Stop = "stop",
-        /// Carry out the others.
+        /// Carry out the remaining operations.
         Continue = "continue",
         /// Undo the completed ones.
         Rollback = "rollback",

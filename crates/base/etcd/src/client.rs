@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(1);
-/// How long to wait for a reply to begin, and again for the rest of it.
+/// How long to wait for a reply to begin, and then for the rest of the reply.
 const ANSWER: Duration = Duration::from_secs(4);
 /// Pause between two rounds over all endpoints.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
@@ -88,7 +88,7 @@ pub struct Client {
     token: Mutex<Option<String>>,
 }
 
-/// Why there is no reply.
+/// Why a request has no reply.
 #[derive(Debug)]
 pub enum Trouble {
     /// The request wasn't carried out.

@@ -485,8 +485,8 @@ impl Medium {
         }
     }
 
-    /// Writes zeros over `len` bytes of the extent from byte `offset` on. Uninitialised pages stay
-    /// so.
+    /// Makes `len` bytes of the extent from byte `offset` on read as zero. Whole pages become
+    /// uninitialised; zeros are written over parts of initialised pages.
     ///
     /// # Errors
     /// EIO and others of `files` media.

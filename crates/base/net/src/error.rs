@@ -69,7 +69,7 @@ pub enum Error {
     TooLarge {
         /// The receiver.
         peer: Peer,
-        /// The part that exceeds its limit.
+        /// The part of the message that exceeds its limit.
         what: &'static str,
         /// Its size. Bytes.
         size: usize,

@@ -186,7 +186,7 @@ pub struct Incoming {
     pub head: Vec<u8>,
     /// The body, in the landing that [`Handler::landing`] returned.
     pub body: Option<Body>,
-    /// When the other side stops waiting.
+    /// The time at which the requester stops waiting.
     pub deadline: Instant,
 }
 

@@ -48,7 +48,7 @@ impl Number {
                     Ordering::Less => near.next_down(),
                     _ => near,
                 };
-                // Not larger than the number itself, so it fits into 128 bits.
+                // `below` isn't larger than the number itself, so it fits into 128 bits.
                 (below, whole.abs_diff(below as i128))
             }
         }

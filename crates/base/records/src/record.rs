@@ -62,7 +62,7 @@ const HAS_CUTS: u8 = 8;
 const HAS_CUT_SIZE: u8 = 16;
 const HAS_COPY_STAMP: u8 = 32;
 const IS_SPREAD: u8 = 64;
-/// Three words follow those of [`WORD_FLAGS`]: the fields of [`OriginMark`].
+/// Flag: three words follow those of [`WORD_FLAGS`], the fields of [`OriginMark`].
 const HAS_ORIGIN: u8 = 128;
 /// Flag of the modification time in the byte at [`THERE`]. The lower bits are those of size, pages,
 /// parent and device; the higher bits are those of the other times.

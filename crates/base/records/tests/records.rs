@@ -74,7 +74,7 @@ fn list(some: &[Change]) -> Vec<u8> {
     list
 }
 
-/// The changes in a list, if it is valid.
+/// Returns the changes in a list, if the list is valid.
 fn read_back(list: &[u8]) -> Option<Vec<Change>> {
     changes(list)
         .map(|c| c.map(|(shard, key, value)| (shard, key.to_vec(), value.map(<[u8]>::to_vec))))
@@ -115,7 +115,7 @@ fn encoded_records_decode_to_the_same() {
         let (id, name) = (ObjectId(r.edge()), r.bytes(255));
         let key = Key::entry(id, &name);
         assert_eq!(parse_key(&key), Some((b'D', id, &name[..])));
-        // Truncation: the kept and the removed extents add up.
+        // After a truncation, the kept and the removed pages add up to the old ones.
         let (mut kept, mut gone) = (map.clone(), 0);
         let n = r.below(300);
         kept.truncate(n, |e| gone += e.pages());

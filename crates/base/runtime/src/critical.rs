@@ -17,7 +17,8 @@ thread_local! {
     };
 }
 
-/// Called when a thread that owes a signal leaves its outermost section: a `fn()`, or null.
+/// The function that delivers held-back signals, called when a thread that owes a signal leaves its
+/// outermost section: a `fn()`, or null.
 static ON_LEAVING: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// A section in which no signal handler of the program runs on this thread. It is needed while a

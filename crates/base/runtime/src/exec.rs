@@ -16,7 +16,8 @@ thread_local! {
     static EXECUTES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it exists, no other thread of this process takes a process slot: see [`begin_exec`].
+/// While a value of this type exists, no other thread of this process takes a process slot: see
+/// [`begin_exec`].
 pub struct Executing(());
 
 /// Declares that this thread is about to execute another program. The new program takes over the

@@ -196,7 +196,7 @@ impl Place {
         Place(AtomicI32::new(-1))
     }
 
-    /// The descriptor, if there is one.
+    /// Returns the descriptor, if it was opened.
     #[inline]
     pub fn lend(&self) -> Option<Lent> {
         let using = using();
@@ -368,7 +368,7 @@ pub fn internal() -> Vec<RawFd> {
     ours.map(|(_, fd)| fd).collect()
 }
 
-/// Takes `fd` off the list: the caller closes it.
+/// Takes `fd` off the list of ours; the caller is going to close it.
 pub fn forget(fd: RawFd) {
     if let Some(kept) = find(fd) {
         kept.mobility.store(mobility::FIXED, Relaxed);
@@ -406,7 +406,7 @@ pub fn is_lost_here(fd: RawFd) -> bool {
     CHILD.get().is_some() && index(fd).is_some_and(is_given_away)
 }
 
-/// Ends what [`follow`] began for the descriptor `fd`: it keeps its number again.
+/// Ends what [`follow`] began for the descriptor `fd`: from now on it doesn't move.
 pub fn unfollow(fd: RawFd) {
     let _using = using();
     if let Some(kept) = find(fd) {
@@ -415,9 +415,9 @@ pub fn unfollow(fd: RawFd) {
     }
 }
 
-/// Gives the number `fd` of ours to the program: our descriptor moves to another one, then
-/// `replace` makes the old one the program's. Until this returns, no thread uses numbers of ours.
-/// (A vfork child does without our descriptor, which its parent keeps.)
+/// Gives the number `fd` of ours to the program: moves our descriptor to another number, then calls
+/// `replace`, which makes the old number the program's. Until this function returns, no thread uses
+/// numbers of ours. (In a vfork child, our descriptor isn't moved: its parent keeps it.)
 ///
 /// # Errors
 /// EBUSY if the descriptor is one that can't move, or other threads use ours for too long; EMFILE
@@ -465,7 +465,7 @@ fn move_away(fd: RawFd, replace: &mut dyn FnMut()) -> Result<()> {
     // SAFETY: one of ours, which no other thread closes meanwhile.
     let old = unsafe { BorrowedFd::borrow_raw(fd) };
     if rustix::io::fcntl_getfd(old).is_err() {
-        // The descriptor was closed with a vfork child that had opened it.
+        // A vfork child had opened the descriptor, and has ended.
         forget(fd);
         replace();
         return Ok(());

@@ -103,7 +103,7 @@ mod arch {
         "push rdx",
         "mov [rdx], rsp",
         "call rsi",
-        // A return and a fault both continue here: the stack is as it was at the call.
+        // A normal return and a fault both continue here: the stack is as it was at the call.
         ".hidden forebay_guard_landing",
         ".globl forebay_guard_landing",
         "forebay_guard_landing:",

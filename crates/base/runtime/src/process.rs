@@ -154,7 +154,7 @@ pub fn namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |s| s.st_ino)
 }
 
-/// Whether this process was created in another PID namespace than its parent's.
+/// Whether this process is in another PID namespace than its parent.
 pub fn is_apart() -> bool {
     rustix::process::getppid().is_none()
 }
@@ -239,7 +239,7 @@ fn decimal(mut n: u32, buffer: &mut [u8; 10]) -> &[u8] {
 pub mod state {
     /// Free.
     pub const FREE: u32 = 0;
-    /// Being prepared by a parent for its child.
+    /// A parent is preparing the slot for its child.
     pub const RESERVED: u32 = 1;
     /// In use by the process `pid`.
     pub const USED: u32 = 2;
@@ -438,7 +438,7 @@ mod tests {
                 assert!(is_answering());
                 assert!(runs(word) && runs(own_word().unwrap()) && !is_stopped(child.id()));
                 child.kill().unwrap();
-                // Not waited for, so that it is a zombie.
+                // The child isn't waited for, so it is a zombie.
                 let begun = std::time::Instant::now();
                 while runs(word) {
                     assert!(begun.elapsed() < std::time::Duration::from_secs(20));

@@ -40,8 +40,8 @@ pub fn noted_word(table: &impl Table, slot: u32) -> Option<u64> {
     (is_mine(table, slot) && owner & TIME != 0).then_some(noted)
 }
 
-/// Whether a running process is responsible for `slot`: its owner or, once that is dead, the
-/// process that reaps it.
+/// Whether a running process is responsible for `slot`: its owner or, if the owner is dead, the
+/// process that reaps the slot.
 pub fn is_alive(table: &impl Table, slot: u32) -> bool {
     if slot as usize >= MAX_PROCESSES {
         return false;

@@ -3,8 +3,7 @@
 //! path.
 //!
 //! A FIFO or a device at the path is refused unread, also behind a symbolic link ([`Links::Named`]
-//! accepts a FIFO). A file longer than the limit is refused. Bytes that are appended during the
-//! read aren't read.
+//! accepts a FIFO). A file longer than the limit is refused, also if it grows during the read.
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use std::fs::File;

@@ -133,7 +133,7 @@ pub struct Requests {
 pub struct Block {
     /// Id of the process; 0: nothing was counted.
     pub process: AtomicU32,
-    /// The first 16 bytes of the program's name, as the kernel keeps it.
+    /// The first 16 bytes of the program's name, as the kernel stores it.
     pub name: [AtomicU64; 2],
     pub(crate) lanes: [Lane; LANES],
     /// Durations, by kind.

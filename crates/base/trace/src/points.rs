@@ -37,7 +37,7 @@ pub struct About {
     pub place: &'static str,
     /// Sentence that describes what happened.
     pub template: &'static str,
-    /// Names and kinds of its fields.
+    /// Names and kinds of the point's fields.
     pub fields: &'static [(&'static str, Kind)],
 }
 

@@ -77,7 +77,7 @@ pub fn attach(file: impl AsFd, offset: u64, rings: &Path) -> Result<Attached> {
         return Ok(attached);
     };
     if turn.identity() == attached.identity {
-        // The same pool again: the process keeps its ring.
+        // The process has this pool open already, and keeps its ring.
         USERS.fetch_add(1, Relaxed);
         return Ok(attached);
     }

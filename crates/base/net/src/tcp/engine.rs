@@ -32,7 +32,7 @@ thread_local! {
     static IN_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is an I/O thread, on which messages of other requests wait.
+/// Whether messages of other requests wait for this thread: an I/O thread outside [`Group::leave`].
 pub(super) fn on_io_thread() -> bool {
     IS_IO.get()
 }

@@ -34,7 +34,8 @@ impl Session {
             return;
         };
         if index == BULK && (on_io_thread() || self.core.paces.is_some()) {
-            // Others wait for this thread, or it mustn't wait: a bulk thread continues.
+            // An I/O thread must not stay here, and with a bandwidth limit the caller must not
+            // sleep: so a bulk thread continues.
             self.park(lane, &mut out, writer, index);
             return;
         }

@@ -28,7 +28,7 @@ unsafe impl Send for Kept {}
 
 static IDLE_READERS: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
-/// Keeps `env`, which has no transactions, and `beside`, a descriptor of its lock file.
+/// Keeps `env`, which has no transactions, for [`take`]. `beside`: a descriptor of its lock file.
 pub(super) fn keep(env: *mut ffi::MDB_env, map_size: usize, beside: Option<OwnedFd>) {
     // The lock isn't waited for: in a forked child, it may be held by a thread that only the parent
     // has. Then the environment is lost.

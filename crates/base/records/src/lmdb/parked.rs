@@ -40,7 +40,7 @@ pub fn is_parked(key: &[u8]) -> bool {
     matches!(key, [TAG, number @ ..] if number.len() == 4)
 }
 
-/// Work for a transaction before its commit.
+/// Work that a transaction does before its commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Todo {
     Nothing,
