@@ -48,7 +48,7 @@ pub struct Medium {
     windows: Box<[AtomicPtr<u8>]>,
     /// Which parts of the segment this process has touched.
     touched: Touched,
-    /// Descriptor of the segment, opened at its first use; -1 before.
+    /// Descriptor of the segment, opened at its first use.
     file: Place,
     /// As `file`, but opened for reading only.
     reading: Place,
