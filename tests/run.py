@@ -100,8 +100,8 @@ STEPS = [
     # cargo locks the directory of what it has built for both.
     Step("lint", "make lint", ["packages"], after=["crates"], background=NOT_WAITED_FOR, limit=1800),
     # Front steps, the long ones first.
-    Step("nodes", "python3 tests/nodes/run.py -j 2", ["build", "python-packages"]),
-    Step("pools", "python3 tests/pools/run.py -j 2", ["build", "python-packages"]),
+    Step("nodes", "python3 tests/nodes/run.py -j 2", ["build", "python-packages"], limit=1800),
+    Step("pools", "python3 tests/pools/run.py -j 2", ["build", "python-packages"], limit=1800),
     Step("crates", "python3 tests/crates/run.py -j 2", ["crates-build"], limit=1200),
     Step("conformance", "python3 tests/conformance/run.py -j 2", ["build", "suites-build"]),
     Step("programs", "python3 tests/programs/run.py -j 2", ["build"]),
