@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import threading
+import time
 import uuid
 
 import numpy
@@ -130,6 +132,26 @@ def test_a_failing_batch(session):
     for wrong in [("sometimes", "free"), ("stop", "backwards")]:
         with pytest.raises(ValueError):
             session.batch(*wrong)
+
+
+def test_a_session_is_closed_while_a_batch_calls_python(pool):
+    """Closing waits for the session's threads without the interpreter's lock, which the call needs."""
+    begun = threading.Event()
+
+    def slow():
+        begun.set()
+        time.sleep(0.3)
+
+    session = pool.session()
+    field = session.create("campaign").create("f")
+    batch = session.batch()
+    for i in range(200):
+        batch.write(field, bytes(1 << 20), i << 20)
+    running = batch.start()
+    assert running._native.when_done(slow)
+    assert begun.wait(10)
+    del batch, field, running
+    session.close()
 
 
 async def test_coroutines(session):

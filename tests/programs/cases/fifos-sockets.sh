@@ -17,9 +17,13 @@ timeout 1 bash -c 'exec 3<> twice; echo both >&3; read -r line <&3; echo "$line"
 tee < <(echo process substitution)
 section many writers
 mkfifo many
-for i in 1 2 3 4; do for j in $(seq 50); do echo "writer $i line $j"; done > many & done
-sort many | sha256sum
-wait
+# The shell holds the FIFO for writing until all have written: sort sees its end only then.
+sort many > sorted & reader=$!
+exec 5> many
+writers=()
+for i in 1 2 3 4; do for j in $(seq 50); do echo "writer $i line $j"; done > many 5>&- & writers+=($!); done
+wait "${writers[@]}"; exec 5>&-; wait $reader
+sha256sum < sorted; rm sorted
 section sockets
 python3 - <<'PY'
 import errno, os, socket, stat, threading

@@ -99,10 +99,27 @@ impl Record {
     }
 }
 
-/// A value that a Python object holds until it is closed, and the object's name in messages.
-struct Held<T>(RwLock<Option<T>>, &'static str);
+/// Drops what holds a session, without the interpreter's lock: the last drop of a session waits for
+/// its threads, which may be waiting for that lock to call Python ([`Running::when_done`]).
+fn drop_detached<T: Send>(holder: Option<T>) {
+    let mut holder = holder;
+    if holder.is_some() {
+        // While the interpreter ends there is no lock to release: `holder` is dropped below.
+        Python::try_attach(|py| py.detach(|| drop(holder.take())));
+    }
+}
 
-impl<T: Clone> Held<T> {
+/// A value that a Python object holds until it is closed, and the object's name in messages.
+struct Held<T: Send>(RwLock<Option<T>>, &'static str);
+
+impl<T: Send> Drop for Held<T> {
+    fn drop(&mut self) {
+        let held = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop_detached(held.take());
+    }
+}
+
+impl<T: Clone + Send> Held<T> {
     fn new(what: &'static str, used: T) -> Held<T> {
         Held(RwLock::new(Some(used)), what)
     }
@@ -119,6 +136,11 @@ impl<T: Clone> Held<T> {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .take()
+    }
+
+    /// Drops the value, if the object wasn't closed before.
+    fn close(&self) {
+        drop_detached(self.take());
     }
 
     fn is_closed(&self) -> bool {
@@ -147,7 +169,7 @@ impl Session {
     #[pyo3(signature = (name, kind, config = ""))]
     fn attach(&self, py: Python<'_>, name: &str, kind: &str, config: &str) -> PyResult<()> {
         let session = self.0.get()?;
-        py.detach(|| session.attach(name, kind, config))
+        py.detach(move || session.attach(name, kind, config))
             .map_err(raise)
     }
 
@@ -241,7 +263,7 @@ impl Session {
 
     /// Closes this object. Its workspaces and collections stay usable.
     fn close(&self) {
-        self.0.take();
+        self.0.close();
     }
 
     #[getter]
@@ -284,14 +306,15 @@ impl Workspace {
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Meta> {
         let workspace = self.0.get()?;
-        py.detach(|| workspace.get_meta()).map_err(raise)
+        py.detach(move || workspace.get_meta()).map_err(raise)
     }
 
     /// Changes metadata. The value None removes a key.
     fn set_meta(&self, py: Python<'_>, changes: Changes) -> PyResult<()> {
         let changes: Vec<_> = changes.into_iter().collect();
         let workspace = self.0.get()?;
-        py.detach(|| workspace.set_meta(&changes)).map_err(invalid)
+        py.detach(move || workspace.set_meta(&changes))
+            .map_err(invalid)
     }
 
     #[pyo3(signature = (name, meta = None, controls = None, backend = None))]
@@ -350,7 +373,7 @@ impl Workspace {
 
     /// Closes this object.
     fn close(&self) {
-        self.0.take();
+        self.0.close();
     }
 
     #[getter]
@@ -384,14 +407,15 @@ impl Collection {
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Meta> {
         let collection = self.0.get()?;
-        py.detach(|| collection.get_meta()).map_err(raise)
+        py.detach(move || collection.get_meta()).map_err(raise)
     }
 
     /// Changes metadata. The value None removes a key.
     fn set_meta(&self, py: Python<'_>, changes: Changes) -> PyResult<()> {
         let changes: Vec<_> = changes.into_iter().collect();
         let collection = self.0.get()?;
-        py.detach(|| collection.set_meta(&changes)).map_err(invalid)
+        py.detach(move || collection.set_meta(&changes))
+            .map_err(invalid)
     }
 
     /// Returns up to `length` bytes from offset `at` (None: up to the end) as `bytes`.
@@ -424,7 +448,7 @@ impl Collection {
         let mut buffer = Borrowed::of(buffer, true)?;
         let to = &mut buffer;
         let collection = self.0.get()?;
-        py.detach(|| collection.read(to.as_mut(), at))
+        py.detach(move || collection.read(to.as_mut(), at))
             .map_err(raise)
     }
 
@@ -434,7 +458,7 @@ impl Collection {
         let data = Borrowed::of(data, false)?;
         let from = &data;
         let collection = self.0.get()?;
-        py.detach(|| collection.write(from.as_ref(), at))
+        py.detach(move || collection.write(from.as_ref(), at))
             .map_err(raise)?;
         Ok(data.len())
     }
@@ -444,25 +468,25 @@ impl Collection {
         let data = Borrowed::of(data, false)?;
         let from = &data;
         let collection = self.0.get()?;
-        py.detach(|| collection.append(from.as_ref()))
+        py.detach(move || collection.append(from.as_ref()))
             .map_err(raise)
     }
 
     fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
         let collection = self.0.get()?;
-        py.detach(|| collection.truncate(size)).map_err(raise)
+        py.detach(move || collection.truncate(size)).map_err(raise)
     }
 
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         let collection = self.0.get()?;
-        py.detach(|| collection.size()).map_err(raise)
+        py.detach(move || collection.size()).map_err(raise)
     }
 
     /// Commits what was written, as far as the collection's controls promise.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let collection = self.0.get()?;
-        py.detach(|| collection.sync()).map_err(raise)
+        py.detach(move || collection.sync()).map_err(raise)
     }
 
     /// Copies bytes to another collection. Returns the number of bytes.
@@ -475,7 +499,7 @@ impl Collection {
         to_at: u64,
     ) -> PyResult<u64> {
         let (collection, to) = (self.0.get()?, to.0.get()?);
-        py.detach(|| collection.copy(at, length, &to, to_at))
+        py.detach(move || collection.copy(at, length, &to, to_at))
             .map_err(raise)
     }
 
@@ -523,6 +547,12 @@ impl Collection {
 /// returns the operation's number.
 #[pyclass(frozen, module = "forebay")]
 pub struct Batch(Mutex<Option<iov::Batch>>);
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.discard();
+    }
+}
 
 impl Batch {
     fn with<T>(&self, f: impl FnOnce(&mut iov::Batch) -> iov::Result<T>) -> PyResult<T> {
@@ -653,7 +683,8 @@ impl Batch {
 
     /// Drops the collected operations without starting them.
     fn discard(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let collected = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop_detached(collected);
     }
 
     /// Starts the batch. It can't be changed afterwards.
@@ -690,6 +721,8 @@ impl Running {
                 .detach(|| running.wait(Some(left.min(SLICE))))
                 .map_err(raise)?;
             if ended || left.is_zero() {
+                // The other handles may have been closed meanwhile.
+                drop_detached(Some(running));
                 return Ok(ended);
             }
             py.check_signals()?;
@@ -729,7 +762,9 @@ impl Running {
     /// Raises the operation's error. Bytes and records can be taken once.
     fn result(&self, py: Python<'_>, op: u32) -> PyResult<Py<PyAny>> {
         let running = self.0.get()?;
-        let outcome = py.detach(|| running.result(iov::Op(op))).map_err(raise)?;
+        let outcome = py
+            .detach(move || running.result(iov::Op(op)))
+            .map_err(raise)?;
         Ok(match outcome {
             Outcome::Done => py.None(),
             Outcome::Number(n) => n.into_pyobject(py)?.into_any().unbind(),
@@ -751,7 +786,7 @@ impl Running {
 
     /// Closes this object. The batch continues.
     fn close(&self) {
-        self.0.take();
+        self.0.close();
     }
 
     /// Raises the error of the batch as a whole, if it failed.
