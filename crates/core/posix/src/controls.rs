@@ -10,6 +10,7 @@
 //! face that serves other processes opens and makes files in a view for each of them
 //! ([`Fs::for_process`]).
 
+pub use crate::aside::ASIDE;
 use crate::cache::DirInfo;
 use crate::file::File;
 use crate::fs::Fs;
@@ -34,14 +35,6 @@ pub const ATTRIBUTE: &[u8] = b"user.forebay.controls";
 
 /// Maximum number of bytes of a path that a message shows.
 const SHOWN: usize = 100;
-
-/// The error for an operation that must be repeated on another thread. A thread that answers other
-/// processes ([`process::answer_others`]) gets it where it would have to examine one of these
-/// processes, or wait; nothing has been done then. In a mount, an open gets it on any thread while
-/// a conflicting lease exists, and is to be tried again.
-///
-/// [`process::answer_others`]: forebay_store::process::answer_others
-pub const ASIDE: Errno = Errno::INPROGRESS;
 
 /// Stands for a process that a face serves but can't see, since it is in another PID namespace.
 pub const UNSEEN: u32 = u32::MAX;
@@ -119,7 +112,7 @@ impl Fs {
         let ruled = self.ruled_in(dir, |rules, at| rules.declared_for(at, name))?;
         let all = inherited.or(ruled);
         if all.persistence == Some(Persistence::Origin)
-            && let Some(why) = self.not_written_to_origin(dir.id, name)?
+            && let Some(why) = self.origin_gate().not_written_to_origin(dir.id, name)?
         {
             let name = String::from_utf8_lossy(name);
             write_notice(format_args!(
@@ -330,7 +323,7 @@ impl Fs {
         };
         if controls.persistence == Persistence::Origin
             && let Some((dir, name)) = place
-            && let Some(why) = self.not_written_to_origin(dir, name)?
+            && let Some(why) = self.origin_gate().not_written_to_origin(dir, name)?
         {
             return Err(DeclareError {
                 error: Errno::OPNOTSUPP,

@@ -54,7 +54,7 @@ impl Fs {
         };
         if len > 0 {
             self.before_change(live)?;
-            self.bring_range(from, start, len)?;
+            self.origin_gate().bring_range(from, start, len)?;
         }
         let mut done = 0;
         let mut copy = || {
@@ -72,7 +72,7 @@ impl Fs {
         match self.changing(to, live, Change::From(Some(to_start)), &mut copy) {
             Err(Errno::DQUOT) => {
                 let more = (to_start + len).saturating_sub(self.size(live)?);
-                self.with_quota(to, more, || {
+                self.origin_gate().with_quota(to, more, || {
                     self.changing(to, live, Change::From(Some(to_start)), &mut copy)
                 })?
             }

@@ -206,7 +206,7 @@ impl<'a> Description<'a> {
     /// # Errors
     /// ENOSPC, EIO: the record can't be written.
     pub fn release(self) -> Result<()> {
-        let at_origin = self.fs.write_through_open(self.open);
+        let at_origin = self.fs.origin_gate().write_through_open(self.open);
         self.fs.store().objects().open_release(self.open)?;
         at_origin
     }

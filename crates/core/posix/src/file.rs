@@ -88,7 +88,7 @@ impl Fs {
     /// # Errors
     /// As for read.
     pub fn read_part(&self, open: u32, offset: Option<u64>, to: UserSliceMut<'_>) -> Result<usize> {
-        if self.comes_by_ranges(open) {
+        if self.origin_gate().comes_by_ranges(open) {
             return self.read_by_ranges(open, offset, to);
         }
         self.read_there(open, offset, to)
@@ -179,10 +179,10 @@ impl Fs {
         };
         for _ in 0..ROOM_ATTEMPTS {
             match write() {
-                Err(Errno::NOSPC) if self.makes_room(open, from.len()) => {}
+                Err(Errno::NOSPC) if self.origin_gate().makes_room(open, from.len()) => {}
                 Err(Errno::DQUOT) => {
                     let more = self.growth(open, offset, append, from.len())?;
-                    return self.with_quota(open, more, write);
+                    return self.origin_gate().with_quota(open, more, write);
                 }
                 done => return done,
             }
@@ -315,7 +315,7 @@ impl Fs {
         }
         let live = self.live_of(open)?;
         if matches!(whence, Whence::Data | Whence::Hole) {
-            self.bring_whole(open)?;
+            self.origin_gate().bring_whole(open)?;
         }
         let _lock = store.objects().open_lock(open)?;
         let at = |base: u64| {
@@ -401,11 +401,11 @@ impl Fs {
         // ENOENT if the directory was removed while open.
         let inode = cluster.stat(dir)?;
         if inode.origin.is_released() {
-            self.bring_entries(dir)?;
+            self.origin_gate().bring_entries(dir)?;
         }
         let mut offset = o.offset.load(Relaxed);
         if offset == 0 {
-            self.show_origin_only(dir)?;
+            self.origin_gate().show_origin_only(dir)?;
         }
         for (name, ino) in [(&b"."[..], dir.0), (b"..", inode.parent)]
             .into_iter()
@@ -475,7 +475,7 @@ impl Fs {
         match change() {
             Err(Errno::DQUOT) => {
                 let more = size.saturating_sub(self.size(live)?);
-                self.with_quota(open, more, change)?;
+                self.origin_gate().with_quota(open, more, change)?;
             }
             done => done?,
         }
@@ -534,7 +534,7 @@ impl Fs {
         match allocate() {
             Err(Errno::DQUOT) => {
                 let more = at.saturating_add(len).saturating_sub(self.size(live)?);
-                self.with_quota(open, more, allocate)?;
+                self.origin_gate().with_quota(open, more, allocate)?;
             }
             done => done?,
         }
@@ -558,7 +558,7 @@ impl Fs {
                 None => self.cluster().sync_entries_everywhere(),
             };
             published.and(synced)?;
-            self.sync_through_open(open)
+            self.origin_gate().sync_through_open(open)
         };
         forebay_trace::span!(
             POSIX_SYNC_ENTER,
@@ -695,7 +695,7 @@ impl<'a> File<'a> {
     /// # Errors
     /// As lseek(2) with SEEK_DATA: ENXIO if there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
-        self.fs.bring_whole(self.open())?;
+        self.fs.origin_gate().bring_whole(self.open())?;
         let live = self.fs.live_of(self.open())?;
         self.fs.seek_data(live, offset, false)
     }
@@ -705,7 +705,7 @@ impl<'a> File<'a> {
     /// # Errors
     /// As lseek(2) with SEEK_HOLE.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
-        self.fs.bring_whole(self.open())?;
+        self.fs.origin_gate().bring_whole(self.open())?;
         let live = self.fs.live_of(self.open())?;
         self.fs.seek_data(live, offset, true)
     }

@@ -8,9 +8,9 @@
 use crate::cache::DirCache;
 use crate::cred::{Cred, OfThread};
 use crate::kept::{Kept, Window};
-use crate::known_blocks::RangeCache;
-use crate::off::Off;
+use crate::origin_caches::OriginCaches;
 use crate::per_file_cache::Places;
+use crate::pool_ref::PoolRef;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
 use forebay_client::controls::Declared;
@@ -108,7 +108,7 @@ impl Default for Caller {
 /// A process's view on a pool. See the crate's documentation.
 pub struct Fs {
     pool: Arc<Pool>,
-    own: Arc<Own>,
+    shared: Arc<Shared>,
     /// Buffered writes and read-ahead windows of files with weaker consistency. None: this view
     /// treats all files as strict.
     kept: Option<Arc<(Places<Kept>, Places<Window>)>>,
@@ -116,41 +116,34 @@ pub struct Fs {
 }
 
 /// The state that the views of one process share.
-struct Own {
+struct Shared {
     cred: Cred,
     cache: DirCache,
     ruled: RuleCache,
-    ranges: RangeCache,
+    origin: OriginCaches,
     /// New files get their controls later, by [`Fs::settle`].
     settles: bool,
-    /// Whether files whose bytes are at the pool's origin only are fetched before they are used.
-    has_origin: bool,
-    /// The origin's modes, if some paths are at the origin only.
-    off: Option<Off>,
     /// See [`Fs::device`].
     device: u64,
     /// See [`Fs::salvage`].
     salvage: SalvageCell,
 }
 
-impl Own {
-    fn new(pool: &Pool, cred: Cred, settles: bool, of_origin: bool) -> Arc<Own> {
+impl Shared {
+    fn new(pool: &Pool, cred: Cred, settles: bool, of_origin: bool) -> Arc<Shared> {
         let minor = pool
             .config()
             .uuid
             .bytes()
             .fold(7u32, |n, b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
-        let has_origin = pool.config().origin.is_some() && !of_origin;
-        Arc::new(Own {
+        Arc::new(Shared {
             // Major number 0, as of all file systems without a device. Minor numbers of the
             // kernel's own such file systems count up from 1.
             device: libc::makedev(0, FIRST_MINOR | minor & (FIRST_MINOR - 1)),
-            has_origin,
-            off: Off::of(pool).filter(|_| !of_origin),
             cred,
             cache: DirCache::new(),
             ruled: RuleCache::new(),
-            ranges: RangeCache::new(has_origin),
+            origin: OriginCaches::new(pool, of_origin),
             settles,
             salvage: SalvageCell::new(),
         })
@@ -164,7 +157,7 @@ impl Fs {
     /// The view of this process.
     pub fn new(pool: Arc<Pool>) -> Fs {
         Fs {
-            own: Own::new(&pool, Cred::new(&pool), false, false),
+            shared: Shared::new(&pool, Cred::new(&pool), false, false),
             pool,
             kept: None,
             caller: Caller::default(),
@@ -185,7 +178,7 @@ impl Fs {
     /// strict semantics until [`Fs::settle`].
     pub fn for_staging(pool: Arc<Pool>) -> Fs {
         Fs {
-            own: Own::new(&pool, Cred::new(&pool), true, false),
+            shared: Shared::new(&pool, Cred::new(&pool), true, false),
             ..Fs::new(pool)
         }
     }
@@ -198,7 +191,7 @@ impl Fs {
         Fs {
             // Permissions were checked before a program asked the service. And the service must
             // write to files for which even their owner has no write permission.
-            own: Own::new(&pool, Cred::judged(&pool, uid, gid), false, true),
+            shared: Shared::new(&pool, Cred::judged(&pool, uid, gid), false, true),
             ..Fs::new(pool)
         }
     }
@@ -207,7 +200,7 @@ impl Fs {
     /// user `uid` and the group `gid`.
     pub fn judged_by_kernel(pool: Arc<Pool>, uid: u32, gid: u32) -> Fs {
         Fs {
-            own: Own::new(&pool, Cred::judged(&pool, uid, gid), false, false),
+            shared: Shared::new(&pool, Cred::judged(&pool, uid, gid), false, false),
             ..Fs::new(pool)
         }
     }
@@ -236,7 +229,7 @@ impl Fs {
     fn with(&self, caller: Caller) -> Fs {
         Fs {
             pool: self.pool.clone(),
-            own: self.own.clone(),
+            shared: self.shared.clone(),
             kept: self.kept.clone(),
             caller,
         }
@@ -258,7 +251,7 @@ impl Fs {
     /// The device number of the pool's files, which distinguishes them from files of other file
     /// systems.
     pub fn device(&self) -> u64 {
-        self.own.device
+        self.shared.device
     }
 
     /// The pool.
@@ -273,7 +266,13 @@ impl Fs {
 
     /// The pool as one store, whichever nodes its objects are on.
     pub fn cluster(&self) -> Cluster<'_> {
-        self.pool.cluster().with_salvage(&self.own.salvage)
+        self.pool_ref().cluster()
+    }
+
+    /// The pool, for the parts of this view.
+    #[inline]
+    pub(crate) fn pool_ref(&self) -> PoolRef<'_> {
+        PoolRef::new(&self.pool, &self.shared.salvage)
     }
 
     /// While nodes are dead: collects what the living nodes know of names. From now on this view
@@ -288,10 +287,10 @@ impl Fs {
         let gid = rustix::process::getegid().as_raw();
         let collected = self.cluster().collect_salvage((uid, gid))?;
         let Some(mut collected) = collected else {
-            self.own.salvage.set(None);
+            self.shared.salvage.set(None);
             return Ok(None);
         };
-        self.own.salvage.set(Some(Arc::new(collected.clone())));
+        self.shared.salvage.set(Some(Arc::new(collected.clone())));
         let top = match self.stat(top, true) {
             Ok(found) if found.mode & libc::S_IFMT == libc::S_IFDIR => Ok(ObjectId(found.ino)),
             // A file can't show `lost+found`.
@@ -302,7 +301,7 @@ impl Fs {
         if let Ok(top) = top {
             let shown = self.cluster().show_unnamed(&mut collected, top);
             if shown.is_ok() {
-                self.own.salvage.set(Some(Arc::new(collected)));
+                self.shared.salvage.set(Some(Arc::new(collected)));
             }
         }
         Ok(self.salvaged())
@@ -310,24 +309,24 @@ impl Fs {
 
     /// Ends the use of a salvage.
     pub fn end_salvage(&self) {
-        self.own.salvage.set(None);
+        self.shared.salvage.set(None);
     }
 
     /// The salvage that this view uses, if any.
     pub fn salvaged(&self) -> Option<Arc<Salvage>> {
-        self.own.salvage.get()
+        self.shared.salvage.get()
     }
 
     /// The credentials of the calling thread.
     #[inline]
     pub(crate) fn cred(&self) -> OfThread<'_> {
-        self.own.cred.ids()
+        self.shared.cred.ids()
     }
 
     /// The credentials of the process.
     #[inline]
     pub(crate) fn credentials(&self) -> &Cred {
-        &self.own.cred
+        &self.shared.cred
     }
 
     /// Attributes as this process sees them.
@@ -343,20 +342,14 @@ impl Fs {
         }
     }
 
-    /// Whether files that are at the pool's origin only are fetched before they are used.
+    /// This process's caches of the pool's origin.
     #[inline]
-    pub(crate) fn has_origin(&self) -> bool {
-        self.own.has_origin
-    }
-
-    /// The origin's modes, if some paths are at the origin only.
-    #[inline]
-    pub(crate) fn off(&self) -> Option<&Off> {
-        self.own.off.as_ref()
+    pub(crate) fn origin_caches(&self) -> &OriginCaches {
+        &self.shared.origin
     }
 
     pub(crate) fn settles(&self) -> bool {
-        self.own.settles
+        self.shared.settles
     }
 
     /// The cache of writes that aren't published. None: this view buffers none.
@@ -370,17 +363,12 @@ impl Fs {
     }
 
     pub(crate) fn cache(&self) -> &DirCache {
-        &self.own.cache
+        &self.shared.cache
     }
 
     /// The results of the rules for directories.
     pub(crate) fn ruled(&self) -> &RuleCache {
-        &self.own.ruled
-    }
-
-    /// Which blocks of files at the origin are in the pool.
-    pub(crate) fn ranges(&self) -> &RangeCache {
-        &self.own.ranges
+        &self.shared.ruled
     }
 
     /// The mount prefix.
@@ -391,36 +379,33 @@ impl Fs {
     /// Must be called when the process, which has one thread, has changed its user, groups or
     /// capabilities.
     pub fn refresh_credentials(&self) {
-        self.own.cred.refresh();
+        self.shared.cred.refresh();
     }
 
     /// Must be called when one of several threads has changed its own credentials, or when the
     /// child of a vfork begins to, which runs in this memory. `with_namespace`: the thread or child
     /// is in another user namespace.
     pub fn credentials_differ(&self, with_namespace: bool) {
-        self.own.cred.ask_each_time(with_namespace);
+        self.shared.cred.ask_each_time(with_namespace);
     }
 
     /// Whether credentials depend on the thread since [`Fs::credentials_differ`].
     pub fn do_credentials_differ(&self) -> bool {
-        self.own.cred.threads_differ()
+        self.shared.cred.threads_differ()
     }
 
     /// Must be called when the process, which has one thread, may be in another user namespace than
     /// before.
     pub fn refresh_user_namespace(&self) {
-        self.own.cred.read_map();
-        self.own.cred.refresh();
+        self.shared.cred.read_map();
+        self.shared.cred.refresh();
     }
 
     /// Resets the view's caches. Must be the first call in a forked child.
     pub fn after_fork_in_child(&self) {
-        self.own.cache.after_fork_in_child();
-        self.own.ruled.begin_anew();
-        self.own.ranges.begin_anew();
-        if let Some(off) = &self.own.off {
-            off.begin_anew();
-        }
+        self.shared.cache.after_fork_in_child();
+        self.shared.ruled.begin_anew();
+        self.shared.origin.begin_anew();
         if let Some(kept) = &self.kept {
             kept.0.begin_anew();
             kept.1.begin_anew();

@@ -10,6 +10,7 @@
 //!
 //! Reading doesn't update access times (as on a file system mounted `noatime`).
 
+mod aside;
 mod cache;
 mod chunks;
 pub mod controls;
@@ -31,8 +32,10 @@ mod off;
 mod opening;
 mod ops;
 mod origin;
+mod origin_caches;
 mod path;
 mod per_file_cache;
+mod pool_ref;
 mod process;
 mod ranges;
 mod readahead;
@@ -54,5 +57,6 @@ pub use fs::{DirEntry, Fs, Stat};
 pub use mappings::Mappings;
 pub use opening::UNNAMED;
 pub use ops::FileToMake;
+pub use origin::OriginGate;
 pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Rules};
 pub use process::Process;

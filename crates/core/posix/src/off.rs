@@ -5,9 +5,10 @@
 //! names below it are then. A directory that may also have files of the pool is in the pool.
 //! Its entries that are at the origin only have placeholder objects in the pool, so that a listing
 //! shows all names. The origin service makes and removes these objects before a listing begins
-//! ([`Fs::show_origin_only`]).
+//! ([`OriginGate::show_origin_only`]).
 //!
 //! [`Fail::Origin`]: crate::path::Fail::Origin
+//! [`OriginGate::show_origin_only`]: crate::OriginGate
 
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;

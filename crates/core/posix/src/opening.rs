@@ -6,7 +6,7 @@
 //! names have changed since the place was resolved, the result is ESTALE and the caller resolves
 //! the path again.
 
-use crate::controls::ASIDE;
+use crate::aside::ASIDE;
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::Fs;
 use crate::path::{Fail, Goal, Place};
@@ -114,10 +114,11 @@ impl Fs {
                 }
                 let p = self.entry_place(place, Errno::ISDIR)?;
                 self.cred().check_dir(p.dir, WRITE | EXEC)?;
-                self.check_read_only(p.dir.id, p.name)?;
+                let gate = self.origin_gate();
+                gate.check_read_only(p.dir.id, p.name)?;
                 let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
                 let counts = self.store().declared().counts();
-                let (section, made) = self.with_quota_for((p.dir.id, p.name, &new), || {
+                let (section, made) = gate.with_quota_for((p.dir.id, p.name, &new), || {
                     let section = self.store().section()?;
                     let made = self
                         .cluster()
@@ -293,7 +294,9 @@ impl Fs {
             }
             S_IFREG => {
                 let brings = !fresh && !opener.is_kept();
-                let by_ranges = brings && self.bring_bytes((parent, name), e.id, flags)?;
+                let gate = self.origin_gate();
+                let allows = |inode: &Inode| self.check_inode(inode, flags);
+                let by_ranges = brings && gate.bring_bytes((parent, name), e.id, flags, allows)?;
                 let check = !fresh && !path_only;
                 let permitted = |remote: &RemoteOpen| match remote.inode {
                     Some(inode) => self.check_inode(&inode, flags),
@@ -327,7 +330,7 @@ impl Fs {
                     ready = permitted(remote);
                 }
                 if ready.is_ok() && brings && !path_only && !by_ranges {
-                    ready = match self.was_released(e.id) {
+                    ready = match gate.was_released(e.id) {
                         Ok(false) => Ok(()),
                         Ok(true) => Err(Errno::STALE),
                         Err(error) => Err(error),
@@ -381,7 +384,7 @@ impl Fs {
                     flags & !libc::O_TRUNC
                 };
                 let open = self.opened(open, live, flags, (counts, told), opener)?;
-                if by_ranges && let Err(error) = self.begin_ranges(open) {
+                if by_ranges && let Err(error) = gate.begin_ranges(open) {
                     let _ = cluster.objects().open_release(open);
                     return Err(error);
                 }
@@ -406,7 +409,8 @@ impl Fs {
         }
         let dir = self.dir_info(e.id)?;
         self.cred().check_dir(&dir, WRITE | EXEC)?;
-        self.check_read_only(e.id, UNNAMED)?;
+        let gate = self.origin_gate();
+        gate.check_read_only(e.id, UNNAMED)?;
         let cluster = self.cluster();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
         let new = new.map_err(|e| match e {
@@ -416,7 +420,7 @@ impl Fs {
             e => e,
         })?;
         let counts = cluster.declared().counts();
-        let (section, id) = self.with_quota_for((e.id, b"", &new), || {
+        let (section, id) = gate.with_quota_for((e.id, b"", &new), || {
             let section = cluster.section()?;
             Ok((section, cluster.create_unnamed(e.id, &new)?))
         })?;

@@ -148,7 +148,9 @@ impl Fs {
     /// Builds a new object `name` in `dir`. A file gets the controls that this view declares.
     ///
     /// # Errors
-    /// As for [`Fs::controls_of_new`], [`Fs::creator_of_new`] and [`Fs::check_modes`].
+    /// As for [`Fs::controls_of_new`], [`Fs::creator_of_new`] and [`OriginGate::check_modes`].
+    ///
+    /// [`OriginGate::check_modes`]: crate::OriginGate
     pub(crate) fn new_object<'a>(
         &self,
         dir: &DirInfo,
@@ -168,7 +170,8 @@ impl Fs {
         declared: Declared,
     ) -> Result<NewObject<'a>> {
         assert!(mode & S_IFMT != 0, "an object that is made has a type");
-        self.check_modes(mode & S_IFMT, None, (dir.id, name))?;
+        self.origin_gate()
+            .check_modes(mode & S_IFMT, None, (dir.id, name))?;
         let setgid = dir.mode & S_ISGID != 0;
         let inherit = if setgid && mode & S_IFMT == S_IFDIR {
             S_ISGID
@@ -213,12 +216,13 @@ impl Fs {
             return Err(Errno::EXIST);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
-        self.check_read_only(p.dir.id, p.name)?;
+        self.origin_gate().check_read_only(p.dir.id, p.name)?;
         let make = || {
             let cluster = self.cluster();
             cluster.create_object(p.dir.id, p.name, new, p.epoch)
         };
         let id = self
+            .origin_gate()
             .with_quota_for((p.dir.id, p.name, new), make)?
             .map_err(|_| Errno::EXIST)?;
         if new.mode & S_IFMT == S_IFDIR {
@@ -352,9 +356,11 @@ impl Fs {
             return Err(Errno::PERM);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
-        self.check_read_only(p.dir.id, p.name)?;
+        self.origin_gate().check_read_only(p.dir.id, p.name)?;
         self.write_back(id);
-        let by_origin = self.link_by_origin(id, known, (p.dir.id, p.name));
+        let by_origin = self
+            .origin_gate()
+            .link_by_origin(id, known, (p.dir.id, p.name));
         if !by_origin.map_err(look_again)? {
             cluster.link(id, p.dir.id, p.name, p.epoch)?;
         }
@@ -413,7 +419,8 @@ impl Fs {
             .iter()
             .filter(|made| **made == Err(Errno::DQUOT))
             .count();
-        if refused > 0 && self.gets_quota(self.this_node(), (0, refused as u64))? {
+        let gate = self.origin_gate();
+        if refused > 0 && gate.gets_quota(gate.this_node(), (0, refused as u64))? {
             for one in made.iter_mut().filter(|one| **one == Err(Errno::DQUOT)) {
                 *one = Err(Errno::STALE);
             }
@@ -435,7 +442,7 @@ impl Fs {
         dir: ObjectId,
         names: &[&[u8]],
     ) -> Result<Vec<Result<Option<Entry>>>> {
-        let info = self.with_entries(self.dir_info(dir)?)?;
+        let info = self.origin_gate().with_entries(self.dir_info(dir)?)?;
         self.cred().check_dir(&info, EXEC)?;
         Ok(self.cluster().lookup_all(dir, names))
     }
@@ -457,7 +464,7 @@ impl Fs {
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let allow = |(name, e): &(&[u8], Entry)| {
             self.check_sticky(&info, e.id)?;
-            self.remove_by_origin(dir, name, *e)
+            self.origin_gate().remove_by_origin(dir, name, *e)
         };
         let allowed: Vec<Result<bool>> = files.iter().map(allow).collect();
         let mine = files.iter().zip(&allowed);
@@ -509,7 +516,7 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        let by_origin = self.remove_by_origin(p.dir.id, p.name, e);
+        let by_origin = self.origin_gate().remove_by_origin(p.dir.id, p.name, e);
         let cluster = self.cluster();
         if !by_origin.map_err(look_again)? {
             cluster.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
@@ -542,9 +549,9 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        self.check_read_only(p.dir.id, p.name)?;
-        self.check_empty(e.id).map_err(look_again)?;
-        let by_origin = self.remove_by_origin(p.dir.id, p.name, e);
+        self.origin_gate().check_read_only(p.dir.id, p.name)?;
+        self.origin_gate().check_empty(e.id).map_err(look_again)?;
+        let by_origin = self.origin_gate().remove_by_origin(p.dir.id, p.name, e);
         let cluster = self.cluster();
         if !by_origin.map_err(look_again)? {
             cluster.rmdir(p.dir.id, p.name, p.epoch)?;
@@ -618,12 +625,14 @@ impl Fs {
             }
         }
         let (old, new) = ((f.dir.id, &f.name[..]), (t.dir.id, &t.name[..]));
-        self.check_modes(source.kind, Some(old), new)?;
+        self.origin_gate()
+            .check_modes(source.kind, Some(old), new)?;
         if let Some(target) = t.entry.filter(|_| exchange) {
-            self.check_modes(target.kind, Some(new), old)?;
+            self.origin_gate()
+                .check_modes(target.kind, Some(new), old)?;
         }
         self.write_back(source.id);
-        let by_origin = self.rename_by_origin(
+        let by_origin = self.origin_gate().rename_by_origin(
             (f.dir.id, f.name, source),
             (t.dir.id, t.name, t.entry),
             mode,

@@ -1,18 +1,25 @@
 //! Pools with an origin: files that are at the origin only are fetched before they are used.
 //!
-//! A view sends a request to the origin service (`forebay_client::origin`) when it meets a
+//! [`OriginGate`] sends a request to the origin service (`forebay_client::origin`) when it meets a
 //! directory whose entries, or a file whose bytes, aren't in the pool. The service also makes,
 //! removes and renames what the origin has, in the pool and at the origin. Pools without an origin
 //! pay one test.
 
+use crate::aside::ASIDE;
 use crate::cache::DirInfo;
-use crate::controls::ASIDE;
 use crate::fs::Fs;
+use crate::off::Off;
+use crate::origin_caches::OriginCaches;
+use crate::pool_ref::PoolRef;
+use forebay_client::Pool;
 use forebay_client::controls::Persistence;
 use forebay_client::origin::{Lead, OriginConfig, OriginMode, Request};
+use forebay_cluster::Cluster;
 use forebay_store::controls::declared;
 use forebay_store::process::{is_answering, write_notice};
-use forebay_store::{DirPosition, Entry, NewObject, ObjectId, OriginState, RenameMode};
+use forebay_store::{
+    DirPosition, Entry, Inode, NewObject, ObjectId, OriginState, RenameMode, Store,
+};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,7 +27,70 @@ use std::sync::atomic::Ordering::Relaxed;
 /// granted.
 const QUOTA_ATTEMPTS: usize = 8;
 
+/// Brings what a call needs of the pool's origin before the call goes on; see the module.
+#[derive(Clone, Copy)]
+pub struct OriginGate<'a> {
+    pool: PoolRef<'a>,
+    pub(crate) caches: &'a OriginCaches,
+    /// Whether the view reads ahead, so that it needs more bytes than a program asks for.
+    pub(crate) reads_ahead: bool,
+}
+
 impl Fs {
+    /// Brings what a call of this view needs of the pool's origin.
+    #[inline]
+    pub fn origin_gate(&self) -> OriginGate<'_> {
+        OriginGate {
+            pool: self.pool_ref(),
+            caches: self.origin_caches(),
+            reads_ahead: self.windows().is_some(),
+        }
+    }
+}
+
+impl<'a> OriginGate<'a> {
+    #[inline]
+    pub(crate) fn pool(&self) -> &'a Pool {
+        self.pool.pool()
+    }
+
+    #[inline]
+    pub(crate) fn store(&self) -> &'a Store {
+        self.pool.store()
+    }
+
+    #[inline]
+    pub(crate) fn cluster(&self) -> Cluster<'a> {
+        self.pool.cluster()
+    }
+
+    /// Whether files that are at the pool's origin only are fetched before they are used.
+    #[inline]
+    pub(crate) fn has_origin(&self) -> bool {
+        self.caches.has_origin
+    }
+
+    /// The origin's modes, if some paths are at the origin only.
+    #[inline]
+    pub(crate) fn off(&self) -> Option<&'a Off> {
+        self.caches.off.as_ref()
+    }
+
+    /// An open file as a request names it: its id, and the directory and name by which it was
+    /// opened.
+    pub(crate) fn opened_as(&self, open: u32) -> (ObjectId, ObjectId, Vec<u8>) {
+        let o = self.store().objects().open_file(open);
+        let mut name = Vec::new();
+        self.store().objects().open_name(o, &mut name);
+        let (id, dir) = (o.id.load(Relaxed), o.parent.load(Relaxed));
+        (ObjectId(id), ObjectId(dir), name)
+    }
+
+    /// The id of an open file.
+    fn id_of(&self, open: u32) -> ObjectId {
+        ObjectId(self.store().objects().open_file(open).id.load(Relaxed))
+    }
+
     /// The pool's origin, if this view fetches files from it.
     #[inline]
     fn origin(&self) -> Option<&OriginConfig> {
@@ -79,17 +149,18 @@ impl Fs {
 
     /// Fetches the bytes of a file that is about to be opened with these flags of open(2). Returns
     /// true if the bytes are fetched by ranges instead, once the file is open
-    /// ([`Fs::begin_ranges`]).
+    /// ([`OriginGate::begin_ranges`]). `permitted` checks whether the process may open the file.
     ///
     /// # Errors
-    /// Errors of reading the file at the origin. EROFS: the flags ask for writing, and the path is
-    /// read-only.
+    /// Errors of `permitted`, and of reading the file at the origin. EROFS: the flags ask for
+    /// writing, and the path is read-only.
     #[inline]
     pub(crate) fn bring_bytes(
         &self,
         (dir, name): (ObjectId, &[u8]),
         id: ObjectId,
         flags: i32,
+        permitted: impl FnOnce(&Inode) -> Result<()>,
     ) -> Result<bool> {
         if !self.has_origin() || flags & libc::O_PATH != 0 {
             return Ok(false);
@@ -104,7 +175,7 @@ impl Fs {
             OriginState::Released => {
                 // Checked before the origin service truncates the file: a process that may not
                 // write to the file must not truncate it.
-                self.check_inode(&inode, flags)?;
+                permitted(&inode)?;
                 let cut = flags & libc::O_TRUNC != 0 && inode.controls == 0;
                 let name = name.to_vec();
                 self.ask_origin(&Request::Bytes { id, dir, name, cut })?;
@@ -237,7 +308,7 @@ impl Fs {
     }
 
     /// Whether the bytes of an open file aren't in the pool, since another process released the
-    /// file between [`Fs::bring_bytes`] and its opening.
+    /// file between [`OriginGate::bring_bytes`] and its opening.
     ///
     /// # Errors
     /// Errors of looking the file up.
@@ -271,7 +342,7 @@ impl Fs {
         if !self.has_origin() || is_answering() {
             return false;
         }
-        let (id, bytes) = (self.description(open).id(), bytes as u64);
+        let (id, bytes) = (self.id_of(open), bytes as u64);
         self.pool().ask_origin(&Request::Room { id, bytes }).is_ok()
     }
 
@@ -305,7 +376,7 @@ impl Fs {
         bytes: u64,
         change: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let node = || self.cluster().quota_node(self.description(open).id());
+        let node = || self.cluster().quota_node(self.id_of(open));
         self.while_granted(node, (bytes, 0), change)
     }
 
@@ -345,18 +416,19 @@ impl Fs {
     /// but nothing is written to the origin under the file's path.
     #[inline]
     pub fn write_through_open(&self, open: u32) -> Result<()> {
+        let flags = || self.store().objects().open_file(open).flags.load(Relaxed) as i32;
         match self.origin() {
-            Some(_) if self.description(open).flags() & libc::O_ACCMODE == libc::O_RDONLY => Ok(()),
+            Some(_) if flags() & libc::O_ACCMODE == libc::O_RDONLY => Ok(()),
             Some(origin) => self.write_through(origin, open),
             None => Ok(()),
         }
     }
 
-    /// As [`Fs::write_through_open`], also for a descriptor that isn't open for writing: the file
+    /// As [`OriginGate::write_through_open`], also for a descriptor that isn't open for writing: the file
     /// may have been written through other descriptors.
     ///
     /// # Errors
-    /// As for [`Fs::write_through_open`].
+    /// As for [`OriginGate::write_through_open`].
     #[inline]
     pub(crate) fn sync_through_open(&self, open: u32) -> Result<()> {
         match self.origin() {
@@ -426,11 +498,11 @@ impl Fs {
 
     #[cold]
     fn sync_at_origin(&self, origin: &OriginConfig, open: u32, is_declared: bool) -> Result<()> {
-        let file = self.description(open);
-        if file.kind() != libc::S_IFREG {
+        let kind = &self.store().objects().open_file(open).kind;
+        if kind.load(Relaxed) != libc::S_IFREG {
             return Ok(());
         }
-        let (id, dir, name) = (file.id(), file.parent(), file.name());
+        let (id, dir, name) = self.opened_as(open);
         let Ok(path) = self.path_in(dir, &name) else {
             return Ok(());
         };
@@ -486,7 +558,7 @@ impl Fs {
         Ok(true)
     }
 
-    /// Checks that the directory `id` is empty. Called before [`Fs::remove_by_origin`].
+    /// Checks that the directory `id` is empty. Called before [`OriginGate::remove_by_origin`].
     ///
     /// # Errors
     /// ENOTEMPTY; those of listing it at the origin.
@@ -494,7 +566,9 @@ impl Fs {
         if !self.has_origin() {
             return Ok(());
         }
-        self.with_entries(self.dir_info(id)?)?;
+        if self.cluster().stat(id)?.origin.is_released() {
+            self.bring_entries(id)?;
+        }
         self.show_origin_only(id)?;
         let mut is_empty = true;
         self.cluster()

@@ -503,7 +503,7 @@ impl Fs {
                         Err(e) => return Err(e),
                         Ok(Place::Dir { dir, .. }) => {
                             self.cred().check_dir(&dir, EXEC)?;
-                            let dir = self.with_entries(dir)?;
+                            let dir = self.origin_gate().with_entries(dir)?;
                             // Paths through the view depend on attributes, and paths in a salvage
                             // on the nodes that are alive, not only on the epoch of names.
                             let is_fixed = !base.is_view() && !passes_view(head);
@@ -553,7 +553,8 @@ impl Fs {
     /// Whether an entry of a directory, if it exists, is in the pool and not at the origin only.
     #[inline]
     fn is_surely_here(&self, dir: ObjectId, name: &[u8]) -> bool {
-        self.off().is_none() || matches!(self.lead(dir, name), Ok(Lead::Pool))
+        let gate = self.origin_gate();
+        gate.off().is_none() || matches!(gate.lead(dir, name), Ok(Lead::Pool))
     }
 
     /// Ends a walk at the origin: the result for the path `rest`, seen from a directory of the
@@ -564,7 +565,7 @@ impl Fs {
         if rules.beneath || rules.in_root || rules.inside_only {
             return Errno::XDEV.into();
         }
-        match self.path_at_origin(dir, rest) {
+        match self.origin_gate().path_at_origin(dir, rest) {
             Ok(path) => Fail::Origin(path),
             Err(e) => e.into(),
         }
@@ -572,7 +573,7 @@ impl Fs {
 
     /// Whether a path from the root of the pool leads to an object that is at the origin only.
     pub fn is_at_origin(&self, mut path: &[u8]) -> bool {
-        if self.off().is_none() {
+        if self.origin_gate().off().is_none() {
             return false;
         }
         while path.len() >= PATH_MAX {
@@ -730,17 +731,17 @@ impl Fs {
         component: &Component,
     ) -> std::result::Result<Found, Fail> {
         let name = &component.name;
-        let lead = self.lead(walk.dir.id, name)?;
+        let lead = self.origin_gate().lead(walk.dir.id, name)?;
         if lead == Lead::Origin {
             return Err(self.to_origin(walk.dir.id, walk.rest(), walk.rules));
         }
-        walk.dir = self.with_entries(walk.dir)?;
+        walk.dir = self.origin_gate().with_entries(walk.dir)?;
         let dir = walk.dir.id;
         let mut found = self.cluster().find(dir, name, false)?;
         if lead == Lead::OriginUnlessDirectory {
             let is_made = component.is_last && walk.goal.purpose == Purpose::MakeDirectory;
             if is_made && found.entry.is_none() {
-                self.show_origin_only(dir)?;
+                self.origin_gate().show_origin_only(dir)?;
                 found = self.cluster().find(dir, name, false)?;
             }
             if found.entry.map_or(!is_made, |e| e.kind != libc::S_IFDIR) {

@@ -3,14 +3,14 @@
 //! A released file that is opened for reading only isn't fetched at once if it is at least as large
 //! as the origin's setting `ranges`. Its description gets the flag `RANGES`, which all processes
 //! that share the description see. Each operation that reads first asks for its range
-//! ([`Fs::bring_range`]) or for the whole file ([`Fs::bring_whole`]). The origin service fetches
+//! ([`OriginGate::bring_range`]) or for the whole file ([`OriginGate::bring_whole`]). The origin service fetches
 //! whole blocks, and evicts none of them while the file is open.
 //!
 //! A process remembers which blocks are in the pool (`known_blocks.rs`), so it asks once for each
 //! block. This knowledge is valid for one *fill*: a number that distinguishes the bytes fetched
 //! since the last eviction from earlier ones. The description has the number.
 
-use crate::Fs;
+use crate::{Fs, OriginGate};
 use forebay_client::origin::{BLOCK, Request};
 use forebay_placement::Distribution;
 use forebay_runtime::user::UserSliceMut;
@@ -31,7 +31,7 @@ fn blocks(at: u64, len: u64) -> (u64, u64) {
     (at / BLOCK, at.saturating_add(len).div_ceil(BLOCK))
 }
 
-impl Fs {
+impl OriginGate<'_> {
     /// Whether a released file that is opened with these flags is fetched by ranges. Striped files
     /// and those with several names aren't.
     pub(crate) fn may_come_by_ranges(&self, id: ObjectId, inode: &Inode, flags: i32) -> bool {
@@ -83,17 +83,17 @@ impl Fs {
     #[cold]
     fn bring_blocks(&self, open: u32, at: u64, len: u64) -> Result<()> {
         let o = self.store().objects().open_file(open);
-        let live = self.live_of(open)?;
+        let live = o.live.load(Relaxed).checked_sub(1).ok_or(Errno::BADF)?;
         // Read-ahead may read more than the caller asked for.
-        let has_window = self.windows().is_some() && self.store().declared().controls(live) != 0;
+        let has_window = self.reads_ahead && self.store().declared().controls(live) != 0;
         let len = len.saturating_add(if has_window { AHEAD } else { 0 });
         let range = blocks(at, len);
         let (id, fill) = (ObjectId(o.id.load(Relaxed)), o.fill.load(Acquire));
-        if self.ranges().has(id, fill, range) {
+        if self.caches.blocks.has(id, fill, range) {
             return Ok(());
         }
         if self.ask_for_range(open, at, len)?.is_some() {
-            self.ranges().note(id, fill, range);
+            self.caches.blocks.note(id, fill, range);
         }
         Ok(())
     }
@@ -101,11 +101,11 @@ impl Fs {
     /// Asks the origin service for a range. Returns the number of the fill. None: the whole file is
     /// in the pool, which this call records in the description.
     fn ask_for_range(&self, open: u32, at: u64, length: u64) -> Result<Option<u32>> {
-        let file = self.description(open);
+        let (id, dir, name) = self.opened_as(open);
         let request = Request::Range {
-            id: file.id(),
-            dir: file.parent(),
-            name: file.name(),
+            id,
+            dir,
+            name,
             at,
             length,
         };
@@ -133,11 +133,13 @@ impl Fs {
 
     #[cold]
     fn bring_rest(&self, open: u32) -> Result<()> {
-        let file = self.description(open);
-        if file.kind() != libc::S_IFREG || !self.comes_by_ranges(open) && !file.is_path_only() {
+        let file = self.store().objects().open_file(open);
+        let is_path_only = file.flags.load(Relaxed) & libc::O_PATH as u32 != 0;
+        let is_file = file.kind.load(Relaxed) == libc::S_IFREG;
+        if !is_file || !self.comes_by_ranges(open) && !is_path_only {
             return Ok(());
         }
-        let (id, dir, name) = (file.id(), file.parent(), file.name());
+        let (id, dir, name) = self.opened_as(open);
         if self.cluster().stat(id)?.origin.is_released() {
             let cut = false;
             self.ask_origin_for(&Request::Bytes { id, dir, name, cut })?;
@@ -146,12 +148,14 @@ impl Fs {
         flags.fetch_and(!RANGES, AcqRel);
         Ok(())
     }
+}
 
+impl Fs {
     /// read(2), or pread(2) with an offset, of a file whose bytes are fetched by ranges. The
     /// description isn't locked during the fetch.
     ///
     /// # Errors
-    /// As for [`Fs::read_part`] and [`Fs::bring_range`].
+    /// As for [`Fs::read_part`] and [`OriginGate::bring_range`].
     #[cold]
     pub(crate) fn read_by_ranges(
         &self,
@@ -161,13 +165,13 @@ impl Fs {
     ) -> Result<usize> {
         let len = to.len() as u64;
         if let Some(at) = offset {
-            self.bring_range(open, at, len)?;
+            self.origin_gate().bring_range(open, at, len)?;
             return self.read_there(open, offset, to);
         }
         let o = self.store().objects().open_file(open);
         for _ in 0..ATTEMPTS {
             let at = o.offset.load(Acquire);
-            self.bring_range(open, at, len)?;
+            self.origin_gate().bring_range(open, at, len)?;
             let lock = self.store().objects().open_lock(open)?;
             if o.offset.load(Relaxed) != at {
                 drop(lock);

@@ -208,8 +208,8 @@ impl Fs {
             if e.kind != libc::S_IFDIR {
                 return Err(Errno::NOTDIR);
             }
-            self.with_entries(self.dir_info(e.id)?)?;
-            self.show_origin_only(e.id)?;
+            self.origin_gate().with_entries(self.dir_info(e.id)?)?;
+            self.origin_gate().show_origin_only(e.id)?;
             // This may be a second attempt, after names changed during the first.
             entries.clear();
             self.cluster()

@@ -48,7 +48,7 @@ impl Fs {
                 });
             }
             self.cred().check(&i, want)?;
-            self.bring_attributes(id, want == WRITE)?;
+            self.origin_gate().bring_attributes(id, want == WRITE)?;
         } else if known(b"trusted.") || known(b"security.") {
             if !self.cred().can(CapabilitySet::SYS_ADMIN) && want == WRITE {
                 return Err(Errno::PERM);
@@ -80,7 +80,7 @@ impl Fs {
     /// # Errors
     /// ENOENT; those of the pool's origin.
     pub fn attribute_names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
-        self.bring_attributes(id, false)?;
+        self.origin_gate().bring_attributes(id, false)?;
         self.cluster().attributes(id)
     }
 

@@ -133,7 +133,7 @@ impl Mapped {
     ) -> Result<Mapped> {
         let cluster = fs.cluster();
         let failed = |e| Error::of(format!("can't map {len} bytes at {at}"), e);
-        fs.bring_whole(open).map_err(failed)?;
+        fs.origin_gate().bring_whole(open).map_err(failed)?;
         let live = fs.live_of(open).map_err(failed)?;
         if cluster.is_remote(live) {
             return Err(Error::new(

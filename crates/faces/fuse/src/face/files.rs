@@ -262,7 +262,7 @@ impl Call<'_> {
         let open = handle(a)?;
         a.skip(8)?;
         self.locks.drop_owner(a.u64()?, head.node);
-        self.fs().write_through_open(open)
+        self.fs().origin_gate().write_through_open(open)
     }
 
     pub(super) fn fsync(&self, a: &mut Args<'_>) -> Result<(), Errno> {
@@ -304,7 +304,7 @@ impl Call<'_> {
             _ => return Err(Errno::INVAL),
         };
         let fs = self.fs();
-        fs.bring_whole(open)?;
+        fs.origin_gate().bring_whole(open)?;
         reply.u64(fs.cluster().seek_data(fs.live_of(open)?, offset, hole)?);
         Ok(())
     }

@@ -453,7 +453,7 @@ fn open_place(fs: &'static Fs, place: &Place) -> Result<File, Errno> {
     fs.access(place, EXEC)?;
     let open = fs.open_place(place, libc::O_PATH, 0)?;
     let file = File::Pool(fs, open);
-    fs.bring_whole(open)?;
+    fs.origin_gate().bring_whole(open)?;
     Ok(file)
 }
 
