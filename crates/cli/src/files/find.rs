@@ -85,7 +85,9 @@ impl Node {
     /// # Errors
     /// As lstat(2); EXDEV if the path leads out of the pool.
     fn start(fs: &Fs, shown: &[u8], path: Vec<u8>) -> posix::Result<Node> {
-        let entry = fs.at(ObjectId::ROOT, &path, Follow::No, Place::existing);
+        let entry = fs
+            .resolver()
+            .at(ObjectId::ROOT, &path, Follow::No, Place::existing);
         let entry = entry.map_err(errno)?;
         Ok(Node {
             shown: shown.to_vec(),

@@ -135,7 +135,7 @@ impl Fs {
         name: &[u8],
         is_written: bool,
     ) -> Result<u64> {
-        let dir = self.dir_info(dir)?;
+        let dir = self.resolver().dir_info(dir)?;
         let ruled = self.ruled_in(&dir, |rules, at| rules.declared_for(at, name))?;
         let all = declared(dir.controls).0.or(ruled);
         let persistence = all

@@ -162,7 +162,7 @@ impl<'a> Description<'a> {
             _ => self.name(),
         };
         let name = Name::new(&name).unwrap_or_else(|_| Name::empty());
-        self.fs.place_of(self.parent(), name, entry)
+        self.fs.resolver().place_of(self.parent(), name, entry)
     }
 
     /// Adds a name for the open file. A file without any name must have been made by O_TMPFILE.

@@ -58,5 +58,5 @@ pub use mappings::Mappings;
 pub use opening::UNNAMED;
 pub use ops::FileToMake;
 pub use origin::OriginGate;
-pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Rules};
+pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Resolver, Rules};
 pub use process::Process;

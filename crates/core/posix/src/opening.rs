@@ -36,9 +36,10 @@ impl Fs {
         flags: i32,
         mode: u32,
     ) -> std::result::Result<u32, Fail> {
-        self.at(base, path, Goal::of_open(flags), |place| {
-            self.open_place(place, flags, mode)
-        })
+        self.resolver()
+            .at(base, path, Goal::of_open(flags), |place| {
+                self.open_place(place, flags, mode)
+            })
     }
 
     /// open(2) at a place.
@@ -407,7 +408,7 @@ impl Fs {
         if e.kind != S_IFDIR {
             return Err(Errno::NOTDIR);
         }
-        let dir = self.dir_info(e.id)?;
+        let dir = self.resolver().dir_info(e.id)?;
         self.cred().check_dir(&dir, WRITE | EXEC)?;
         let gate = self.origin_gate();
         gate.check_read_only(e.id, UNNAMED)?;

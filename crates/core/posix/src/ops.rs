@@ -1,7 +1,9 @@
 //! Operations on resolved paths ([`Place`]) and on objects, with POSIX's permissions and errors.
 //!
 //! Each checks the permissions of the calling process, then calls the cluster. ESTALE means that
-//! names have changed since the path was resolved; [`Fs::at`] resolves it again.
+//! names have changed since the path was resolved; [`Resolver::at`] resolves it again.
+//!
+//! [`Resolver::at`]: crate::Resolver::at
 
 use crate::cache::DirInfo;
 use crate::cred::{EXEC, WRITE};
@@ -394,7 +396,7 @@ impl Fs {
     ) -> Result<Vec<Result<()>>> {
         let cluster = self.cluster();
         let epoch = cluster.names().names_epoch();
-        let info = self.dir_info(dir)?;
+        let info = self.resolver().dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let attributes = files.iter().flat_map(|file| file.attributes);
         for (name, value) in attributes {
@@ -442,7 +444,9 @@ impl Fs {
         dir: ObjectId,
         names: &[&[u8]],
     ) -> Result<Vec<Result<Option<Entry>>>> {
-        let info = self.origin_gate().with_entries(self.dir_info(dir)?)?;
+        let info = self
+            .origin_gate()
+            .with_entries(self.resolver().dir_info(dir)?)?;
         self.cred().check_dir(&info, EXEC)?;
         Ok(self.cluster().lookup_all(dir, names))
     }
@@ -460,7 +464,7 @@ impl Fs {
     ) -> Result<Vec<Result<bool>>> {
         let cluster = self.cluster();
         let epoch = cluster.names().names_epoch();
-        let info = self.dir_info(dir)?;
+        let info = self.resolver().dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let allow = |(name, e): &(&[u8], Entry)| {
             self.check_sticky(&info, e.id)?;
@@ -574,8 +578,8 @@ impl Fs {
         mode: RenameMode,
     ) -> std::result::Result<(), Fail> {
         for attempt in 0..MAX_ATTEMPTS {
-            let source = self.walk(from.0, from.1, Follow::Never)?;
-            let target = self.walk(to.0, to.1, Follow::Never)?;
+            let source = self.resolver().walk(from.0, from.1, Follow::Never)?;
+            let target = self.resolver().walk(to.0, to.1, Follow::Never)?;
             match self.rename_places(&source, &target, mode) {
                 Err(Errno::STALE) => pause(attempt),
                 other => return Ok(other?),

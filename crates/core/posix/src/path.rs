@@ -1,17 +1,20 @@
 //! Resolution of paths to places ([`Place`]).
 //!
-//! [`Fs::walk`] goes from a base directory along a path to a [`Place`]. A place is a directory
+//! [`Resolver`] goes from a base directory along a path to a [`Place`]. A place is a directory
 //! entry, which may exist or not, or a directory that the path doesn't name by an entry (`/`, `.`,
 //! `..`). Symbolic links on the path are followed. A place has the epoch of names for which it is
-//! valid. Operations that find it outdated fail with ESTALE, and [`Fs::at`] resolves the path
+//! valid. Operations that find it outdated fail with ESTALE, and [`Resolver::at`] resolves the path
 //! again, at most [`MAX_ATTEMPTS`] times.
 
-use crate::cache::{CacheKey, DirInfo};
-use crate::cred::{EXEC, WRITE};
+use crate::cache::{CacheKey, DirCache, DirInfo};
+use crate::cred::{Cred, EXEC, OfThread, WRITE};
 use crate::fs::Fs;
+use crate::origin::OriginGate;
+use crate::pool_ref::PoolRef;
+use crate::process::Process;
 use forebay_client::origin::Lead;
-use forebay_cluster::{Found, RemoteOpen};
-use forebay_store::{Entry, Inode, NAME_MAX, ObjectId, PATH_MAX};
+use forebay_cluster::{Cluster, Found, RemoteOpen};
+use forebay_store::{Entry, Inode, NAME_MAX, ObjectId, PATH_MAX, Store};
 use rustix::io::{Errno, Result};
 use std::cell::RefCell;
 
@@ -324,7 +327,47 @@ impl Walk {
     }
 }
 
+/// Resolves paths with the credentials of one view; see the module.
+#[derive(Clone, Copy)]
+pub struct Resolver<'a> {
+    pool: PoolRef<'a>,
+    credentials: &'a Cred,
+    cache: &'a DirCache,
+    origin: OriginGate<'a>,
+    /// Paths may be longer than `PATH_MAX`.
+    takes_long_paths: bool,
+}
+
 impl Fs {
+    /// Resolves paths with the credentials of this view.
+    #[inline]
+    pub fn resolver(&self) -> Resolver<'_> {
+        Resolver {
+            pool: self.pool_ref(),
+            credentials: self.credentials(),
+            cache: self.cache(),
+            origin: self.origin_gate(),
+            takes_long_paths: self.settles(),
+        }
+    }
+}
+
+impl<'a> Resolver<'a> {
+    #[inline]
+    fn store(&self) -> &'a Store {
+        self.pool.store()
+    }
+
+    #[inline]
+    fn cluster(&self) -> Cluster<'a> {
+        self.pool.cluster()
+    }
+
+    #[inline]
+    fn cred(&self) -> OfThread<'a> {
+        self.credentials.ids()
+    }
+
     /// Resolves `path` and calls `f`; repeats both if names changed in between.
     ///
     /// # Errors
@@ -352,10 +395,10 @@ impl Fs {
         Err(Fail::Errno(Errno::BUSY))
     }
 
-    /// As [`Fs::at`], with steps forbidden by `rules`.
+    /// As [`Resolver::at`], with steps forbidden by `rules`.
     ///
     /// # Errors
-    /// Errors of [`Fs::at`]; EXDEV, ELOOP for forbidden steps.
+    /// Errors of [`Resolver::at`]; EXDEV, ELOOP for forbidden steps.
     pub fn at_with<T>(
         &self,
         base: ObjectId,
@@ -433,7 +476,7 @@ impl Fs {
     /// Resolves `path` from directory `base`.
     ///
     /// # Errors
-    /// See [`Fs::at`].
+    /// See [`Resolver::at`].
     pub fn walk(
         &self,
         base: ObjectId,
@@ -443,10 +486,10 @@ impl Fs {
         self.walk_for(base, path, follow.into())
     }
 
-    /// As [`Fs::walk`], for the given purpose.
+    /// As [`Resolver::walk`], for the given purpose.
     ///
     /// # Errors
-    /// See [`Fs::at`].
+    /// See [`Resolver::at`].
     pub fn walk_for(
         &self,
         base: ObjectId,
@@ -471,7 +514,7 @@ impl Fs {
         if path.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        if path.len() >= PATH_MAX && !self.settles() {
+        if path.len() >= PATH_MAX && !self.takes_long_paths {
             return Err(Errno::NAMETOOLONG.into());
         }
         let epoch = self.store().names().names_epoch();
@@ -484,9 +527,9 @@ impl Fs {
         let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
         let (head, last) = path.split_at(cut);
         if !matches!(last, b"" | b"." | b"..") {
-            let cred = self.credentials().generation();
+            let cred = self.credentials.generation();
             let key = CacheKey::new(base, head);
-            let dir = match self.cache().get(key, epoch, cred) {
+            let dir = match self.cache.get(key, epoch, cred) {
                 Some(dir) => Some(dir),
                 None => {
                     match self.walk_slowly(
@@ -503,12 +546,12 @@ impl Fs {
                         Err(e) => return Err(e),
                         Ok(Place::Dir { dir, .. }) => {
                             self.cred().check_dir(&dir, EXEC)?;
-                            let dir = self.origin_gate().with_entries(dir)?;
+                            let dir = self.origin.with_entries(dir)?;
                             // Paths through the view depend on attributes, and paths in a salvage
                             // on the nodes that are alive, not only on the epoch of names.
                             let is_fixed = !base.is_view() && !passes_view(head);
-                            if is_fixed && self.salvaged().is_none() {
-                                self.cache().put(key, epoch, cred, &dir);
+                            if is_fixed && self.pool.salvaged().is_none() {
+                                self.cache.put(key, epoch, cred, &dir);
                             }
                             Some(dir)
                         }
@@ -553,19 +596,18 @@ impl Fs {
     /// Whether an entry of a directory, if it exists, is in the pool and not at the origin only.
     #[inline]
     fn is_surely_here(&self, dir: ObjectId, name: &[u8]) -> bool {
-        let gate = self.origin_gate();
-        gate.off().is_none() || matches!(gate.lead(dir, name), Ok(Lead::Pool))
+        self.origin.off().is_none() || matches!(self.origin.lead(dir, name), Ok(Lead::Pool))
     }
 
     /// Ends a walk at the origin: the result for the path `rest`, seen from a directory of the
     /// pool.
     #[cold]
-    fn to_origin(&self, dir: ObjectId, rest: &[u8], rules: Rules) -> Fail {
+    fn to_origin(self, dir: ObjectId, rest: &[u8], rules: Rules) -> Fail {
         // The kernel couldn't apply these rules to a path at the origin.
         if rules.beneath || rules.in_root || rules.inside_only {
             return Errno::XDEV.into();
         }
-        match self.origin_gate().path_at_origin(dir, rest) {
+        match self.origin.path_at_origin(dir, rest) {
             Ok(path) => Fail::Origin(path),
             Err(e) => e.into(),
         }
@@ -573,7 +615,7 @@ impl Fs {
 
     /// Whether a path from the root of the pool leads to an object that is at the origin only.
     pub fn is_at_origin(&self, mut path: &[u8]) -> bool {
-        if self.origin_gate().off().is_none() {
+        if self.origin.off().is_none() {
             return false;
         }
         while path.len() >= PATH_MAX {
@@ -649,7 +691,10 @@ impl Fs {
         start: ObjectId,
         path: &[u8],
     ) -> Result<(DirInfo, usize, &'static [u8])> {
-        let dir = match (self.dir_info(start), self.process().entered_from(start)) {
+        let dir = match (
+            self.dir_info(start),
+            Process(self.store()).entered_from(start),
+        ) {
             // The working directory was removed: it has no entries, but `..` still leads to its
             // former parent.
             (Err(Errno::NOENT), Some(parent)) if matches!(path, b".." | [b'.', b'.', b'/', ..]) => {
@@ -731,17 +776,17 @@ impl Fs {
         component: &Component,
     ) -> std::result::Result<Found, Fail> {
         let name = &component.name;
-        let lead = self.origin_gate().lead(walk.dir.id, name)?;
+        let lead = self.origin.lead(walk.dir.id, name)?;
         if lead == Lead::Origin {
             return Err(self.to_origin(walk.dir.id, walk.rest(), walk.rules));
         }
-        walk.dir = self.origin_gate().with_entries(walk.dir)?;
+        walk.dir = self.origin.with_entries(walk.dir)?;
         let dir = walk.dir.id;
         let mut found = self.cluster().find(dir, name, false)?;
         if lead == Lead::OriginUnlessDirectory {
             let is_made = component.is_last && walk.goal.purpose == Purpose::MakeDirectory;
             if is_made && found.entry.is_none() {
-                self.origin_gate().show_origin_only(dir)?;
+                self.origin.show_origin_only(dir)?;
                 found = self.cluster().find(dir, name, false)?;
             }
             if found.entry.map_or(!is_made, |e| e.kind != libc::S_IFDIR) {
@@ -786,7 +831,7 @@ impl Fs {
     /// The path of `rest` (empty, or beginning with `/`) seen from the directory that holds the
     /// mount prefix, to which `..` of the pool's root leads.
     fn above_mount(&self, rest: &[u8]) -> Vec<u8> {
-        let mount = self.mount();
+        let mount = self.pool.mount();
         let cut = mount.iter().rposition(|&b| b == b'/').unwrap_or(0);
         if cut == 0 && rest.is_empty() {
             return b"/".to_vec();
@@ -797,7 +842,7 @@ impl Fs {
     /// Translates an absolute path under the mount prefix to an absolute path inside the pool. None
     /// for other paths.
     pub fn inside(&self, path: &[u8]) -> Option<Vec<u8>> {
-        match path.strip_prefix(self.mount())? {
+        match path.strip_prefix(self.pool.mount())? {
             b"" => Some(b"/".to_vec()),
             rest if rest[0] == b'/' => Some(rest.to_vec()),
             _ => None,

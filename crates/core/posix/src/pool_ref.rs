@@ -5,8 +5,9 @@
 //! needs; none holds the view.
 
 use forebay_client::Pool;
-use forebay_cluster::{Cluster, SalvageCell};
+use forebay_cluster::{Cluster, Salvage, SalvageCell};
 use forebay_store::Store;
+use std::sync::Arc;
 
 /// The pool, with the salvage that the view uses; see the module.
 #[derive(Clone, Copy)]
@@ -38,5 +39,17 @@ impl<'a> PoolRef<'a> {
     #[inline]
     pub fn cluster(self) -> Cluster<'a> {
         self.pool.cluster().with_salvage(self.salvage)
+    }
+
+    /// The salvage that the view uses, if any.
+    #[inline]
+    pub fn salvaged(self) -> Option<Arc<Salvage>> {
+        self.salvage.get()
+    }
+
+    /// The mount prefix.
+    #[inline]
+    pub fn mount(self) -> &'a [u8] {
+        self.pool.config().mount.as_bytes()
     }
 }

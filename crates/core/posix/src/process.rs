@@ -20,7 +20,7 @@ static ENTERED_FROM: AtomicU64 = AtomicU64::new(0);
 
 /// This process, as the pool knows it; see the module.
 #[derive(Clone, Copy)]
-pub struct Process<'a>(&'a Store);
+pub struct Process<'a>(pub(crate) &'a Store);
 
 impl Fs {
     /// This process, as the pool knows it.

@@ -28,7 +28,8 @@ impl Fs {
         f: impl FnMut(&Place) -> Result<T>,
     ) -> Result<T> {
         let follow = if follow { Follow::Yes } else { Follow::No };
-        self.at(ObjectId::ROOT, path, follow, f)
+        self.resolver()
+            .at(ObjectId::ROOT, path, follow, f)
             .map_err(inside_only)
     }
 
@@ -57,10 +58,11 @@ impl Fs {
     /// # Errors
     /// As mkdir(2).
     pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
-        self.at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
-            self.make_dir(p, mode)
-        })
-        .map_err(inside_only)
+        self.resolver()
+            .at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
+                self.make_dir(p, mode)
+            })
+            .map_err(inside_only)
     }
 
     /// Makes a directory whose content has this distribution.
@@ -68,10 +70,11 @@ impl Fs {
     /// # Errors
     /// As mkdir(2).
     pub fn mkdir_with(&self, path: &[u8], mode: u32, distribution: Distribution) -> Result<()> {
-        self.at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
-            self.make_dir_with(p, mode, distribution)
-        })
-        .map_err(inside_only)
+        self.resolver()
+            .at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
+                self.make_dir_with(p, mode, distribution)
+            })
+            .map_err(inside_only)
     }
 
     /// As `mkdir`, for a directory that will be renamed to `becomes` in the same parent directory.
@@ -80,10 +83,11 @@ impl Fs {
     /// # Errors
     /// As for `mkdir`.
     pub fn mkdir_as(&self, path: &[u8], becomes: &[u8], mode: u32) -> Result<()> {
-        self.at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
-            self.make_dir_as(p, becomes, mode)
-        })
-        .map_err(inside_only)
+        self.resolver()
+            .at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
+                self.make_dir_as(p, becomes, mode)
+            })
+            .map_err(inside_only)
     }
 
     /// Makes a FIFO, socket, device or file.
@@ -208,7 +212,8 @@ impl Fs {
             if e.kind != libc::S_IFDIR {
                 return Err(Errno::NOTDIR);
             }
-            self.origin_gate().with_entries(self.dir_info(e.id)?)?;
+            self.origin_gate()
+                .with_entries(self.resolver().dir_info(e.id)?)?;
             self.origin_gate().show_origin_only(e.id)?;
             // This may be a second attempt, after names changed during the first.
             entries.clear();

@@ -106,9 +106,11 @@ fn a_file_is_laminated_with_the_last_close_after_writing() {
             write_all(&nameless, b"whole", 0);
             let id = ObjectId(nameless.stat().unwrap().ino);
             let later = format!("/ckpt/later{k}");
-            let linked = fs.at(ObjectId::ROOT, later.as_bytes(), Follow::No, |place| {
-                fs.make_link(id, place)
-            });
+            let linked = fs
+                .resolver()
+                .at(ObjectId::ROOT, later.as_bytes(), Follow::No, |place| {
+                    fs.make_link(id, place)
+                });
             assert!(linked.is_ok());
             nameless.close().unwrap();
             assert!(is_laminated(other, &later));

@@ -51,9 +51,11 @@ fn put_unnamed(fs: &Fs, dir: &str, path: &str) {
         .unwrap();
     write_all(&f, b"unnamed", 0);
     let id = ObjectId(f.stat().unwrap().ino);
-    let linked = fs.at(ObjectId::ROOT, path.as_bytes(), Follow::No, |place| {
-        fs.make_link(id, place)
-    });
+    let linked = fs
+        .resolver()
+        .at(ObjectId::ROOT, path.as_bytes(), Follow::No, |place| {
+            fs.make_link(id, place)
+        });
     assert!(linked.is_ok());
     f.close().unwrap();
 }
@@ -371,9 +373,11 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "create" => put(fs, &format!("/own/created{n}"), b"created"),
         "create-striped" => put(fs, &format!("/own-striped/c{n}"), &pattern(3, 2_500_000)),
         "mknod" => {
-            let at = fs.at(ObjectId::ROOT, &p("/own/node"), Follow::No, |place| {
-                fs.make_node(place, libc::S_IFREG | 0o600, 0)
-            });
+            let at = fs
+                .resolver()
+                .at(ObjectId::ROOT, &p("/own/node"), Follow::No, |place| {
+                    fs.make_node(place, libc::S_IFREG | 0o600, 0)
+                });
             assert!(at.is_ok());
         }
         "unnamed" => put_unnamed(fs, "/own", &format!("/other/unnamed{n}")),

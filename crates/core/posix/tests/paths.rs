@@ -202,9 +202,13 @@ impl TwoTrees {
             inside_only: false,
         });
         let found = match rules {
-            None => self.pool.at(base_id, &path, follow, |p| p.existing()),
+            None => self
+                .pool
+                .resolver()
+                .at(base_id, &path, follow, |p| p.existing()),
             Some(rules) => self
                 .pool
+                .resolver()
                 .at_with(base_id, &path, follow, rules, |p| p.existing()),
         };
         let id = |e: forebay_posix::Entry| e.id.0;

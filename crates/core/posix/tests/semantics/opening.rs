@@ -77,10 +77,11 @@ fn an_unnamed_file_vanishes_or_gets_a_name() {
         .open_at(ObjectId::ROOT, b"/", libc::O_TMPFILE | O_RDWR, 0o600)
         .unwrap();
     let id = p.store().content().live_id(p.live_of(open).unwrap());
-    p.at(ObjectId::ROOT, b"/named", Follow::No, |place| {
-        p.make_link(id, place)
-    })
-    .unwrap();
+    p.resolver()
+        .at(ObjectId::ROOT, b"/named", Follow::No, |place| {
+            p.make_link(id, place)
+        })
+        .unwrap();
     p.store().objects().open_release(open).unwrap();
     assert_eq!(p.stat(b"/named", false).unwrap().nlink, 1);
     p.assert_whole();

@@ -393,9 +393,12 @@ pub fn operations() -> Vec<Operation> {
                         .content()
                         .live_id(p.fs.live_of(*p.opens.last().unwrap())?);
                     let path = p.path("named");
-                    plain(p.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
-                        p.fs.make_link(id, place)
-                    }))
+                    plain(
+                        p.fs.resolver()
+                            .at(ObjectId::ROOT, &path, Follow::No, |place| {
+                                p.fs.make_link(id, place)
+                            }),
+                    )
                 },
                 |p| p.close(),
             ],

@@ -115,9 +115,11 @@ impl Call<'_> {
         let name = a.text()?;
         let fs = self.fs_of(head);
         let new = flags & DESCRIPTION_FLAGS | libc::O_CREAT | libc::O_EXCL;
-        let made = fs.at(object(head.node), name, Goal::of_open(new), |place| {
-            fs.open_place(place, new, mode)
-        });
+        let made = fs
+            .resolver()
+            .at(object(head.node), name, Goal::of_open(new), |place| {
+                fs.open_place(place, new, mode)
+            });
         let open = match made.map_err(inside) {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
             made => made?,
@@ -151,7 +153,7 @@ impl Call<'_> {
         let (flags, mode) = (a.u32()? as i32, a.u32()?);
         let fs = self.fs_of(head);
         let flags = flags & DESCRIPTION_FLAGS | libc::O_TMPFILE;
-        let place = fs.dir_place(object(head.node))?;
+        let place = fs.resolver().dir_place(object(head.node))?;
         let open = fs.open_place(&place, flags, mode)?;
         self.put_made(open, reply)
     }

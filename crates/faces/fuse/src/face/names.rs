@@ -15,19 +15,21 @@ impl Call<'_> {
     ) -> Result<(), Errno> {
         const FLAGS: i32 = libc::O_RDONLY | libc::O_NOFOLLOW;
         let (fs, name) = (self.fs(), a.text()?);
-        let found = fs.at(object(head.node), name, Goal::of_open(FLAGS), |place| {
-            let entry = place.existing()?;
-            if entry.kind == libc::S_IFREG {
-                self.known.note(entry.id.0, object(head.node), name);
-            }
-            if entry.kind != libc::S_IFREG || self.recent.has(entry.id.0) {
-                return fs.stat_place(place);
-            }
-            let open = fs.keep_place(place, FLAGS)?;
-            let stat = fs.stat_open(open);
-            self.recent.keep(fs, entry.id.0, open);
-            stat
-        });
+        let found = fs
+            .resolver()
+            .at(object(head.node), name, Goal::of_open(FLAGS), |place| {
+                let entry = place.existing()?;
+                if entry.kind == libc::S_IFREG {
+                    self.known.note(entry.id.0, object(head.node), name);
+                }
+                if entry.kind != libc::S_IFREG || self.recent.has(entry.id.0) {
+                    return fs.stat_place(place);
+                }
+                let open = fs.keep_place(place, FLAGS)?;
+                let stat = fs.stat_open(open);
+                self.recent.keep(fs, entry.id.0, open);
+                stat
+            });
         let stat = found.map_err(inside)?;
         self.announce_size(head, p::node_of(stat.ino), stat.size)?;
         self.directories.note(p::node_of(stat.ino), &stat);
@@ -38,7 +40,9 @@ impl Call<'_> {
     /// Replies with the entry `name` of the request's directory.
     fn tell(&self, head: &Head, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
         let fs = self.fs();
-        let found = fs.at(object(head.node), name, Follow::No, |p| fs.stat_place(p));
+        let found = fs
+            .resolver()
+            .at(object(head.node), name, Follow::No, |p| fs.stat_place(p));
         let stat = found.map_err(inside)?;
         // The kernel may already know an object with this number. It doesn't discard the reply to a
         // creation, so it adopts the size in it.
@@ -65,7 +69,7 @@ impl Call<'_> {
     ) -> Result<(), Errno> {
         let (name, target) = (a.text()?, a.text()?);
         let fs = self.fs_of(head);
-        let made = fs.at(object(head.node), name, Follow::No, |p| {
+        let made = fs.resolver().at(object(head.node), name, Follow::No, |p| {
             fs.make_symlink(target, p)
         });
         made.map_err(inside)?;
@@ -83,7 +87,7 @@ impl Call<'_> {
         a.skip(8)?;
         let name = a.text()?;
         let fs = self.fs_of(head);
-        let made = fs.at(object(head.node), name, Follow::No, |p| {
+        let made = fs.resolver().at(object(head.node), name, Follow::No, |p| {
             fs.make_node(p, mode, rdev)
         });
         made.map_err(inside)?;
@@ -100,7 +104,7 @@ impl Call<'_> {
         a.skip(4)?;
         let name = a.text()?;
         let fs = self.fs_of(head);
-        let made = fs.at(object(head.node), name, Follow::No, |p| {
+        let made = fs.resolver().at(object(head.node), name, Follow::No, |p| {
             fs.make_dir(p, mode)
         });
         made.map_err(inside)?;
@@ -109,13 +113,15 @@ impl Call<'_> {
 
     pub(super) fn unlink(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let (fs, name) = (self.fs(), a.text()?);
-        fs.at(object(head.node), name, Follow::No, |p| fs.remove_file(p))
+        fs.resolver()
+            .at(object(head.node), name, Follow::No, |p| fs.remove_file(p))
             .map_err(inside)
     }
 
     pub(super) fn rmdir(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let (fs, name) = (self.fs(), a.text()?);
-        fs.at(object(head.node), name, Follow::No, |p| fs.remove_dir(p))
+        fs.resolver()
+            .at(object(head.node), name, Follow::No, |p| fs.remove_dir(p))
             .map_err(inside)
     }
 
@@ -136,7 +142,9 @@ impl Call<'_> {
         let (old, new) = (a.text()?, a.text()?);
         let fs = self.fs();
         let id = |dir, name| {
-            let found = fs.at(dir, name, Follow::No, |p| p.existing().map(|e| e.id));
+            let found = fs
+                .resolver()
+                .at(dir, name, Follow::No, |p| p.existing().map(|e| e.id));
             found.ok().map(|id| p::node_of(id.0))
         };
         // The moved objects' times change. The kernel itself updates an object that is replaced.
@@ -157,7 +165,7 @@ impl Call<'_> {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let (fs, what, name) = (self.fs(), object(a.u64()?), a.text()?);
-        let made = fs.at(object(head.node), name, Follow::No, |p| {
+        let made = fs.resolver().at(object(head.node), name, Follow::No, |p| {
             fs.make_link(what, p)
         });
         self.keeping.changed(p::node_of(what.0));

@@ -496,7 +496,10 @@ unsafe fn by_path(
     for _ in 0..MAX_CROSSINGS {
         // SAFETY: the program's path, or a text that the plan keeps.
         let to = match unsafe { locate(dirfd, path)? } {
-            Where::Pool(fs, base, p) => match fs.at(base, &p, how, |place| open_place(fs, place)) {
+            Where::Pool(fs, base, p) => match fs
+                .resolver()
+                .at(base, &p, how, |place| open_place(fs, place))
+            {
                 Ok(file) => {
                     plan.ours = true;
                     return Ok(Found { file, path, dirfd });
@@ -516,7 +519,10 @@ unsafe fn by_path(
             },
             Where::Exe(fs, p) => {
                 let root = forebay_posix::ObjectId::ROOT;
-                return match fs.at(root, p, how, |place| open_place(fs, place)) {
+                return match fs
+                    .resolver()
+                    .at(root, p, how, |place| open_place(fs, place))
+                {
                     Ok(file) => {
                         plan.ours = true;
                         Ok(Found { file, path, dirfd })

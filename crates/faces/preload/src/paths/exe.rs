@@ -67,9 +67,11 @@ pub fn locate(path: &[u8]) -> Option<(&'static Fs, &'static [u8])> {
     }
     let fs = pool::fs().ok()?;
     let inside = prefix::under(settings::settings()?.mount, exe.path.to_bytes())?;
-    let found = fs.at(forebay_posix::ObjectId::ROOT, inside, Follow::No, |place| {
-        place.existing()
-    });
+    let found = fs
+        .resolver()
+        .at(forebay_posix::ObjectId::ROOT, inside, Follow::No, |place| {
+            place.existing()
+        });
     (found.ok()?.id.0 == exe.id).then_some((fs, inside))
 }
 

@@ -276,7 +276,7 @@ pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let inside = under(settings::settings()?.mount, real.to_bytes())?;
     // A file that is at the origin is found by the kernel only under the given path, even after
     // renames.
-    if pool::fs().is_ok_and(|fs| fs.is_at_origin(inside)) {
+    if pool::fs().is_ok_and(|fs| fs.resolver().is_at_origin(inside)) {
         None
     } else {
         Some(real)

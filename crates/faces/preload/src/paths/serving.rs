@@ -58,18 +58,19 @@ pub unsafe fn on_path(
         // Dropped last: until then no signal handler runs, and the thread can't be cancelled.
         let critical = Critical::enter();
         let result = match located {
-            Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, goal, |place| f(fs, place)),
+            Ok(Where::Pool(fs, base, p)) => fs.resolver().at(base, &p, goal, |place| f(fs, place)),
             Ok(Where::Descriptor(fs, open)) if follow == Follow::Yes => {
                 f(fs, &fs.description(open).place()).map_err(Fail::Errno)
             }
             Ok(Where::Exe(fs, p)) if follow == Follow::Yes => {
-                fs.at(ObjectId::ROOT, p, follow, |place| f(fs, place))
+                fs.resolver()
+                    .at(ObjectId::ROOT, p, follow, |place| f(fs, place))
             }
             Ok(Where::Kernel | Where::Descriptor(..) | Where::Exe(..)) => {
                 // SAFETY: as above.
                 let cwd = unsafe { locate::working_directory(args[path]) };
                 match cwd.filter(|_| follow == Follow::Yes) {
-                    Some((fs, cwd)) => fs.at(cwd, b".", follow, |place| f(fs, place)),
+                    Some((fs, cwd)) => fs.resolver().at(cwd, b".", follow, |place| f(fs, place)),
                     None => {
                         drop(critical);
                         if outside.is_none() {

@@ -569,7 +569,9 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
         if flags & libc::AT_EMPTY_PATH != 0 && (a[1] == 0 || is_empty(a[1])) {
             return match (fds::pool_object(a[0] as i32), working_directory(a[0])) {
                 (Some((fs, open)), _) => value(work(fs, &fs.description(open).place())),
-                (None, Some((fs, dir))) => value(fs.dir_place(dir).and_then(|p| work(fs, &p))),
+                (None, Some((fs, dir))) => {
+                    value(fs.resolver().dir_place(dir).and_then(|p| work(fs, &p)))
+                }
                 (None, None) => PASS,
             };
         }

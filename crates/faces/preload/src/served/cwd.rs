@@ -156,7 +156,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
             // SAFETY: as above.
             return unsafe { links::again(&again, result, call.crossings) };
         }
-        Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, Follow::Yes, |place| {
+        Ok(Where::Pool(fs, base, p)) => fs.resolver().at(base, &p, Follow::Yes, |place| {
             let e = place.existing()?;
             if e.kind != libc::S_IFDIR {
                 return Err(Errno::NOTDIR);

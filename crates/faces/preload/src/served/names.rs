@@ -339,7 +339,7 @@ unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<E
     Ok(match unsafe { locate(dirfd, path)? } {
         Where::Kernel | Where::Exe(..) => End::Kernel,
         Where::Descriptor(fs, open) => End::Open(fs, open),
-        Where::Pool(fs, base, p) => match fs.walk_for(base, &p, goal) {
+        Where::Pool(fs, base, p) => match fs.resolver().walk_for(base, &p, goal) {
             Ok(place) => End::Inside(fs, Box::new(place)),
             Err(Fail::Errno(e)) => return Err(e),
             Err(Fail::Outside(to)) => End::Outside(to),

@@ -109,7 +109,7 @@ unsafe fn at_address(
         return Ok(None);
     };
     let _critical = Critical::enter();
-    match fs.at(base, &p, follow, |place| f(fs, place)) {
+    match fs.resolver().at(base, &p, follow, |place| f(fs, place)) {
         Ok(path) => address_of(path.to_bytes()).map(Some),
         Err(Fail::Outside(to) | Fail::Origin(to)) => address_of(&to).map(Some),
         Err(Fail::Errno(e)) => Err(e),

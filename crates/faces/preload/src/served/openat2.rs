@@ -183,7 +183,7 @@ fn under_rules(
     };
     let mut fifo = None;
     let critical = Critical::enter();
-    let result = fs.at_with(dir, &path, follow, rules, |place| {
+    let result = fs.resolver().at_with(dir, &path, follow, rules, |place| {
         names::open_place(fs, place, flags, how.mode, &mut fifo)
     });
     drop(critical);

@@ -329,7 +329,10 @@ impl Pool {
 
     /// Returns the id and kind of the object at a path below a directory.
     fn at(&self, dir: ObjectId, path: &[u8]) -> Errnos<(ObjectId, u32)> {
-        let entry = self.fs.at(dir, path, Follow::No, |place| place.existing());
+        let entry = self
+            .fs
+            .resolver()
+            .at(dir, path, Follow::No, |place| place.existing());
         entry.map(|e| (e.id, e.kind)).map_err(inside)
     }
 
