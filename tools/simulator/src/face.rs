@@ -40,10 +40,10 @@ impl PoolFace {
         want: LockType,
         lock: impl FnOnce(&Cluster<'_>) -> forebay_posix::Result<()>,
     ) -> Result<()> {
-        self.fs.write_back_open(open);
+        self.fs.buffers().write_back_open(open);
         lock(&self.fs.cluster()).map_err(number)?;
         if want != LockType::Unlocked {
-            self.fs.look_again_open(open);
+            self.fs.buffers().look_again_open(open);
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Face for PoolFace {
                 .id
                 .load(std::sync::atomic::Ordering::Relaxed),
         );
-        self.fs.publish_unheard(open);
+        self.fs.buffers().publish_unheard(open);
         let _ = store.locks().end_process_locks(object);
         self.fs.release(open).map_err(number)
     }

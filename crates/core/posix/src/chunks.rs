@@ -53,7 +53,7 @@ impl Fs {
     /// # Errors
     /// An error of writing buffered writes back.
     pub fn release(&self, open: u32) -> Result<()> {
-        let published = self.publish(open);
+        let published = self.buffers().publish(open);
         let at_origin = self.origin_gate().write_through_open(open);
         let released = self.store().objects().open_release(open);
         released.and(published).and(at_origin)

@@ -330,7 +330,7 @@ impl Fs {
                 why: Some(why.to_owned()),
             });
         }
-        self.write_back(id);
+        self.buffers().write_back(id);
         if !inode.is_file() {
             let set = SetAttr {
                 controls: Some(declared.bits()),
@@ -453,13 +453,13 @@ impl Fs {
         if word == 0 || opener.is_kept() {
             return Ok(open);
         }
-        self.look_again_open(open);
+        self.buffers().look_again_open(open);
         let result = self
             .begin_use(open, word, flags)
             .and_then(|()| match flags & libc::O_TRUNC {
                 0 => Ok(()),
                 _ => {
-                    self.write_back_open(open);
+                    self.buffers().write_back_open(open);
                     self.before_change(live)?;
                     let cut = || self.cluster().truncate(live, 0);
                     self.changing(open, live, Change::Size(0), cut)?;

@@ -40,8 +40,8 @@ impl Fs {
         let to_start = to_at.unwrap_or_else(|| output.offset.load(Relaxed));
         // Buffered writes of either file are published first.
         let size = self.size(source)?;
-        self.write_back_open(to);
-        self.look_again_open(to);
+        self.buffers().write_back_open(to);
+        self.buffers().look_again_open(to);
         let len = len.min(size.saturating_sub(start));
         if source == live && start.abs_diff(to_start) < len {
             return Err(Errno::INVAL);

@@ -218,7 +218,7 @@ impl<'a> Description<'a> {
     /// # Errors
     /// As for [`Description::release`].
     pub fn close(self) -> Result<()> {
-        self.fs.publish_unheard(self.open);
+        self.fs.buffers().publish_unheard(self.open);
         // If a lock can't be given up now, the keeper releases it when the process ends.
         let _ = self.fs.store().locks().end_process_locks(self.id());
         self.release()

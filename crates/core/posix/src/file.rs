@@ -6,6 +6,7 @@
 
 use crate::Fs;
 use crate::fs::{DirEntry, Stat};
+use crate::pool_ref::PoolRef;
 use forebay_cluster::Cluster;
 use forebay_media::size_limit;
 use forebay_runtime::user::{UserSlice, UserSliceMut};
@@ -122,7 +123,7 @@ impl Fs {
     fn read_traced(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
         let id = || self.store().content().live_id(live).0;
         forebay_trace::event!(POSIX_READ_ENTER, id(), at, to.len());
-        let read = self.read_live(live, at, to);
+        let read = self.buffers().read_live(live, at, to);
         forebay_trace::event!(POSIX_READ_EXIT, id(), *read.as_ref().unwrap_or(&0));
         read
     }
@@ -245,7 +246,7 @@ impl Fs {
             let offset = (!append).then_some(offset);
             let from = allowed(offset)?;
             begins(offset, from);
-            if let Some(n) = self.write_later(open, live, offset, from)? {
+            if let Some(n) = self.buffers().write_later(open, live, offset, from)? {
                 return Ok(ended(n));
             }
             let write = || write_through(cluster, live, offset, from);
@@ -257,7 +258,7 @@ impl Fs {
         let offset = (!append).then(|| o.offset.load(Relaxed));
         let from = allowed(offset)?;
         begins(offset, from);
-        let kept = self.write_later(open, live, offset, from)?;
+        let kept = self.buffers().write_later(open, live, offset, from)?;
         if let (Some(n), Some(at)) = (kept, offset) {
             debug_assert!(n <= from.len(), "{n} of {} bytes are written", from.len());
             o.offset.store(at + n as u64, Release);
@@ -296,7 +297,8 @@ impl Fs {
     /// # Errors
     /// EHOSTDOWN if the file's home doesn't answer.
     pub fn size(&self, live: u32) -> Result<u64> {
-        self.write_back(self.store().content().live_id(live));
+        self.buffers()
+            .write_back(self.store().content().live_id(live));
         self.cluster().size(live)
     }
 
@@ -343,7 +345,8 @@ impl Fs {
     /// # Errors
     /// ENXIO if there is none.
     fn seek_data(&self, live: u32, from: u64, hole: bool) -> Result<u64> {
-        self.write_back(self.store().content().live_id(live));
+        self.buffers()
+            .write_back(self.store().content().live_id(live));
         self.cluster().seek_data(live, from, hole)
     }
 
@@ -466,8 +469,8 @@ impl Fs {
             Errno::BADF => Errno::INVAL,
             e => e,
         })?;
-        self.write_back_open(open);
-        self.look_again_open(open);
+        self.buffers().write_back_open(open);
+        self.buffers().look_again_open(open);
         self.check_growth(live, size)?;
         self.before_change(live)?;
         let cut = || self.cluster().truncate(live, size);
@@ -508,8 +511,8 @@ impl Fs {
         if at.saturating_add(len) > i64::MAX as u64 {
             return Err(Errno::FBIG);
         }
-        self.write_back_open(open);
-        self.look_again_open(open);
+        self.buffers().write_back_open(open);
+        self.buffers().look_again_open(open);
         if !keep {
             self.check_growth(live, at.saturating_add(len))?;
         }
@@ -550,7 +553,7 @@ impl Fs {
     /// EIO; the reason why buffered writes couldn't be written.
     pub fn sync_open(&self, open: u32) -> Result<()> {
         let sync = || {
-            let published = self.publish(open);
+            let published = self.buffers().publish(open);
             let live = &self.store().objects().open_file(open).live;
             let synced = match live.load(Relaxed).checked_sub(1) {
                 Some(live) => self.cluster().sync(live),
@@ -573,6 +576,13 @@ impl Fs {
     /// # Errors
     /// ENOENT if its directory was removed.
     pub fn path_of_open(&self, open: u32) -> Result<Vec<u8>> {
+        self.pool_ref().path_of_open(open)
+    }
+}
+
+impl PoolRef<'_> {
+    /// As [`Fs::path_of_open`].
+    pub fn path_of_open(self, open: u32) -> Result<Vec<u8>> {
         let o = self.store().objects().open_file(open);
         if o.kind.load(Relaxed) == libc::S_IFDIR {
             return self.cluster().path_of(ObjectId(o.id.load(Relaxed)));

@@ -5,11 +5,10 @@
 //! one process share everything but the [`Caller`] ([`Fs::for_process`], [`Fs::declaring`]); making
 //! one costs two or three reference counts.
 
+use crate::buffers::BufferCaches;
 use crate::cache::DirCache;
 use crate::cred::{Cred, OfThread};
-use crate::kept::{Kept, Window};
 use crate::origin_caches::OriginCaches;
-use crate::per_file_cache::Places;
 use crate::pool_ref::PoolRef;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
@@ -111,7 +110,7 @@ pub struct Fs {
     shared: Arc<Shared>,
     /// Buffered writes and read-ahead windows of files with weaker consistency. None: this view
     /// treats all files as strict.
-    kept: Option<Arc<(Places<Kept>, Places<Window>)>>,
+    buffers: Option<Arc<BufferCaches>>,
     caller: Caller,
 }
 
@@ -159,17 +158,19 @@ impl Fs {
         Fs {
             shared: Shared::new(&pool, Cred::new(&pool), false, false),
             pool,
-            kept: None,
+            buffers: None,
             caller: Caller::default(),
         }
     }
 
-    /// The view of a program that publishes its writes ([`Fs::publish`]) when it closes files,
-    /// forks, ends and so on. Until then, where the file's controls allow it, writes may be
+    /// The view of a program that publishes its writes ([`FileBuffers::publish`]) when it closes
+    /// files, forks, ends and so on. Until then, where the file's controls allow it, writes may be
     /// buffered and reads may be served from bytes read ahead.
+    ///
+    /// [`FileBuffers::publish`]: crate::FileBuffers::publish
     pub fn for_program(pool: Arc<Pool>) -> Fs {
         Fs {
-            kept: Some(Arc::new((Places::new(), Places::new()))),
+            buffers: Some(Arc::new(BufferCaches::new())),
             ..Fs::new(pool)
         }
     }
@@ -230,7 +231,7 @@ impl Fs {
         Fs {
             pool: self.pool.clone(),
             shared: self.shared.clone(),
-            kept: self.kept.clone(),
+            buffers: self.buffers.clone(),
             caller,
         }
     }
@@ -352,14 +353,10 @@ impl Fs {
         self.shared.settles
     }
 
-    /// The cache of writes that aren't published. None: this view buffers none.
-    pub(crate) fn writeback(&self) -> Option<&Places<Kept>> {
-        self.kept.as_ref().map(|kept| &kept.0)
-    }
-
-    /// The cache of bytes that were read ahead. None: this view reads none ahead.
-    pub(crate) fn windows(&self) -> Option<&Places<Window>> {
-        self.kept.as_ref().map(|kept| &kept.1)
+    /// The buffers of this process. None: this view buffers nothing.
+    #[inline]
+    pub(crate) fn buffer_caches(&self) -> Option<&BufferCaches> {
+        self.buffers.as_deref()
     }
 
     pub(crate) fn cache(&self) -> &DirCache {
@@ -406,9 +403,8 @@ impl Fs {
         self.shared.cache.after_fork_in_child();
         self.shared.ruled.begin_anew();
         self.shared.origin.begin_anew();
-        if let Some(kept) = &self.kept {
-            kept.0.begin_anew();
-            kept.1.begin_anew();
+        if let Some(buffers) = &self.buffers {
+            buffers.begin_anew();
         }
         self.pool().after_fork_in_child();
         forebay_store::watches::after_fork_in_child();

@@ -11,6 +11,7 @@
 //! Reading doesn't update access times (as on a file system mounted `noatime`).
 
 mod aside;
+mod buffers;
 mod cache;
 mod chunks;
 pub mod controls;
@@ -22,7 +23,6 @@ mod file;
 mod fs;
 mod guarded;
 mod id_map;
-mod kept;
 mod known_blocks;
 mod leases;
 mod mapped;
@@ -60,3 +60,4 @@ pub use ops::FileToMake;
 pub use origin::OriginGate;
 pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Resolver, Rules};
 pub use process::Process;
+pub use writeback::FileBuffers;

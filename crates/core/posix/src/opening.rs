@@ -253,7 +253,7 @@ impl Fs {
         loop {
             match self.open_found_once(e, flags, fresh, by, remote, opener) {
                 Err(Errno::TXTBSY) if self.cred().is_judged() => return Err(ASIDE),
-                Err(Errno::TXTBSY) if self.writeback().is_none() => {
+                Err(Errno::TXTBSY) if self.buffer_caches().is_none() => {
                     std::thread::sleep(LEASE_POLL_INTERVAL);
                 }
                 opened => return opened,

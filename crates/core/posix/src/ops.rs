@@ -79,7 +79,7 @@ impl Fs {
     /// # Errors
     /// ENOENT.
     pub fn stat_id(&self, id: ObjectId) -> Result<Stat> {
-        self.write_back(id);
+        self.buffers().write_back(id);
         let inode = self.cluster().stat(id)?;
         Ok(self.stat_of(id, &self.cluster().with_parts(id, inode)?))
     }
@@ -91,7 +91,7 @@ impl Fs {
     pub fn stat_place(&self, place: &Place) -> Result<Stat> {
         let id = place.existing()?.id;
         if let Some(inode) = place.inode()
-            && !self.keeps(id)
+            && !self.buffers().keeps(id)
         {
             return Ok(self.stat_of(id, &self.cluster().with_parts(id, inode)?));
         }
@@ -359,7 +359,7 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.origin_gate().check_read_only(p.dir.id, p.name)?;
-        self.write_back(id);
+        self.buffers().write_back(id);
         let by_origin = self
             .origin_gate()
             .link_by_origin(id, known, (p.dir.id, p.name));
@@ -635,7 +635,7 @@ impl Fs {
             self.origin_gate()
                 .check_modes(target.kind, Some(new), old)?;
         }
-        self.write_back(source.id);
+        self.buffers().write_back(source.id);
         let by_origin = self.origin_gate().rename_by_origin(
             (f.dir.id, f.name, source),
             (t.dir.id, t.name, t.entry),
@@ -797,7 +797,7 @@ impl Fs {
             return Ok(());
         }
         // Buffered writes, if published later, would change the times again.
-        self.write_back(id);
+        self.buffers().write_back(id);
         let i = self.cluster().stat(id)?;
         if !self.cred().owns(i.uid) {
             if !now {

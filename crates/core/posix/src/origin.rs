@@ -43,7 +43,7 @@ impl Fs {
         OriginGate {
             pool: self.pool_ref(),
             caches: self.origin_caches(),
-            reads_ahead: self.windows().is_some(),
+            reads_ahead: self.buffer_caches().is_some(),
         }
     }
 }

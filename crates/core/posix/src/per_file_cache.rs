@@ -1,6 +1,6 @@
 //! A process's per-file cache: [`FILES`] values by file id, each used by one thread at a time.
 //!
-//! If all places are in use, a further file gets none, and the caller works without one.
+//! If all slots are in use, a further file gets none, and the caller works without one.
 
 use crate::guarded::{Guard, Guarded};
 use forebay_store::ObjectId;
@@ -11,69 +11,69 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 const FILES: usize = 32;
 
 /// The cache; see the module.
-pub(crate) struct Places<T> {
-    /// Number of places in use. It is usually 0, and a look-up needs no search then.
+pub(crate) struct PerFileCache<T> {
+    /// Number of slots in use. It is usually 0, and a look-up needs no search then.
     taken: AtomicU32,
-    places: [Place<T>; FILES],
-    /// Held by the thread that takes a place.
+    slots: [Slot<T>; FILES],
+    /// Held by the thread that takes a slot.
     taking: Guarded<()>,
 }
 
 #[derive(Default)]
-struct Place<T> {
-    /// The file's id; 0: the place is free.
+struct Slot<T> {
+    /// The file's id; 0: the slot is free.
     file: AtomicU64,
     value: Guarded<T>,
 }
 
-/// A file's place, held by this thread.
+/// A file's slot, held by this thread.
 pub(crate) struct Held<'a, T> {
-    all: &'a Places<T>,
-    place: &'a Place<T>,
+    all: &'a PerFileCache<T>,
+    slot: &'a Slot<T>,
     value: Guard<'a, T>,
 }
 
-impl<T: Default> Places<T> {
+impl<T: Default> PerFileCache<T> {
     /// An empty cache.
-    pub fn new() -> Places<T> {
-        Places {
+    pub fn new() -> PerFileCache<T> {
+        PerFileCache {
             taken: AtomicU32::new(0),
-            places: Default::default(),
+            slots: Default::default(),
             taking: Guarded::default(),
         }
     }
 
-    /// The place of a file, if it has one.
+    /// The slot of a file, if it has one.
     pub fn of(&self, id: ObjectId) -> Option<Held<'_, T>> {
         if self.taken.load(Acquire) == 0 {
             return None;
         }
-        let place = self.places.iter().find(|p| p.is_of(id))?;
-        let value = place.value.hold();
-        // The place may have been given to another file meanwhile.
-        place.is_of(id).then_some(Held {
+        let slot = self.slots.iter().find(|p| p.is_of(id))?;
+        let value = slot.value.hold();
+        // The slot may have been given to another file meanwhile.
+        slot.is_of(id).then_some(Held {
             all: self,
-            place,
+            slot,
             value,
         })
     }
 
-    /// As [`Places::of`], but takes a place for a file that has none. None if all are in use.
+    /// As [`PerFileCache::of`], but takes a slot for a file that has none. None if all are in use.
     pub fn make(&self, id: ObjectId) -> Option<Held<'_, T>> {
         if let Some(found) = self.of(id) {
             return Some(found);
         }
         let _one = self.taking.hold();
-        // Another thread may have taken a place for the file meanwhile.
-        let find = |id| self.places.iter().find(|p| p.is_of(id));
-        let place = find(id).or_else(|| find(ObjectId(0)))?;
-        let value = place.value.hold();
-        if place.file.swap(id.0, AcqRel) == 0 {
+        // Another thread may have taken a slot for the file meanwhile.
+        let find = |id| self.slots.iter().find(|p| p.is_of(id));
+        let slot = find(id).or_else(|| find(ObjectId(0)))?;
+        let value = slot.value.hold();
+        if slot.file.swap(id.0, AcqRel) == 0 {
             self.taken.fetch_add(1, AcqRel);
         }
         Some(Held {
             all: self,
-            place,
+            slot,
             value,
         })
     }
@@ -81,34 +81,34 @@ impl<T: Default> Places<T> {
     /// The files that are in the cache.
     pub fn files(&self) -> impl Iterator<Item = ObjectId> {
         let any = self.taken.load(Acquire) > 0;
-        let places = self.places.iter().filter(move |_| any);
-        let ids = places.map(|p| ObjectId(p.file.load(Acquire)));
+        let slots = self.slots.iter().filter(move |_| any);
+        let ids = slots.map(|p| ObjectId(p.file.load(Acquire)));
         ids.filter(|id| id.0 != 0)
     }
 
     /// Empties the cache. Must be called first in a forked child.
     pub fn begin_anew(&self) {
         self.taken.store(0, Release);
-        for place in &self.places {
-            place.value.begin_anew(T::default());
-            place.file.store(0, Release);
+        for slot in &self.slots {
+            slot.value.begin_anew(T::default());
+            slot.file.store(0, Release);
         }
         self.taking.begin_anew(());
     }
 }
 
-impl<T> Place<T> {
+impl<T> Slot<T> {
     fn is_of(&self, id: ObjectId) -> bool {
         self.file.load(Acquire) == id.0
     }
 }
 
 impl<T> Held<'_, T> {
-    /// Frees the place for other files. The value stays as it is.
+    /// Frees the slot for other files. The value stays as it is.
     pub fn free(self) {
-        self.place.file.store(0, Release);
+        self.slot.file.store(0, Release);
         let before = self.all.taken.fetch_sub(1, AcqRel);
-        assert!(before > 0, "a place that is given back was counted");
+        assert!(before > 0, "a slot that is given back was counted");
     }
 }
 
@@ -130,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_one_place_until_it_is_given_back() {
-        let all: Places<u32> = Places::new();
+    fn a_file_has_one_slot_until_it_is_given_back() {
+        let all: PerFileCache<u32> = PerFileCache::new();
         assert!(all.of(ObjectId(7)).is_none());
         *all.make(ObjectId(7)).unwrap() = 1;
         assert_eq!(all.of(ObjectId(7)).map(|held| *held), Some(1));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn threads_take_turns() {
-        let all: Places<u64> = Places::new();
+        let all: PerFileCache<u64> = PerFileCache::new();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -160,7 +160,7 @@ mod tests {
                 });
             }
         });
-        let sum: u64 = all.places.iter().map(|p| *p.value.hold()).sum();
+        let sum: u64 = all.slots.iter().map(|p| *p.value.hold()).sum();
         assert_eq!(sum, 80_000);
     }
 }

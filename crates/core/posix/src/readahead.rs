@@ -8,8 +8,8 @@
 //!
 //! A window doesn't store where the file ends: a read there asks the home.
 
-use crate::fs::Fs;
-use crate::kept::Window;
+use crate::FileBuffers;
+use crate::buffers::Window;
 use crate::per_file_cache::Held;
 use forebay_client::controls::Consistency;
 use forebay_cluster::Cluster;
@@ -53,7 +53,7 @@ impl Window {
     }
 }
 
-impl Fs {
+impl FileBuffers<'_> {
     /// Reads through the file's window, if it has one or may get one. None: the caller must read
     /// the file directly.
     ///
@@ -115,7 +115,7 @@ impl Fs {
         window.free();
     }
 
-    /// As [`Fs::look_again`], for an open file: after the process got a lock on it, or received its
+    /// As [`FileBuffers::look_again`], for an open file: after the process got a lock on it, or received its
     /// descriptor from another process.
     pub fn look_again_open(&self, open: u32) {
         if self.windows().is_some() {

@@ -13,16 +13,17 @@
 //! A forked child begins with an empty buffer: its parent publishes the writes. A child of vfork
 //! buffers nothing, and neither do faces other than the library ([`Fs::for_program`]).
 
+use crate::buffers::{BufferCaches, BufferedWrites, Window};
 use crate::fs::Fs;
-use crate::kept::Kept;
-use crate::per_file_cache::Held;
+use crate::per_file_cache::{Held, PerFileCache};
+use crate::pool_ref::PoolRef;
 use forebay_client::controls::{Consistency, Controls, Mutability};
 use forebay_cluster::Cluster;
 use forebay_cluster::WriteBuffer;
 use forebay_runtime::user::{UserSlice, UserSliceMut};
 use forebay_store::controls::declared;
 use forebay_store::process::write_notice;
-use forebay_store::{MAX_SIZE, ObjectId};
+use forebay_store::{MAX_SIZE, ObjectId, Store};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
@@ -39,7 +40,7 @@ enum Read {
     },
 }
 
-impl Kept {
+impl BufferedWrites {
     fn holds_some(&self) -> bool {
         !self.buffer.is_empty() || self.under_way.is_some()
     }
@@ -139,14 +140,56 @@ fn may_wait(controls: &Controls, laminated: bool) -> bool {
 }
 
 /// Frees the file's place in the cache if it holds neither writes nor an error.
-fn leave(mut kept: Held<'_, Kept>) {
+fn leave(mut kept: Held<'_, BufferedWrites>) {
     if !kept.holds_some() && kept.error.is_none() {
         kept.word = 0;
         kept.free();
     }
 }
 
+/// The buffers of a process's open files: writes that aren't published, and bytes that were read
+/// ahead (`readahead.rs`). See the module.
+#[derive(Clone, Copy)]
+pub struct FileBuffers<'a> {
+    pool: PoolRef<'a>,
+    /// None: the view buffers nothing.
+    caches: Option<&'a BufferCaches>,
+}
+
 impl Fs {
+    /// The buffers of this process's open files.
+    #[inline]
+    pub fn buffers(&self) -> FileBuffers<'_> {
+        FileBuffers {
+            pool: self.pool_ref(),
+            caches: self.buffer_caches(),
+        }
+    }
+}
+
+impl<'a> FileBuffers<'a> {
+    #[inline]
+    pub(crate) fn store(&self) -> &'a Store {
+        self.pool.store()
+    }
+
+    #[inline]
+    pub(crate) fn cluster(&self) -> Cluster<'a> {
+        self.pool.cluster()
+    }
+
+    /// The writes that aren't published. None: the view buffers none.
+    #[inline]
+    fn writeback(&self) -> Option<&'a PerFileCache<BufferedWrites>> {
+        self.caches.map(|caches| &caches.writes)
+    }
+
+    /// The bytes that were read ahead. None: the view reads none ahead.
+    #[inline]
+    pub(crate) fn windows(&self) -> Option<&'a PerFileCache<Window>> {
+        self.caches.map(|caches| &caches.windows)
+    }
+
     /// Whether writes to this file may be buffered now.
     fn waits(&self, id: ObjectId, live: u32, word: u64) -> bool {
         let cluster = self.cluster();
@@ -270,7 +313,7 @@ impl Fs {
         }
     }
 
-    /// As [`Fs::write_back`], of an open file.
+    /// As [`FileBuffers::write_back`], of an open file.
     pub fn write_back_open(&self, open: u32) {
         if self.writeback().is_some() {
             self.write_back(ObjectId(
@@ -298,7 +341,7 @@ impl Fs {
         error.map_or(Ok(()), Err)
     }
 
-    /// As [`Fs::publish`], where no call can return an error to the program: the error is printed
+    /// As [`FileBuffers::publish`], where no call can return an error to the program: the error is printed
     /// on standard error.
     pub fn publish_unheard(&self, open: u32) {
         if let Err(e) = self.publish(open) {
@@ -312,7 +355,7 @@ impl Fs {
         all.files().for_each(|id| self.write_back(id));
     }
 
-    /// As [`Fs::write_back_all`], where no later call can return an error: before exec and exit.
+    /// As [`FileBuffers::write_back_all`], where no later call can return an error: before exec and exit.
     pub fn publish_all(&self) {
         let Some(all) = self.writeback() else { return };
         for id in all.files() {
@@ -328,12 +371,15 @@ impl Fs {
 
     #[cold]
     fn report_lost(&self, open: u32, e: Errno) {
-        let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
+        let path = self
+            .pool
+            .path_of_open(open)
+            .unwrap_or_else(|_| b"?".to_vec());
         let path = String::from_utf8_lossy(&path);
         let end = path.floor_char_boundary(100);
         write_notice(format_args!(
             "{}{}: some of what was written before the last commit is lost: {e}",
-            String::from_utf8_lossy(self.mount()),
+            String::from_utf8_lossy(self.pool.mount()),
             &path[..end]
         ));
     }

@@ -52,8 +52,10 @@ const COMMITS: [(&str, Commit); 8] = [
         let other = fs.open(b"/f", O_RDONLY, 0).unwrap();
         staying(f, |_| other.close().unwrap())
     }),
-    ("all", |fs, f| staying(f, |_| fs.publish_all())),
-    ("before a fork", |fs, f| staying(f, |_| fs.write_back_all())),
+    ("all", |fs, f| staying(f, |_| fs.buffers().publish_all())),
+    ("before a fork", |fs, f| {
+        staying(f, |_| fs.buffers().write_back_all())
+    }),
     ("truncation", |_, f| staying(f, |f| f.set_len(6).unwrap())),
     ("times", |_, f| {
         staying(f, |f| f.set_times(None, Some(5)).unwrap())

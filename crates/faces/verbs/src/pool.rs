@@ -185,7 +185,7 @@ impl PoolFile {
     /// # Errors
     /// EPERM in a forked child; EIO, ENOSPC if some of the bytes are lost.
     pub fn publish(&self) -> std::result::Result<(), Errno> {
-        self.fs.publish(self.checked()?)
+        self.fs.buffers().publish(self.checked()?)
     }
 
     /// Closes the file.

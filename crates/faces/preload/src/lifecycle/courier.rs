@@ -474,7 +474,7 @@ impl Courier {
                 self.fs.description(s.open).set_offset(at);
             }
         }
-        self.fs.publish_all();
+        self.fs.buffers().publish_all();
         note.settle(&self.lost);
     }
 

@@ -8,7 +8,7 @@ use forebay_store::process::Critical;
 /// Publishes the writes that this process has buffered. Called before its memory is released.
 pub fn publish_all() {
     if let Some(fs) = pool::open_fs() {
-        fs.publish_all();
+        fs.buffers().publish_all();
     }
 }
 
@@ -38,7 +38,7 @@ fn leave(fs: &forebay_posix::Fs) {
         return; // It shares everything with its parent.
     }
     map::before_exit();
-    fs.publish_all();
+    fs.buffers().publish_all();
     own.end();
 }
 

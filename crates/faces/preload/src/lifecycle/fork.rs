@@ -76,7 +76,7 @@ fn prepare_clone(call: &Call) -> i64 {
 /// buffered writes, or act before they are visible.
 fn write_back_all() {
     if let Some(fs) = pool::open_fs() {
-        fs.write_back_all();
+        fs.buffers().write_back_all();
     }
 }
 

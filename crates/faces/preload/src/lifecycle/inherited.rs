@@ -228,7 +228,7 @@ impl Work {
         if self.parcels.len() == MAX_FILES {
             return Err(format!("more than {MAX_FILES} of its open files lie there"));
         }
-        self.fs.write_back_open(open);
+        self.fs.buffers().write_back_open(open);
         let parked = self.fs.descriptors().park(open);
         let parked = parked.map_err(|e| e.to_string())?;
         let fd = ours.as_raw_fd();

@@ -91,7 +91,7 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     }
     let live = fs.live_of(open).map_err(|_| Errno::NODEV)?;
     fs.origin_gate().bring_whole(open)?;
-    fs.write_back_open(open);
+    fs.buffers().write_back_open(open);
     if shared && write {
         fs.check_shared_writing(open, live)?;
     }

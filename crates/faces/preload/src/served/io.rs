@@ -244,7 +244,7 @@ pub fn close(a: &[i64; 6]) -> i64 {
     }
     let published = fds::pool_file(fd).map_or(Ok(()), |(fs, open)| {
         map::before_change(fs, open);
-        fs.publish(open)
+        fs.buffers().publish(open)
     });
     value(fd_table::close(fd).and_then(|done| published.map(|()| done)))
 }
@@ -297,7 +297,7 @@ pub fn ftruncate(a: &[i64; 6]) -> i64 {
 pub fn syncfs(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
         Some((fs, _)) => {
-            fs.write_back_all();
+            fs.buffers().write_back_all();
             value(fs.cluster().sync_everywhere().map(|()| 0))
         }
         None => PASS,
@@ -308,7 +308,7 @@ pub fn syncfs(a: &[i64; 6]) -> i64 {
 pub fn sync() -> i64 {
     if let Some(fs) = pool::open_fs() {
         let _critical = Critical::enter();
-        fs.write_back_all();
+        fs.buffers().write_back_all();
         let _ = fs.cluster().sync_everywhere();
     }
     PASS

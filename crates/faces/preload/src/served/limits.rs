@@ -22,7 +22,7 @@ pub fn exceeded() {
         && forebay_media::size_limit() != libc::RLIM_INFINITY
     {
         // Buffered writes are within the limit; they would be lost if the signal ends the process.
-        fs.publish_all();
+        fs.buffers().publish_all();
         // SAFETY: a signal for the calling thread.
         unsafe {
             let thread = raw(libc::SYS_gettid, [0; 6]);

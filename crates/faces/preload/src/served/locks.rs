@@ -45,10 +45,10 @@ fn around(
     lock: impl FnOnce() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     map::before_change(fs, open);
-    fs.write_back_open(open);
+    fs.buffers().write_back_open(open);
     lock()?;
     if want != LockType::Unlocked {
-        fs.look_again_open(open);
+        fs.buffers().look_again_open(open);
         map::after_lock(fs, open);
     }
     Ok(())

@@ -165,7 +165,7 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
 
 /// Makes a ticket, and the extra reference that it names.
 fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
-    fs.write_back_open(open);
+    fs.buffers().write_back_open(open);
     let description = fs.description(open);
     let parked = fs.descriptors().park(open)?;
     let ticket = Ticket {
@@ -377,7 +377,7 @@ fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
         messages::complain("a descriptor that was received can't be used: its file is gone");
         return;
     };
-    fs.look_again_open(open);
+    fs.buffers().look_again_open(open);
     if fd_table::attach(fs, fd, open).is_err() {
         let _ = fs.description(open).release();
     }

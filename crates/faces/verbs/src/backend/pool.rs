@@ -324,7 +324,7 @@ impl Object for Open {
 
     fn size(&self) -> Result<u64> {
         // Written bytes that aren't published yet count, too.
-        let size = self.fs.publish(self.open());
+        let size = self.fs.buffers().publish(self.open());
         let size = size.and_then(|()| self.fs.live_of(self.open()));
         let size = size.and_then(|live| self.fs.cluster().size(live));
         size.map_err(|e| self.failed("stat", e))

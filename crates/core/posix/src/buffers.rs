@@ -1,13 +1,38 @@
 //! A process's buffers for files with weaker consistency: unpublished writes (`writeback.rs`) and
 //! bytes that were read ahead (`readahead.rs`).
 
+use crate::per_file_cache::PerFileCache;
 use forebay_cluster::{Sending, WriteBuffer};
 use rustix::io::Errno;
 use std::time::Instant;
 
+/// The buffers of a process; see the module.
+pub(crate) struct BufferCaches {
+    /// Buffered writes to files.
+    pub writes: PerFileCache<BufferedWrites>,
+    /// Bytes that were read ahead.
+    pub windows: PerFileCache<Window>,
+}
+
+impl BufferCaches {
+    /// Empty buffers.
+    pub fn new() -> BufferCaches {
+        BufferCaches {
+            writes: PerFileCache::new(),
+            windows: PerFileCache::new(),
+        }
+    }
+
+    /// Empties the buffers. Must be called first in a forked child.
+    pub fn begin_anew(&self) {
+        self.writes.begin_anew();
+        self.windows.begin_anew();
+    }
+}
+
 /// Buffered writes to a file.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct BufferedWrites {
     /// The file's live entry, the description that was written to last, and the file's controls.
     pub(crate) live: u32,
     pub(crate) open: u32,
