@@ -1,7 +1,7 @@
 //! Declared controls in programs' operations: on new files, at opening, and when a program violates
 //! them.
 //!
-//! The store refuses violations ([`forebay_store::controls`]). This module reports a refused
+//! The store refuses violations ([`forebay_store::controls`]). [`ControlGate`] reports a refused
 //! violation on standard error and in the pool's list of violations. A violation that is declared
 //! to be reported only goes to the list. Files without controls cost one test.
 //!
@@ -13,18 +13,22 @@
 pub use crate::aside::ASIDE;
 use crate::cache::DirInfo;
 use crate::file::File;
-use crate::fs::Fs;
+use crate::fs::{Caller, Fs};
+use crate::origin::OriginGate;
 use crate::path::Place;
+use crate::pool_ref::PoolRef;
+use crate::rule_cache::RuleCache;
 use forebay_client::controls::{
     At, Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Rules,
 };
-use forebay_client::{Violation, impossible};
+use forebay_client::{Pool, Violation, impossible};
+use forebay_cluster::Cluster;
 use forebay_store::controls::{
     Change, DeclareOutcome, LAMINATED, Opener, Party, SERVED, User, declared, is_allowed,
     is_ephemeral, pid_of_party, settled,
 };
 use forebay_store::process::{is_answering, pid, process_of, write_notice};
-use forebay_store::{Creator, Distribution, Inode, ObjectId, SetAttr, now};
+use forebay_store::{Creator, Distribution, Inode, ObjectId, SetAttr, Store, now};
 use rustix::io::{Errno, Result};
 use std::hash::Hasher;
 use std::sync::atomic::{Ordering::*, fence};
@@ -47,7 +51,33 @@ pub(crate) fn as_attribute(inode: &Inode) -> Result<Vec<u8>> {
     }
 }
 
+/// The declared controls in a view: those that a new object gets, and what they refuse or report of
+/// an open file. See the module.
+#[derive(Clone, Copy)]
+pub struct ControlGate<'a> {
+    pool: PoolRef<'a>,
+    /// The results of the pool's rules for directories.
+    ruled: &'a RuleCache,
+    origin: OriginGate<'a>,
+    /// The process for which the view works, and the controls that the view declares.
+    caller: &'a Caller,
+    /// New files get their controls later, by [`Fs::settle`].
+    settles: bool,
+}
+
 impl Fs {
+    /// The declared controls in this view.
+    #[inline]
+    pub fn controls(&self) -> ControlGate<'_> {
+        ControlGate {
+            pool: self.pool_ref(),
+            ruled: self.ruled(),
+            origin: self.origin_gate(),
+            caller: self.caller(),
+            settles: self.settles(),
+        }
+    }
+
     /// Sets [`ATTRIBUTE`] of an object. `create` is checked as for other attributes.
     pub(crate) fn set_as_attribute(
         &self,
@@ -72,6 +102,50 @@ impl Fs {
         })
     }
 
+    /// The control bits of a file that is fetched from the origin as `name` in `dir`: those
+    /// declared controls that concern the origin. `is_written`: whether changes under this path are
+    /// written to the origin.
+    ///
+    /// # Errors
+    /// As for [`ControlGate::controls_of_new`].
+    pub fn controls_from_origin(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        is_written: bool,
+    ) -> Result<u64> {
+        let dir = self.resolver().dir_info(dir)?;
+        let ruled = self
+            .controls()
+            .ruled_in(&dir, |rules, at| rules.declared_for(at, name))?;
+        let all = declared(dir.controls).0.or(ruled);
+        let persistence = all
+            .persistence
+            .filter(|p| *p == Persistence::Origin && is_written);
+        let declared = Declared {
+            persistence,
+            temporality: all.temporality,
+            ..Declared::NOTHING
+        };
+        Ok(declared.bits())
+    }
+}
+
+impl<'a> ControlGate<'a> {
+    #[inline]
+    fn pool(&self) -> &'a Pool {
+        self.pool.pool()
+    }
+
+    #[inline]
+    fn store(&self) -> &'a Store {
+        self.pool.store()
+    }
+
+    #[inline]
+    fn cluster(&self) -> Cluster<'a> {
+        self.pool.cluster()
+    }
     /// The controls of the object that is made as `name` in `dir`, as a bit set. They come from
     /// `own_controls`, then from the directory's declared controls, then from the rules.
     ///
@@ -93,7 +167,7 @@ impl Fs {
             // A directory stores only controls declared for its parent; the rules for its entries
             // are found by its path.
             libc::S_IFDIR => declared(dir.controls).0,
-            libc::S_IFREG if self.settles() => own_controls,
+            libc::S_IFREG if self.settles => own_controls,
             libc::S_IFREG => self.declared_for_file(dir, name, own_controls)?,
             _ => Declared::NOTHING,
         };
@@ -112,7 +186,7 @@ impl Fs {
         let ruled = self.ruled_in(dir, |rules, at| rules.declared_for(at, name))?;
         let all = inherited.or(ruled);
         if all.persistence == Some(Persistence::Origin)
-            && let Some(why) = self.origin_gate().not_written_to_origin(dir.id, name)?
+            && let Some(why) = self.origin.not_written_to_origin(dir.id, name)?
         {
             let name = String::from_utf8_lossy(name);
             write_notice(format_args!(
@@ -121,32 +195,6 @@ impl Fs {
             return Err(Errno::OPNOTSUPP);
         }
         Ok(all)
-    }
-
-    /// The control bits of a file that is fetched from the origin as `name` in `dir`: those
-    /// declared controls that concern the origin. `is_written`: whether changes under this path are
-    /// written to the origin.
-    ///
-    /// # Errors
-    /// As for [`Fs::controls_of_new`].
-    pub fn controls_from_origin(
-        &self,
-        dir: ObjectId,
-        name: &[u8],
-        is_written: bool,
-    ) -> Result<u64> {
-        let dir = self.resolver().dir_info(dir)?;
-        let ruled = self.ruled_in(&dir, |rules, at| rules.declared_for(at, name))?;
-        let all = declared(dir.controls).0.or(ruled);
-        let persistence = all
-            .persistence
-            .filter(|p| *p == Persistence::Origin && is_written);
-        let declared = Declared {
-            persistence,
-            temporality: all.temporality,
-            ..Declared::NOTHING
-        };
-        Ok(declared.bits())
     }
 
     /// The controls that the rules declare for `dir` or an entry in it. `of` selects them, given
@@ -162,7 +210,7 @@ impl Fs {
         }
         let key = (dir.id, self.store().names().names_epoch());
         let find = || Ok(rules.at(&self.cluster().path_of(dir.id)?));
-        self.ruled().with(key, find, |at| of(rules, at))
+        self.ruled.with(key, find, |at| of(rules, at))
     }
 
     /// Distribution of the new directory `name` in `dir`, if it differs from that of `dir`. A
@@ -198,7 +246,7 @@ impl Fs {
         if mode & libc::S_IFMT != libc::S_IFREG || !is_ephemeral(word) {
             return Ok(None);
         }
-        let pid = match self.caller().process {
+        let pid = match self.caller.process {
             0 => None,
             UNSEEN => return Err(Errno::OPNOTSUPP),
             _ if is_answering() => return Err(ASIDE),
@@ -206,13 +254,16 @@ impl Fs {
         };
         self.store().declared().creator(pid).map(Some)
     }
+}
 
+impl Fs {
     /// The controls of a file that is staged in as `to`. No process of the pool created it, so
     /// `persistence = "process"` is left out.
     fn declared_for_staged(&self, to: &[u8]) -> Result<Declared> {
         let own_controls = self.simple(to, false, |place| match place {
             Place::Entry { dir, name, .. } => {
-                self.declared_for_file(dir, name, self.caller().declared)
+                self.controls()
+                    .declared_for_file(dir, name, self.caller().declared)
             }
             Place::Dir { .. } => Err(Errno::ISDIR),
         })?;
@@ -357,7 +408,8 @@ impl Fs {
             (Which::Mutability, &done.mapped),
         ] {
             if !others.is_empty() {
-                self.note_against(id, &controls, which, known, &why());
+                self.controls()
+                    .note_against(id, &controls, which, known, &why());
             }
         }
         self.cluster().notify_writers(id)?;
@@ -383,7 +435,9 @@ impl Fs {
             });
         Ok(placed?)
     }
+}
 
+impl ControlGate<'_> {
     /// Adds an entry to the pool's list of violations: a control of the file doesn't hold at the
     /// moment.
     fn note_against(
@@ -415,7 +469,9 @@ impl Fs {
             }
         });
     }
+}
 
+impl Fs {
     /// Completes the opening of the file with the live entry `live`: records the use, and truncates
     /// the file if the flags ask for it. If opening is refused, releases the description. `told`:
     /// the file's controls as its home returned them when [`forebay_store::Store::counts`] was
@@ -454,28 +510,29 @@ impl Fs {
             return Ok(open);
         }
         self.buffers().look_again_open(open);
-        let result = self
-            .begin_use(open, word, flags)
-            .and_then(|()| match flags & libc::O_TRUNC {
-                0 => Ok(()),
-                _ => {
-                    self.buffers().write_back_open(open);
-                    self.before_change(live)?;
-                    let cut = || self.cluster().truncate(live, 0);
-                    self.changing(open, live, Change::Size(0), cut)?;
-                    self.store().watches().notify_open(open, libc::IN_MODIFY);
-                    Ok(())
-                }
-            });
+        let begun = self.controls().begin_use(open, word, flags);
+        let result = begun.and_then(|()| match flags & libc::O_TRUNC {
+            0 => Ok(()),
+            _ => {
+                self.buffers().write_back_open(open);
+                self.before_change(live)?;
+                let cut = || self.cluster().truncate(live, 0);
+                self.controls().changing(open, live, Change::Size(0), cut)?;
+                self.store().watches().notify_open(open, libc::IN_MODIFY);
+                Ok(())
+            }
+        });
         result
             .map(|()| open)
             .inspect_err(|_| _ = self.store().objects().open_release(open))
     }
+}
 
+impl ControlGate<'_> {
     fn begin_use(&self, open: u32, word: u64, flags: i32) -> Result<()> {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let controls = declared(word).0.resolve();
-        let party = match self.caller().process {
+        let party = match self.caller.process {
             0 => self.store().locks().lock_owner_process()?.number,
             // With `parallelism = "process"`, all threads of the process count as one party.
             id if controls.parallelism == Parallelism::Process => settled(SERVED | Party::from(id)),
@@ -555,6 +612,7 @@ impl Fs {
 
     /// Passes on the result of an operation on an open file at an offset. Detected damage is
     /// reported and becomes EIO.
+    #[inline]
     pub(crate) fn report_damage<T>(
         &self,
         (open, live): (u32, u32),
@@ -586,10 +644,10 @@ impl Fs {
         if refused { Err(Errno::PERM) } else { Ok(()) }
     }
 
-    /// As [`Fs::check_shared_writing`], after the caller has recorded the mapping: controls may
-    /// have been declared since the first check. The caller removes the mapping on an error. A
-    /// declaring process searches for mappings after it has set the controls, so one of the two
-    /// sees the other.
+    /// As [`ControlGate::check_shared_writing`], after the caller has recorded the mapping:
+    /// controls may have been declared since the first check. The caller removes the mapping on an
+    /// error. A declaring process searches for mappings after it has set the controls, so one of
+    /// the two sees the other.
     ///
     /// # Errors
     /// EPERM.
@@ -611,7 +669,7 @@ impl Fs {
 
     /// Id of the process for which this view works.
     pub(crate) fn works_for(&self) -> u32 {
-        match self.caller().process {
+        match self.caller.process {
             0 | UNSEEN => pid(),
             pid => pid,
         }
@@ -630,7 +688,10 @@ impl Fs {
         let mut hash = XxHash3_64::with_seed(which as u64);
         hash.write_u64(self.store().objects().open_file(open).id.load(Relaxed));
         let control = which.of(controls);
-        let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
+        let path = self
+            .pool
+            .path_of_open(open)
+            .unwrap_or_else(|_| b"?".to_vec());
         let path = String::from_utf8_lossy(&path).into_owned();
         let note = || Violation {
             time: now() / 1_000_000_000,
@@ -650,7 +711,7 @@ impl Fs {
             Which::Mutability if controls.mutability == Mutability::Append => "it only grows",
             Which::Mutability => "it was written and closed, and never changes again",
         };
-        let mount = String::from_utf8_lossy(self.mount());
+        let mount = String::from_utf8_lossy(self.pool.mount());
         let end = path.floor_char_boundary(SHOWN);
         write_notice(format_args!(
             "{mount}{}: {what} refused, {why} ({control})",

@@ -69,11 +69,12 @@ impl Fs {
             }
             Ok(())
         };
-        match self.changing(to, live, Change::From(Some(to_start)), &mut copy) {
+        let controls = self.controls();
+        match controls.changing(to, live, Change::From(Some(to_start)), &mut copy) {
             Err(Errno::DQUOT) => {
                 let more = (to_start + len).saturating_sub(self.size(live)?);
                 self.origin_gate().with_quota(to, more, || {
-                    self.changing(to, live, Change::From(Some(to_start)), &mut copy)
+                    controls.changing(to, live, Change::From(Some(to_start)), &mut copy)
                 })?
             }
             done => done?,

@@ -104,16 +104,16 @@ impl Fs {
         to: UserSliceMut<'_>,
     ) -> Result<usize> {
         let live = self.check_access(open, false)?;
-        let store = self.store();
+        let (store, controls) = (self.store(), self.controls());
         if let Some(offset) = offset {
             let read = self.read_traced(live, offset, to);
-            return self.report_damage((open, live), ("read", offset), read);
+            return controls.report_damage((open, live), ("read", offset), read);
         }
         let _lock = store.objects().open_lock(open)?;
         let o = store.objects().open_file(open);
         let at = o.offset.load(Relaxed);
         let read = self.read_traced(live, at, to);
-        let n = self.report_damage((open, live), ("read", at), read)?;
+        let n = controls.report_damage((open, live), ("read", at), read)?;
         debug_assert!(n <= to.len(), "{n} bytes are read into {}", to.len());
         o.offset.store(at + n as u64, Release);
         Ok(n)
@@ -225,6 +225,7 @@ impl Fs {
                 self.below(limit, at, from.len()).map(|len| from.first(len))
             }
         };
+        let controls = self.controls();
         let finish = |n| match flags & libc::O_DSYNC {
             0 => Ok(n),
             // O_SYNC contains O_DSYNC; the pool treats both alike.
@@ -250,9 +251,8 @@ impl Fs {
                 return Ok(ended(n));
             }
             let write = || write_through(cluster, live, offset, from);
-            return finish(ended(
-                self.changing(open, live, Change::From(offset), write)?.1,
-            ));
+            let (_, n) = controls.changing(open, live, Change::From(offset), write)?;
+            return finish(ended(n));
         }
         let _lock = cluster.objects().open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
@@ -265,7 +265,7 @@ impl Fs {
             return Ok(ended(n));
         }
         let write = || write_through(cluster, live, offset, from);
-        let (at, n) = self.changing(open, live, Change::From(offset), write)?;
+        let (at, n) = controls.changing(open, live, Change::From(offset), write)?;
         debug_assert!(n <= from.len(), "{n} of {} bytes are written", from.len());
         debug_assert!(at + n as u64 <= MAX_SIZE, "a file ends at the largest size");
         o.offset.store(at + n as u64, Release);
@@ -474,7 +474,8 @@ impl Fs {
         self.check_growth(live, size)?;
         self.before_change(live)?;
         let cut = || self.cluster().truncate(live, size);
-        let change = || self.changing(open, live, Change::Size(size), cut);
+        let controls = self.controls();
+        let change = || controls.changing(open, live, Change::Size(size), cut);
         match change() {
             Err(Errno::DQUOT) => {
                 let more = size.saturating_sub(self.size(live)?);
@@ -517,9 +518,10 @@ impl Fs {
             self.check_growth(live, at.saturating_add(len))?;
         }
         let cluster = self.cluster();
+        let controls = self.controls();
         let zero = |grow| {
             let punch = || cluster.punch(live, at, len, grow);
-            self.changing(open, live, Change::From(Some(at)), punch)
+            controls.changing(open, live, Change::From(Some(at)), punch)
         };
         self.before_change(live)?;
         let allocate = || match mode & !libc::FALLOC_FL_KEEP_SIZE {
@@ -527,7 +529,8 @@ impl Fs {
                 .with_room_of_the_removed(|| cluster.reserve_range(live, at, len, !keep))
                 .inspect_err(|e| {
                     if *e == Errno::NOSPC {
-                        self.report_full(open, live, &format!("reserving {len} bytes at {at}"));
+                        let what = format!("reserving {len} bytes at {at}");
+                        controls.report_full(open, live, &what);
                     }
                 }),
             libc::FALLOC_FL_PUNCH_HOLE if keep => zero(false),

@@ -237,8 +237,9 @@ impl Fs {
     }
 
     /// The process for which this view opens and makes files.
-    pub(crate) fn caller(&self) -> Caller {
-        self.caller
+    #[inline]
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// The process for which this view opens files.

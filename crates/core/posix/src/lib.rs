@@ -45,6 +45,7 @@ pub mod thread_fs;
 mod writeback;
 mod xattr;
 
+pub use controls::ControlGate;
 pub use cred::{EXEC, READ, WRITE, umask};
 pub use description::Description;
 pub use descriptors::{Descriptors, Parked};

@@ -41,7 +41,8 @@ impl Fs {
         }
         let cluster = self.cluster();
         let merge = || cluster.merge(live, offset, before, now);
-        let merge = || self.changing(open, live, Change::From(Some(offset)), merge);
+        let controls = self.controls();
+        let merge = || controls.changing(open, live, Change::From(Some(offset)), merge);
         let conflict = cluster.with_room_of_the_removed(merge)?;
         self.notify_bytes(open, now.len(), libc::IN_MODIFY);
         Ok(conflict)
@@ -69,7 +70,7 @@ impl Fs {
                 .map_or(0, |live| self.store().declared().controls(live));
             Violation {
                 time: now() / 1_000_000_000,
-                pid: self.works_for(),
+                pid: self.controls().works_for(),
                 path,
                 control: format!(
                     "consistency = \"{}\"",

@@ -150,8 +150,11 @@ impl Fs {
     /// Builds a new object `name` in `dir`. A file gets the controls that this view declares.
     ///
     /// # Errors
-    /// As for [`Fs::controls_of_new`], [`Fs::creator_of_new`] and [`OriginGate::check_modes`].
+    /// As for [`ControlGate::controls_of_new`], [`ControlGate::creator_of_new`] and
+    /// [`OriginGate::check_modes`].
     ///
+    /// [`ControlGate::controls_of_new`]: crate::ControlGate
+    /// [`ControlGate::creator_of_new`]: crate::ControlGate
     /// [`OriginGate::check_modes`]: crate::OriginGate
     pub(crate) fn new_object<'a>(
         &self,
@@ -198,16 +201,17 @@ impl Fs {
             mode &= !S_ISGID;
         }
         drop(cred);
-        let controls = self.controls_of_new(dir, name, mode, declared)?;
+        let gate = self.controls();
+        let controls = gate.controls_of_new(dir, name, mode, declared)?;
         Ok(NewObject {
             mode,
             uid,
             gid,
             rdev: 0,
             target,
-            distribution: self.distribution_of_new(dir, name, mode)?,
+            distribution: gate.distribution_of_new(dir, name, mode)?,
             controls,
-            creator: self.creator_of_new(mode, controls)?,
+            creator: gate.creator_of_new(mode, controls)?,
             stub: None,
         })
     }
@@ -266,7 +270,9 @@ impl Fs {
     pub(crate) fn make_dir_as(&self, place: &Place, becomes: &[u8], mode: u32) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
         let mut new = self.new_object(p.dir, p.name, S_IFDIR | mode & 0o1777, b"")?;
-        new.distribution = self.distribution_of_new(p.dir, becomes, S_IFDIR)?;
+        new.distribution = self
+            .controls()
+            .distribution_of_new(p.dir, becomes, S_IFDIR)?;
         self.create_new(&p, &new).map(|_| ())
     }
 

@@ -421,7 +421,10 @@ fn mappings_are_uses_as_long_as_they_last() {
                 try_to_declare(fs, &path, "mutability=append").unwrap();
                 let open = open_as(fs, ONE, &path, O_RDWR).unwrap();
                 let live = fs.live_of(open).unwrap();
-                assert_eq!(fs.check_shared_writing_again(open, live), Err(Errno::PERM));
+                assert_eq!(
+                    fs.controls().check_shared_writing_again(open, live),
+                    Err(Errno::PERM)
+                );
                 close(fs, open);
                 declare(fs, &path, "");
             }

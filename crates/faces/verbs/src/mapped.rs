@@ -153,7 +153,9 @@ impl Mapped {
                 let text = "it can't be mapped for writing: it is open for reading only, as it never changes any more";
                 return Err(Error::new(Errno::ACCESS, text));
             }
-            fs.check_shared_writing(open, live).map_err(failed)?;
+            fs.controls()
+                .check_shared_writing(open, live)
+                .map_err(failed)?;
         }
         let kind = map_flag::SHARED
             | map_flag::STAYS
@@ -183,7 +185,7 @@ impl Mapped {
         };
         let still = match access {
             Access::Read => Ok(()),
-            Access::Write => fs.check_shared_writing_again(open, live),
+            Access::Write => fs.controls().check_shared_writing_again(open, live),
         };
         let put = still.and_then(|()| put_pages(fs, live, at, len, access));
         match put {

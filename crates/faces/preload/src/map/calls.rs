@@ -93,7 +93,7 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     fs.origin_gate().bring_whole(open)?;
     fs.buffers().write_back_open(open);
     if shared && write {
-        fs.check_shared_writing(open, live)?;
+        fs.controls().check_shared_writing(open, live)?;
     }
     if fs.cluster().is_remote(live) {
         if !(shared && access == libc::O_RDWR) {
@@ -105,7 +105,7 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     let how = How {
         prot,
         shared,
-        read_only: shared && (access == libc::O_RDONLY || !write && fs.only_grows(live)),
+        read_only: shared && (access == libc::O_RDONLY || !write && fs.controls().only_grows(live)),
         flags: flags & (libc::MAP_LOCKED | libc::MAP_POPULATE | libc::MAP_NONBLOCK),
     };
     let mut spans = locked::lock_for(fs)?;
@@ -164,6 +164,7 @@ pub fn mprotect(a: &[i64; 6]) -> i64 {
             if let Some((open, live)) = span.open().and_then(live) {
                 let fs = spans.fs;
                 let checked = fs
+                    .controls()
                     .check_shared_writing_again(open, live)
                     .map_err(|_| Errno::ACCESS);
                 if let Err(e) = checked.and_then(|()| fs.mappings().begin_storing(live)) {

@@ -67,7 +67,7 @@ pub unsafe fn map_range(
     let span = spans.claim(open, kind)?;
     let result = (|| {
         if kind & map_flag::CHANGES != 0 {
-            fs.check_shared_writing_again(open, live)?;
+            fs.controls().check_shared_writing_again(open, live)?;
         }
         let range = offset..offset + len as u64;
         let copy = if is_remote {
