@@ -2,7 +2,7 @@
 //! open, and the references to it.
 //!
 //! A [`Description`] only identifies a description: it holds no reference. Reading and writing
-//! through one is in `file.rs`.
+//! through one is in `file.rs`, and its leases are in `leases.rs`.
 
 use crate::{Entry, Fs, Name, Place, UNNAMED};
 use forebay_store::control_region::{Open, open_flag};
@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering::*;
 /// An open file description; see the module.
 #[derive(Clone, Copy)]
 pub struct Description<'a> {
-    fs: &'a Fs,
-    open: u32,
+    pub(crate) fs: &'a Fs,
+    pub(crate) open: u32,
 }
 
 impl Fs {
@@ -37,7 +37,7 @@ impl Fs {
 
 impl<'a> Description<'a> {
     #[inline]
-    fn record(self) -> &'a Open {
+    pub(crate) fn record(self) -> &'a Open {
         self.fs.store().objects().open_file(self.open)
     }
 

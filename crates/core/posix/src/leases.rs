@@ -1,65 +1,63 @@
 //! Leases on open files, and waiting for other processes' leases. They are defined in
 //! `store/src/leases.rs`.
 
-use crate::fs::Fs;
-use forebay_store::ObjectId;
+use crate::{Description, Fs};
 use forebay_store::controls::Opener;
 use forebay_store::leases::Lease;
 use rustix::io::{Errno, Result};
 use rustix::thread::CapabilitySet;
 use std::sync::atomic::Ordering::*;
 
-impl Fs {
+impl Description<'_> {
     /// fcntl(2) with F_SETLEASE. This process gets the signal, unless F_SETOWN has chosen another.
     ///
     /// # Errors
     /// EACCES for another user's file; EAGAIN: see [`forebay_store::views::Objects::set_lease`];
     /// EINVAL if it isn't a regular file, and in pools of several nodes, where the other nodes
     /// wouldn't know of the lease.
-    pub fn set_lease(&self, open: u32, want: Lease) -> Result<()> {
-        let o = self.store().objects().open_file(open);
-        let inode = self.cluster().stat(ObjectId(o.id.load(Relaxed)))?;
-        let cred = self.cred();
+    pub fn set_lease(self, want: Lease) -> Result<()> {
+        let fs = self.fs;
+        let inode = fs.cluster().stat(self.id())?;
+        let cred = fs.cred();
         if cred.uid() != inode.uid && !cred.can(CapabilitySet::LEASE) {
             return Err(Errno::ACCESS);
         }
-        let live = self.live_of(open).map_err(|_| Errno::INVAL)?;
-        if self.store().names().node_of_several().is_some() {
+        let live = fs.live_of(self.open).map_err(|_| Errno::INVAL)?;
+        if fs.store().names().node_of_several().is_some() {
             return Err(Errno::INVAL);
         }
         let me = rustix::process::getpid().as_raw_nonzero().get();
-        self.store().objects().set_lease(open, live, want, me)
+        fs.store().objects().set_lease(self.open, live, want, me)
     }
 
     /// fcntl(2) with F_GETLEASE.
-    pub fn lease(&self, open: u32) -> Lease {
-        self.store().objects().lease(open)
+    pub fn lease(self) -> Lease {
+        self.fs.store().objects().lease(self.open)
     }
 
     /// Chooses the process that gets the signal when a lease is broken (fcntl's F_SETOWN: a
     /// process, or minus a process group).
-    pub fn set_signal_owner(&self, open: u32, owner: i32) {
-        let o = self.store().objects().open_file(open);
-        o.signal_owner.store(owner as u32, Release);
+    pub fn set_signal_owner(self, owner: i32) {
+        self.record().signal_owner.store(owner as u32, Release);
     }
 
     /// The process that gets the signal when a lease is broken (F_GETOWN).
-    pub fn signal_owner(&self, open: u32) -> i32 {
-        let o = self.store().objects().open_file(open);
-        o.signal_owner.load(Acquire) as i32
+    pub fn signal_owner(self) -> i32 {
+        self.record().signal_owner.load(Acquire) as i32
     }
 
     /// Chooses the signal that is sent when a lease is broken (F_SETSIG); 0: SIGIO.
-    pub fn set_signal(&self, open: u32, signal: u32) {
-        let o = self.store().objects().open_file(open);
-        o.signal.store(signal, Release);
+    pub fn set_signal(self, signal: u32) {
+        self.record().signal.store(signal, Release);
     }
 
     /// The signal that is sent when a lease is broken (F_GETSIG).
-    pub fn signal(&self, open: u32) -> u32 {
-        self.store().objects().open_file(open).signal.load(Acquire)
+    pub fn signal(self) -> u32 {
+        self.record().signal.load(Acquire)
     }
+}
 
+impl Fs {
     /// Breaks leases that conflict with opening a file. `open`: the opener's description, if there
     /// is one yet.
     ///

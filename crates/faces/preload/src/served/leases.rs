@@ -51,12 +51,12 @@ pub fn set(fs: &Fs, open: u32, want: i64) -> i64 {
         libc::F_WRLCK => Lease::Write,
         _ => return errno(Errno::INVAL),
     };
-    value(fs.set_lease(open, want).map(|()| 0))
+    value(fs.description(open).set_lease(want).map(|()| 0))
 }
 
 /// F_GETLEASE.
 pub fn get(fs: &Fs, open: u32) -> i64 {
-    i64::from(match fs.lease(open) {
+    i64::from(match fs.description(open).lease() {
         Lease::None => libc::F_UNLCK,
         Lease::Read => libc::F_RDLCK,
         Lease::Write => libc::F_WRLCK,
@@ -70,7 +70,7 @@ fn set_owner(fs: &Fs, open: u32, owner: i32) -> i64 {
         return errno(Errno::INVAL);
     }
     if matches!(owner, 0 | -1) {
-        fs.set_signal_owner(open, 0);
+        fs.description(open).set_signal_owner(0);
         return 0;
     }
     // SAFETY: signal 0 only checks whether the receiver exists.
@@ -78,7 +78,7 @@ fn set_owner(fs: &Fs, open: u32, owner: i32) -> i64 {
     if there == -i64::from(libc::ESRCH) {
         return errno(Errno::SRCH);
     }
-    fs.set_signal_owner(open, owner);
+    fs.description(open).set_signal_owner(owner);
     0
 }
 
@@ -104,12 +104,12 @@ pub unsafe fn signals(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     match cmd {
         F_SETSIG if !(0..=64).contains(&arg) => errno(Errno::INVAL),
         F_SETSIG => {
-            fs.set_signal(open, arg as u32);
+            fs.description(open).set_signal(arg as u32);
             0
         }
-        F_GETSIG => fs.signal(open).into(),
+        F_GETSIG => fs.description(open).signal().into(),
         libc::F_SETOWN => set_owner(fs, open, arg as i32),
-        libc::F_GETOWN => fs.signal_owner(open).into(),
+        libc::F_GETOWN => fs.description(open).signal_owner().into(),
         F_SETOWN_EX => {
             // SAFETY: the program's struct.
             let owner = unsafe { user::take::<[i32; 2]>(arg) };
@@ -122,7 +122,7 @@ pub unsafe fn signals(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
             }
         }
         F_GETOWN_EX => {
-            let owner = fs.signal_owner(open);
+            let owner = fs.description(open).signal_owner();
             let kind = if owner < 0 { GROUP } else { 1 };
             // SAFETY: as above.
             value(unsafe { user::give([kind, owner.saturating_abs()], arg) })
