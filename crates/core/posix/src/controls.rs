@@ -473,7 +473,7 @@ impl ControlGate<'_> {
 
 impl Fs {
     /// Completes the opening of the file with the live entry `live`: records the use, and truncates
-    /// the file if the flags ask for it. If opening is refused, releases the description. `told`:
+    /// the file if the flags ask for it. If opening is refused, releases the description. `at_home`:
     /// the file's controls as its home returned them when [`forebay_store::Store::counts`] was
     /// `counts`, or later; 0: none.
     pub(crate) fn opened(
@@ -481,12 +481,12 @@ impl Fs {
         open: u32,
         live: u32,
         flags: i32,
-        (counts, told): (u32, u64),
+        (counts, at_home): (u32, u64),
         opener: Opener,
     ) -> Result<u32> {
         let cluster = self.cluster();
         let mut word = match cluster.declared().controls(live) {
-            0 => told,
+            0 => at_home,
             word => word,
         };
         if cluster.declared().counts() != counts

@@ -345,12 +345,12 @@ impl Fs {
                 let cut = check && flags & libc::O_TRUNC != 0;
                 // By now the live entry may have the state of an older reply, to another process
                 // that opens the file.
-                let told = if cluster.names().is_object_remote(e.id) {
+                let at_home = if cluster.names().is_object_remote(e.id) {
                     remote.inode.map_or(0, |inode| inode.controls)
                 } else {
                     0
                 };
-                let controlled = cluster.declared().controls(live) != 0 || told != 0;
+                let controlled = cluster.declared().controls(live) != 0 || at_home != 0;
                 if ready.is_ok() && cut && !controlled {
                     ready = self.before_change(live);
                     ready = ready.and_then(|()| cluster.truncate(live, 0));
@@ -384,7 +384,7 @@ impl Fs {
                 } else {
                     flags & !libc::O_TRUNC
                 };
-                let open = self.opened(open, live, flags, (counts, told), opener)?;
+                let open = self.opened(open, live, flags, (counts, at_home), opener)?;
                 if by_ranges && let Err(error) = gate.begin_ranges(open) {
                     let _ = cluster.objects().open_release(open);
                     return Err(error);

@@ -485,7 +485,7 @@ impl Fs {
             removed.len() == mine.len(),
             "each file that is removed has a result"
         );
-        let told = |((name, e), by_origin): (&(&[u8], Entry), Result<bool>)| {
+        let notify = |((name, e), by_origin): (&(&[u8], Entry), Result<bool>)| {
             let removed = by_origin? || removed.next().unwrap_or(Err(Errno::IO))?;
             if removed {
                 cluster.watches().notify_self(e.id, e.kind, IN_ATTRIB);
@@ -494,7 +494,7 @@ impl Fs {
             }
             Ok(removed)
         };
-        Ok(files.iter().zip(allowed).map(told).collect())
+        Ok(files.iter().zip(allowed).map(notify).collect())
     }
 
     /// EPERM if `dir` is sticky and the process owns neither it nor the object `id`.

@@ -145,7 +145,7 @@ impl OnTmpfs {
     fn rename_with(&self, from: &str, to: &str, how: libc::c_uint) -> Result<(), Errno> {
         let (from, to, at) = (self.path(from), self.path(to), libc::AT_FDCWD);
         // SAFETY: strings with a terminating zero.
-        told(unsafe { libc::renameat2(at, from.as_ptr(), at, to.as_ptr(), how) })
+        checked(unsafe { libc::renameat2(at, from.as_ptr(), at, to.as_ptr(), how) })
     }
 }
 
@@ -156,7 +156,7 @@ impl Drop for OnTmpfs {
 }
 
 /// The result of a call of libc.
-fn told(result: libc::c_int) -> Result<(), Errno> {
+fn checked(result: libc::c_int) -> Result<(), Errno> {
     match result {
         0.. => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
@@ -166,7 +166,7 @@ fn told(result: libc::c_int) -> Result<(), Errno> {
 impl Place for OnTmpfs {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
         // SAFETY: strings with a terminating zero, here and below.
-        told(unsafe { libc::rename(self.path(from).as_ptr(), self.path(to).as_ptr()) })
+        checked(unsafe { libc::rename(self.path(from).as_ptr(), self.path(to).as_ptr()) })
     }
     fn rename_new(&self, from: &str, to: &str) -> Result<(), Errno> {
         self.rename_with(from, to, libc::RENAME_NOREPLACE)
@@ -176,30 +176,30 @@ impl Place for OnTmpfs {
     }
     fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
         // SAFETY: see rename.
-        told(unsafe { libc::link(self.path(from).as_ptr(), self.path(to).as_ptr()) })
+        checked(unsafe { libc::link(self.path(from).as_ptr(), self.path(to).as_ptr()) })
     }
     fn unlink(&self, path: &str) -> Result<(), Errno> {
         // SAFETY: see rename.
-        told(unsafe { libc::unlink(self.path(path).as_ptr()) })
+        checked(unsafe { libc::unlink(self.path(path).as_ptr()) })
     }
     fn create(&self, path: &str) -> Result<(), Errno> {
         let flags = O_CREAT | O_EXCL | O_RDWR;
         // SAFETY: see rename.
         let fd = unsafe { libc::open(self.path(path).as_ptr(), flags, 0o600) };
-        told(fd)?;
+        checked(fd)?;
         // SAFETY: the descriptor was just opened.
-        told(unsafe { libc::close(fd) })
+        checked(unsafe { libc::close(fd) })
     }
     fn put(&self, path: &str, content: &[u8]) {
         std::fs::write(self.0.join(path), content).unwrap();
     }
     fn mkdir(&self, path: &str) -> Result<(), Errno> {
         // SAFETY: see rename.
-        told(unsafe { libc::mkdir(self.path(path).as_ptr(), 0o700) })
+        checked(unsafe { libc::mkdir(self.path(path).as_ptr(), 0o700) })
     }
     fn rmdir(&self, path: &str) -> Result<(), Errno> {
         // SAFETY: see rename.
-        told(unsafe { libc::rmdir(self.path(path).as_ptr()) })
+        checked(unsafe { libc::rmdir(self.path(path).as_ptr()) })
     }
     fn look(&self) -> Seen {
         fn into(seen: &mut Seen, top: &Path, dir: &Path) {

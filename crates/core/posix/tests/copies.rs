@@ -63,7 +63,7 @@ fn open<'a>(fs: &'a Fs, path: &str) -> File<'a> {
 }
 
 /// Number of requests that the nodes send while `f` runs.
-fn arguments_text(nodes: &Nodes, f: impl FnOnce()) -> usize {
+fn requests_during(nodes: &Nodes, f: impl FnOnce()) -> usize {
     let before = nodes.together.asked.load(SeqCst);
     f();
     nodes.together.asked.load(SeqCst) - before
@@ -99,7 +99,7 @@ fn what_is_read_again_asks_nobody() {
                 assert!(read_all(&open(fs, &path)) == content, "{path}: read first");
                 // Another open of the file, as by another process.
                 let file = open(fs, &path);
-                let asked = arguments_text(&nodes, || {
+                let asked = requests_during(&nodes, || {
                     let mut all = vec![0; size + 1];
                     assert_eq!(file.read_at(&mut all, 0), Ok(size), "{path}");
                     assert!(all[..size] == content, "{path}: read again");
@@ -132,7 +132,7 @@ fn what_may_change_or_is_used_once_is_not_copied() {
         let file = open(fs, "/last/f");
         for _ in 0..2 {
             let mut all = [0; 7];
-            let asked = arguments_text(&nodes, || assert_eq!(file.read_at(&mut all, 0), Ok(7)));
+            let asked = requests_during(&nodes, || assert_eq!(file.read_at(&mut all, 0), Ok(7)));
             assert!(asked > 0 && all == *b"content", "{what}");
         }
         file.close().unwrap();

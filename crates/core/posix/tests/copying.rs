@@ -209,10 +209,10 @@ fn bytes_go_past_who_asks() {
         all
     };
     // One request for the size, and three requests to copy 8 MiB each.
-    let arguments_text = (4, 0);
+    let requests = (4, 0);
     let moves = 20 * MIB;
-    assert_eq!(copy(&a, "/plain/b"), [arguments_text, (0, 0), (0, 0)]);
-    assert_eq!(copy(&a, "/plain/c"), [arguments_text, (0, 0), (20, moves)]);
+    assert_eq!(copy(&a, "/plain/b"), [requests, (0, 0), (0, 0)]);
+    assert_eq!(copy(&a, "/plain/c"), [requests, (0, 0), (20, moves)]);
     // The requesting node fetches the bytes that are to be stored on it.
     assert_eq!(copy(&a, "/plain/own"), [(21, moves), (0, 0), (0, 0)]);
     let own = open(fs, "/plain/own");

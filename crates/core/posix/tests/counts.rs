@@ -11,12 +11,12 @@ use support::*;
 /// Counts the requests that `f` sends: those with a reply, and those without.
 fn asked<T>(nodes: &Nodes, f: impl FnOnce() -> T) -> (usize, usize) {
     let together = &nodes.together;
-    let count = || (together.asked.load(SeqCst), together.told.load(SeqCst));
+    let count = || (together.asked.load(SeqCst), together.one_way.load(SeqCst));
     let before = count();
     f();
     let after = count();
-    let told = after.1 - before.1;
-    (after.0 - before.0 - told, told)
+    let one_way = after.1 - before.1;
+    (after.0 - before.0 - one_way, one_way)
 }
 
 fn make(fs: &Fs, path: &[u8]) {
@@ -79,24 +79,24 @@ fn where_name_and_file_lie_on_one_other_node() {
         asked(&nodes, || here.cluster().describe(id).unwrap()),
         (1, 0)
     );
-    let (told, known) = (here.cluster().describe(id), there.cluster().describe(id));
-    assert_eq!(told, known);
+    let (described, known) = (here.cluster().describe(id), there.cluster().describe(id));
+    assert_eq!(described, known);
     let missing = ObjectId(id.0 + 1000);
     let (away, own) = (vec![id; 1000], vec![id, missing, ObjectId::ROOT]);
     let count = asked(&nodes, || {
         let all = here.cluster().describe_all(&away);
-        assert!(all.iter().all(|one| *one == told));
+        assert!(all.iter().all(|one| *one == described));
     });
     assert!((2..20).contains(&count.0), "{count:?}");
     let all = here.cluster().describe_all(&own);
     assert_eq!(
         (&all[0], all[1].as_ref().err()),
-        (&told, Some(&Errno::NOENT))
+        (&described, Some(&Errno::NOENT))
     );
     assert!(all[2].as_ref().unwrap().inode.is_dir());
-    let told = told.unwrap();
-    assert_eq!(told.name.unwrap().1, b"file");
-    assert_eq!(told.attributes.unwrap().len(), 2);
+    let described = described.unwrap();
+    assert_eq!(described.name.unwrap().1, b"file");
+    assert_eq!(described.attributes.unwrap().len(), 2);
 
     let create = |name: &[u8], flags| {
         let flags = O_CREAT | O_WRONLY | flags;

@@ -68,7 +68,7 @@ fn locks_are_in_the_way_on_all_nodes_until_they_are_given_up() {
 #[test]
 fn one_of_a_circle_is_told() {
     let nodes = Nodes::new("locks-circle", 3, &["memory:16M"], 60);
-    let told = std::sync::atomic::AtomicUsize::new(0);
+    let deadlocks = std::sync::atomic::AtomicUsize::new(0);
     for (k, name) in [b"/0", b"/1", b"/2"].into_iter().enumerate() {
         nodes.views[k].open(name, O_CREAT, 0o644).unwrap();
     }
@@ -76,7 +76,7 @@ fn one_of_a_circle_is_told() {
     const ROUNDS: usize = 10;
     std::thread::scope(|s| {
         for k in 0..3 {
-            let (nodes, barrier, told) = (&nodes, &barrier, &told);
+            let (nodes, barrier, deadlocks) = (&nodes, &barrier, &deadlocks);
             s.spawn(move || {
                 let open = |n: usize| {
                     let name = format!("/{}", n % 3);
@@ -92,7 +92,7 @@ fn one_of_a_circle_is_told() {
                         Ok(()) => wants.lock_range(false, Unlocked, ALL, false).unwrap(),
                         Err(e) => {
                             assert_eq!(e, Errno::DEADLK);
-                            told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                            deadlocks.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                         }
                     }
                     has.lock_range(false, Unlocked, ALL, false).unwrap();
@@ -101,7 +101,7 @@ fn one_of_a_circle_is_told() {
             });
         }
     });
-    assert_eq!(told.into_inner(), ROUNDS);
+    assert_eq!(deadlocks.into_inner(), ROUNDS);
 }
 
 /// Locks that a node has on a home without knowing of them (their end wasn't reported) are dropped

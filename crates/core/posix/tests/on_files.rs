@@ -150,10 +150,10 @@ fn without_room_on_files_there_is_none() {
     assert_eq!(reserved, Err(Errno::NOSPC));
     p.store().objects().live_release(live).unwrap();
     // The pool's list of violations has the reason.
-    let (told, _) = Pool::violations(p.pool().dir()).unwrap();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let (violations, _) = Pool::violations(p.pool().dir()).unwrap();
+    assert_eq!(violations.len(), 1, "{violations:?}");
     assert_eq!(
-        (&*told[0].path, &*told[0].control),
+        (&*violations[0].path, &*violations[0].control),
         ("/n/f", "persistence = \"node\"")
     );
     // Operations that need no room still work, and so do those on files whose bytes may be in

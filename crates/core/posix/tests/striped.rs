@@ -49,11 +49,11 @@ fn write(fs: &Fs, path: &str, bytes: &[u8], at: Option<usize>) {
 
 /// Describes runs of equal bytes by their lengths and values.
 fn runs(bytes: &[u8]) -> String {
-    let mut told = String::new();
+    let mut described = String::new();
     for run in bytes.chunk_by(|a, b| a == b) {
-        told += &format!("{} {:?} ", run.len(), run[0] as char);
+        described += &format!("{} {:?} ", run.len(), run[0] as char);
     }
-    told
+    described
 }
 
 /// Keeps a node full while this exists.

@@ -60,7 +60,7 @@ pub struct Together {
     /// Number of requests sent so far.
     pub asked: AtomicUsize,
     /// Number of those requests that don't wait for a reply.
-    pub told: AtomicUsize,
+    pub one_way: AtomicUsize,
     /// For each node: number of requests that it has sent, and number of bytes that were sent with
     /// them or received with the replies.
     pub traffic: Vec<[AtomicUsize; 2]>,
@@ -180,7 +180,7 @@ impl Peers for Near {
     }
 
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
-        self.all.told.fetch_add(1, SeqCst);
+        self.all.one_way.fetch_add(1, SeqCst);
         // SAFETY: there are no bytes.
         let _ = unsafe { self.ask(node, kind, head, Bytes::None) };
     }
@@ -225,7 +225,7 @@ impl Nodes {
             numbers,
             pools: OnceLock::new(),
             asked: AtomicUsize::new(0),
-            told: AtomicUsize::new(0),
+            one_way: AtomicUsize::new(0),
             traffic: dirs.iter().map(|_| Default::default()).collect(),
             kill_at: AtomicUsize::new(0),
             kill_behind: AtomicBool::new(false),
