@@ -1,9 +1,10 @@
 //! [`Fs`]: the view of one process on a pool.
 //!
-//! All operations of this crate are its methods. The view has all that a call depends on:
-//! credentials, caches, and the process for which it opens and makes files ([`Caller`]). Views of
-//! one process share everything but the [`Caller`] ([`Fs::for_process`], [`Fs::declaring`]); making
-//! one costs two or three reference counts.
+//! The calls of POSIX are its methods. The view has all that a call depends on: credentials,
+//! caches, and the process for which it opens and makes files ([`Caller`]). Other files add the
+//! calls, and the parts of the view: types that hold only what they need (the crate's head lists
+//! them). Views of one process share everything but the [`Caller`] ([`Fs::for_process`],
+//! [`Fs::declaring`]); making one costs two or three reference counts.
 
 use crate::buffers::BufferCaches;
 use crate::cache::DirCache;

@@ -5,6 +5,17 @@
 //! of a directory). Resolved directories are cached and checked against the store's epoch of names.
 //! So a path of any depth costs one look-up, and is never resolved to a stale directory.
 //!
+//! [`Fs`] has the calls. Parts of it with a state of their own are types (decision 0095), which
+//! don't know the view:
+//!
+//! ```text
+//! Fs                 calls of POSIX        ops, simple, file, opening
+//!  +- controls()     ControlGate           controls
+//!  +- buffers()      FileBuffers           writeback, readahead
+//!  +- resolver()     Resolver              path
+//!  +- origin_gate()  OriginGate            origin, ranges
+//! ```
+//!
 //! A path can lead out of the pool (`..` above its root, a symbolic link to a path outside).
 //! Resolving then returns [`Fail::Outside`] with the path outside, and the face continues there.
 //!
