@@ -361,7 +361,7 @@ impl<'a> Tasks<'a> {
             self.unfinished = self.cluster.settle_notes().is_err();
         }
         if self.among && self.ask_owners.is_due() {
-            let _ = self.cluster.check_lock_owners();
+            let _ = self.cluster.locks().check_lock_owners();
             self.ask_owners.has_been_done();
         }
         let failed = reaped.and_then(|_| self.store.recovery().put_in_order());

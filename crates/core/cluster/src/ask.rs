@@ -13,7 +13,7 @@ use crate::peers::messages::Wire;
 use crate::peers::requests::{Signature, kind, request};
 use crate::peers::{Bytes, CAPACITY, Peers};
 use forebay_placement::NodeId;
-use forebay_store::{Errno, ObjectId, Result};
+use forebay_store::{Errno, Result};
 
 impl<'a> Cluster<'a> {
     /// Returns the connections to the other nodes. Called for objects that lie on one of them;
@@ -113,17 +113,6 @@ impl<'a> Cluster<'a> {
     /// ENOTCONN if the service doesn't run, or doesn't know the number; EHOSTDOWN.
     pub fn ask_origin(&self, node: NodeId, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         self.ask(node, request::ORIGIN, &(number, bytes))
-    }
-
-    /// Whether any process of the pool has the file open.
-    ///
-    /// # Errors
-    /// ETIMEDOUT; EHOSTDOWN.
-    pub fn is_open(&self, id: ObjectId) -> Result<bool> {
-        match self.remote_home(id) {
-            Some(home) => self.ask(home, request::IS_OPEN, &id),
-            None => self.objects().is_open(id),
-        }
     }
 
     /// Returns the size of all nodes' media, and how much of them is used. Bytes. Figures of other

@@ -34,7 +34,7 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT; EHOSTDOWN.
     pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
-        if self.invented(id).is_some() {
+        if self.dead_nodes().invented(id).is_some() {
             return Ok(Vec::new());
         }
         let Some(home) = self.remote_home(id) else {
@@ -43,7 +43,10 @@ impl<'a> Cluster<'a> {
         let names: Result<List<Vec<u8>>> = self.ask(home, request::ATTRIBUTES, &id);
         match names {
             // The attributes are lost with the rest of the directory's record.
-            Err(Errno::HOSTDOWN) => self.salvaged_inode(home, id).map(|_| Vec::new()),
+            Err(Errno::HOSTDOWN) => self
+                .dead_nodes()
+                .salvaged_inode(home, id)
+                .map(|_| Vec::new()),
             names => names.map(|names| names.0),
         }
     }

@@ -91,7 +91,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns this node's store. The reference may outlive this view.
-    pub(crate) fn store(&self) -> &'a Store {
+    pub fn store(&self) -> &'a Store {
         self.store
     }
 

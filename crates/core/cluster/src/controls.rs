@@ -30,7 +30,7 @@ impl<'a> Cluster<'a> {
             return Ok(());
         }
         let judged = check_word(word, self.size_for(index, word)?, change);
-        if judged.is_ok() || self.remote_live(index).is_none() {
+        if judged.is_ok() || self.opens().remote_live(index).is_none() {
             return judged;
         }
         // Other controls may have been declared since.
@@ -61,7 +61,7 @@ impl<'a> Cluster<'a> {
     /// Stores in the live entry the controls of another node's file, as its home has reported them
     /// when the file was opened.
     pub fn note_controls(&self, index: u32, inode: &Inode) {
-        if self.remote_live(index).is_none() {
+        if self.opens().remote_live(index).is_none() {
             return;
         }
         let live = self.objects().live(index);
@@ -132,17 +132,17 @@ impl<'a> Cluster<'a> {
         let o = self.objects().open_file(open);
         let request = Request {
             object: ObjectId(o.id.load(Acquire)),
-            owner: self.locks().lock_owner_description(open),
+            owner: self.store().locks().lock_owner_description(open),
             sort: Sort::Use,
             want,
             start: party,
             end: if writes { WRITES } else { 0 },
         };
-        let mut begun = self.lock(&request, false);
+        let mut begun = self.locks().lock(&request, false);
         if begun == Err(Errno::AGAIN) {
             // The conflicting use may be that of a killed process.
             self.recovery().reap()?;
-            begun = self.lock(&request, false);
+            begun = self.locks().lock(&request, false);
         }
         let report = controls.on_violation == OnViolation::Report;
         // A violation that is only reported doesn't keep the description from laminating the file.

@@ -73,15 +73,15 @@ impl<'a> Cluster<'a> {
         if from == to && overlap(at, to_at, len) {
             return Err(Errno::INVAL);
         }
-        self.check_lease(from)?;
-        self.check_lease(to)?;
+        self.locks().check_lease(from)?;
+        self.locks().check_lease(to)?;
         let len = len as usize;
         let done = if let Some(file) = self.striped(to) {
             self.check_striped(to, Change::From(Some(to_at)))?;
             self.stripes().copy_striped((from, at), &file, to_at, len)
         } else {
             let range = (at, to_at, len as u64);
-            let done = match self.remote_live(to) {
+            let done = match self.opens().remote_live(to) {
                 Some(remote) => self.copy_remote((from, at), remote, to_at, len),
                 None => self.copy_in(Source::Open(from), to, &[range], Target::File(None)),
             };

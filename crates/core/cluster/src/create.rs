@@ -106,7 +106,7 @@ impl<'a> Cluster<'a> {
                     opened,
                     ..RemoteOpen::default()
                 };
-                let acquired = self.live_acquire_opened(id, &mut remote);
+                let acquired = self.opens().live_acquire_opened(id, &mut remote);
                 if let Ok((live, _)) = &acquired {
                     let inode = Inode {
                         controls: new.controls,
@@ -115,7 +115,7 @@ impl<'a> Cluster<'a> {
                     self.note_controls(*live, &inode);
                 }
                 if let Some(unused) = remote.opened {
-                    self.close_opened(unused);
+                    self.opens().close_opened(unused);
                 }
                 let (live, held) = acquired?;
                 Ok(Ok((id, live, held)))

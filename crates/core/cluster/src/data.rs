@@ -25,7 +25,7 @@ impl<'a> Cluster<'a> {
             let inode = self.stat(file.id)?;
             return self.with_parts(file.id, inode).map(|inode| inode.size);
         }
-        match self.remote_live(index) {
+        match self.opens().remote_live(index) {
             Some((home, id)) => self.stat_remote(home, id).map(|record| record.0.size),
             None => Ok(self.objects().live(index).size.load(Acquire)),
         }
@@ -61,7 +61,7 @@ impl<'a> Cluster<'a> {
                 return read;
             }
         }
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         match self.local_copies().last_of(index) {
             // SAFETY: the caller's promise.
             Some(last) => unsafe { self.read_last(index, last, offset, to, len) },
@@ -85,7 +85,7 @@ impl<'a> Cluster<'a> {
             // SAFETY: the caller's promise.
             return unsafe { self.stripes().read_striped(&file, offset, to, len) };
         }
-        if let Some(remote) = self.remote_live(index) {
+        if let Some(remote) = self.opens().remote_live(index) {
             // SAFETY: the caller's promise.
             let read = unsafe { self.read_remote(remote, offset, to, len) };
             return match self.stripes().spilled_by(index, &read)? {
@@ -136,7 +136,7 @@ impl<'a> Cluster<'a> {
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::From(offset))?;
             // SAFETY: the caller's promise.
@@ -144,7 +144,7 @@ impl<'a> Cluster<'a> {
         }
         // SAFETY: the caller's promise.
         let write = |offset: Option<u64>, from: *const u8, len: usize| unsafe {
-            match self.remote_live(index) {
+            match self.opens().remote_live(index) {
                 Some(remote) => self.write_remote(remote, offset, from, len),
                 None => self
                     .content()

@@ -4,11 +4,11 @@
 //! page of names each. The second half serves lookups, attributes and listings from the salvage,
 //! after a request to a dead node has failed.
 
-use crate::Cluster;
 use crate::peers::messages::{List, decode, encode};
 use crate::peers::requests::request;
 use crate::peers::{Bytes, Peers};
 use crate::salvage::{KnownName, LOST_AND_FOUND, NextPage, Salvage};
+use crate::views::DeadNodes;
 use forebay_placement::{NodeId, SLOTS, Slot};
 use forebay_store::dirs::LIST_BYTES;
 use forebay_store::names::link_in;
@@ -25,7 +25,7 @@ const MAX_SCANNED: usize = 50_000;
 /// Tags of the records that contain names, ascending: entries, inodes (of directories), links.
 const TAGS: [u8; 3] = [b'D', b'I', b'L'];
 
-impl<'a> Cluster<'a> {
+impl<'a> DeadNodes<'a> {
     /// Collects what the living nodes know, if any node is dead. This scans the names on all nodes.
     /// `owner`: user and group that own directories whose attributes aren't known.
     ///
@@ -33,13 +33,13 @@ impl<'a> Cluster<'a> {
     /// EIO; EHOSTDOWN if further nodes die during each of several attempts.
     pub fn collect_salvage(&self, owner: (u32, u32)) -> Result<Option<Salvage>> {
         const ATTEMPTS: usize = 4;
-        let Some(peers) = self.peers() else {
+        let Some(peers) = self.cluster.peers() else {
             return Ok(None);
         };
         for _ in 0..ATTEMPTS {
             let others = peers.nodes().iter().copied();
             let others: Vec<NodeId> = others.filter(|n| *n != peers.this_node()).collect();
-            let reply = self.ask_each(&others, request::EPOCH, &());
+            let reply = self.cluster.ask_each(&others, request::EPOCH, &());
             let answers = others.iter().zip(reply);
             let (dead, living): (Vec<_>, Vec<_>) =
                 answers.partition(|(_, reply)| matches!(reply, Err(Errno::HOSTDOWN)));
@@ -110,7 +110,7 @@ impl<'a> Cluster<'a> {
         if salvage.unnamed.is_empty() {
             return Ok(());
         }
-        let lost = match self.lookup(top, LOST_AND_FOUND) {
+        let lost = match self.cluster.lookup(top, LOST_AND_FOUND) {
             Ok(Some(there)) if there.kind == libc::S_IFDIR => there.id,
             Ok(Some(_)) => return Err(Errno::NOTDIR),
             Ok(None) | Err(Errno::HOSTDOWN) => {
@@ -121,7 +121,7 @@ impl<'a> Cluster<'a> {
         };
         let mut of_nodes = HashMap::new();
         for dir in salvage.unnamed.clone() {
-            let node = self.remote(dir.slot()).ok_or(Errno::IO)?;
+            let node = self.cluster.remote(dir.slot()).ok_or(Errno::IO)?;
             let of_node = format!("node-{}", node.0);
             let above = match of_nodes.get(&node) {
                 Some(id) => *id,
@@ -151,7 +151,7 @@ impl<'a> Cluster<'a> {
     ) -> Result<ObjectId> {
         let slots = (0..SLOTS)
             .map(Slot)
-            .filter(|slot| self.remote(*slot) == Some(node));
+            .filter(|slot| self.cluster.remote(*slot) == Some(node));
         let mut ids = slots.map(|slot| ObjectId::new(0, slot));
         let id = ids
             .find(|id| !salvage.invented.contains(id))
@@ -173,7 +173,7 @@ impl<'a> Cluster<'a> {
             let found = if salvage.is_invented(top) {
                 Err(Errno::HOSTDOWN)
             } else {
-                self.lookup(top, name)
+                self.cluster.lookup(top, name)
             };
             top = match found {
                 Ok(Some(entry)) if entry.kind == libc::S_IFDIR => entry.id,
@@ -201,7 +201,10 @@ impl<'a> Cluster<'a> {
         dead: &[NodeId],
         mut each: impl FnMut(ObjectId, Vec<u8>, Option<Entry>),
     ) -> Result<()> {
-        let is_here = self.peers().is_some_and(|peers| peers.this_node() == node);
+        let is_here = self
+            .cluster
+            .peers()
+            .is_some_and(|peers| peers.this_node() == node);
         let lost: List<u32> = List(dead.iter().map(|node| node.0).collect());
         let mut at = (0, Vec::new());
         loop {
@@ -212,7 +215,10 @@ impl<'a> Cluster<'a> {
                 let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
                 let asked = (at.0, &at.1[..], &lost);
                 // SAFETY: the vector's own.
-                let (next, n) = unsafe { self.ask_with(node, request::KNOWN_NAMES, &asked, room)? };
+                let (next, n) = unsafe {
+                    self.cluster
+                        .ask_with(node, request::KNOWN_NAMES, &asked, room)?
+                };
                 (decode(&bytes[..n]).ok_or(Errno::PROTO)?, next)
             };
             for (dir, name, entry) in names.0 {
@@ -234,12 +240,18 @@ impl<'a> Cluster<'a> {
         after: Vec<u8>,
         List(dead): &List<u32>,
     ) -> Result<(List<KnownName>, NextPage)> {
-        let is_lost = |slot: Slot| self.remote(slot).is_some_and(|node| dead.contains(&node.0));
+        let is_lost = |slot: Slot| {
+            self.cluster
+                .remote(slot)
+                .is_some_and(|node| dead.contains(&node.0))
+        };
         let mut page: Vec<KnownName> = Vec::new();
         let (mut bytes, mut scanned) = (4, 0);
         let mut last = after;
-        for shard in usize::try_from(shard).map_err(|_| Errno::PROTO)?..self.names().shard_count() {
-            let records = self.records(shard)?;
+        for shard in
+            usize::try_from(shard).map_err(|_| Errno::PROTO)?..self.store().names().shard_count()
+        {
+            let records = self.store().records(shard)?;
             for tag in TAGS {
                 let from = match last.first() {
                     Some(&at) if at > tag => continue,
@@ -291,16 +303,16 @@ impl<'a> Cluster<'a> {
 
     /// Returns the salvage if `node` was dead when it was collected.
     fn salvage_for(&self, node: NodeId) -> Option<Arc<Salvage>> {
-        let salvage = self.salvage_cell().get()?;
+        let salvage = self.cluster.salvage_cell().get()?;
         salvage.dead.contains(&node).then_some(salvage)
     }
 
     /// Returns the inode and name of `id` if that is a directory that exists only in the salvage.
     pub(crate) fn invented(&self, id: ObjectId) -> Option<(Inode, Vec<u8>)> {
-        if !self.salvage_cell().is_set.load(Acquire) {
+        if !self.cluster.salvage_cell().is_set.load(Acquire) {
             return None;
         }
-        let salvage = self.salvage_cell().get()?;
+        let salvage = self.cluster.salvage_cell().get()?;
         salvage.inode(id).filter(|_| salvage.is_invented(id))
     }
 
@@ -312,7 +324,7 @@ impl<'a> Cluster<'a> {
     /// Returns an entry that exists only in the salvage: its directory, or the directory to which
     /// it refers, is invented.
     pub(crate) fn salvaged_name(&self, dir: ObjectId, name: &[u8]) -> Option<Entry> {
-        let cell = self.salvage_cell();
+        let cell = self.cluster.salvage_cell();
         if !cell.is_set.load(Acquire) {
             return None;
         }
@@ -340,7 +352,7 @@ impl<'a> Cluster<'a> {
 
     /// Returns the entries of a directory whose homes are dead nodes, after the name `after`.
     pub(crate) fn salvaged_entries(&self, dir: ObjectId, after: &[u8]) -> Vec<(Vec<u8>, Entry)> {
-        let salvage = self.salvage_cell().get();
+        let salvage = self.cluster.salvage_cell().get();
         let entries = salvage.as_ref().and_then(|s| s.entries.get(&dir));
         entries.map_or(Vec::new(), |entries| {
             let behind = entries

@@ -193,7 +193,7 @@ impl<'a> Cluster<'a> {
         }
         let request = Request {
             object: id,
-            owner: self.locks().lock_owner_description(index),
+            owner: self.store().locks().lock_owner_description(index),
             sort: Sort::Use,
             want: if alone {
                 LockType::Exclusive
@@ -203,6 +203,6 @@ impl<'a> Cluster<'a> {
             start: settled(party),
             end: THERE | if writes { WRITES } else { 0 },
         };
-        self.lock(&request, false)
+        self.locks().lock(&request, false)
     }
 }

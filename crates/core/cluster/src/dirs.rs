@@ -44,7 +44,7 @@ impl<'a> Cluster<'a> {
         let nodes = others.nodes();
         // Whether all nodes have been listed, and only salvaged entries are left.
         let is_behind = position.shard >> NODE_SHIFT >= nodes.len();
-        let mut is_salvaged = is_behind || self.invented(dir).is_some();
+        let mut is_salvaged = is_behind || self.dead_nodes().invented(dir).is_some();
         while let Some(&node) = nodes.get(position.shard >> NODE_SHIFT) {
             let more = if node == others.this_node() {
                 let base = position.shard >> NODE_SHIFT << NODE_SHIFT;
@@ -54,7 +54,7 @@ impl<'a> Cluster<'a> {
                 more?
             } else {
                 match self.list_remote(node, dir, position, &mut each) {
-                    Err(Errno::HOSTDOWN) if self.is_salvaged(node) => {
+                    Err(Errno::HOSTDOWN) if self.dead_nodes().is_salvaged(node) => {
                         is_salvaged = true;
                         true
                     }
@@ -72,7 +72,7 @@ impl<'a> Cluster<'a> {
             position.name.clear();
         }
         if is_salvaged {
-            for (name, entry) in self.salvaged_entries(dir, &position.name) {
+            for (name, entry) in self.dead_nodes().salvaged_entries(dir, &position.name) {
                 if !each(&name, entry) {
                     return Ok(());
                 }

@@ -28,7 +28,11 @@ impl Remote for Nodes {
     }
 
     fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()> {
-        Cluster::new(store, Some(self)).end_locks_there(self.peers.node_of(id.slot()), id, owner)
+        Cluster::new(store, Some(self)).locks().end_locks_there(
+            self.peers.node_of(id.slot()),
+            id,
+            owner,
+        )
     }
 
     fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)> {

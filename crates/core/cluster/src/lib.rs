@@ -50,6 +50,7 @@ mod stripes;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod views;
 mod write_buffer;
 
 pub use cluster::{Cluster, Nodes};
@@ -59,4 +60,5 @@ pub use live::RemoteOpen;
 pub use merge::Conflict;
 pub use names::Found;
 pub use salvage::{LOST_AND_FOUND, Salvage, SalvageCell};
+pub use views::{DeadNodes, Locks, Opens};
 pub use write_buffer::{Sending, WriteBuffer};

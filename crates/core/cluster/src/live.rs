@@ -6,8 +6,9 @@
 
 use crate::Cluster;
 use crate::peers::requests::request;
+use crate::views::Opens;
 use forebay_store::Opened;
-use forebay_store::control_region::live_flag as flag;
+use forebay_store::control_region::{MAX_LIVE, live_flag as flag};
 use forebay_store::controls::Opener;
 use forebay_store::live::{Held, new_use};
 use forebay_store::record::Inode;
@@ -32,7 +33,7 @@ pub struct RemoteOpen {
 /// checks by the home whether the file is still open (`Server::check_open`).
 const USED_WITHIN: Duration = Duration::from_secs(2);
 
-impl<'a> Cluster<'a> {
+impl<'a> Opens<'a> {
     /// Makes this process a user of the object `id`, and returns its live entry.
     ///
     /// # Errors
@@ -41,25 +42,25 @@ impl<'a> Cluster<'a> {
         self.live_acquire_held(id).map(|(index, _)| index)
     }
 
-    /// As [`Cluster::live_acquire`]; the use is recorded until [`Held`] is dropped.
+    /// As [`Opens::live_acquire`]; the use is recorded until [`Held`] is dropped.
     ///
     /// # Errors
-    /// As for [`Cluster::live_acquire`].
+    /// As for [`Opens::live_acquire`].
     pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'a>)> {
         self.live_acquire_opened(id, &mut RemoteOpen::default())
     }
 
-    /// As [`Cluster::live_acquire_held`], for an object that its home may keep open for this node
+    /// As [`Opens::live_acquire_held`], for an object that its home may keep open for this node
     /// already.
     ///
     /// # Errors
-    /// As for [`Cluster::live_acquire`].
+    /// As for [`Opens::live_acquire`].
     pub fn live_acquire_opened(
         &self,
         id: ObjectId,
         remote: &mut RemoteOpen,
     ) -> Result<(u32, Held<'a>)> {
-        match self.remote_home(id) {
+        match self.cluster.remote_home(id) {
             Some(home) => self
                 .store()
                 .objects()
@@ -70,7 +71,7 @@ impl<'a> Cluster<'a> {
 
     /// Ends a use at the home of which no live entry was made.
     pub fn close_opened(&self, opened: Opened) {
-        if let Some(remote) = &self.remote {
+        if let Some(remote) = &self.store().remote {
             remote.closed(opened.id, opened.number);
         }
     }
@@ -84,11 +85,11 @@ impl<'a> Cluster<'a> {
         home: NodeId,
         remote: &mut RemoteOpen,
     ) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store().objects().live(index);
         if live.flags.load(Acquire) & flag::LOADED != 0 {
             return Ok(());
         }
-        let _lock = self.objects().lock_live(index)?;
+        let _lock = self.store().objects().lock_live(index)?;
         if live.flags.load(Acquire) & flag::LOADED != 0 {
             return Ok(());
         }
@@ -111,7 +112,7 @@ impl<'a> Cluster<'a> {
         // releases the live entry ends the use at the home.
         live.flags.fetch_or(flag::REMOTE, AcqRel);
         if opened.is_none() {
-            match self.ask(home, request::OPEN, &(id, number)) {
+            match self.cluster.ask(home, request::OPEN, &(id, number)) {
                 Ok(record) => remote.inode = Some(record.0),
                 Err(e) => {
                     if e == Errno::NOENT {
@@ -125,37 +126,73 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
+    /// Whether any process of the pool has the file open.
+    ///
+    /// # Errors
+    /// ETIMEDOUT; EHOSTDOWN.
+    pub fn is_open(&self, id: ObjectId) -> Result<bool> {
+        match self.cluster.remote_home(id) {
+            Some(home) => self.cluster.ask(home, request::IS_OPEN, &id),
+            None => self.store().objects().is_open(id),
+        }
+    }
+
+    /// Reports to the restarted daemon of `home` which of its files this node has open. Returns the
+    /// number of those that had been removed meanwhile.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if the daemon can't be reached.
+    pub fn open_again(&self, home: NodeId) -> Result<usize> {
+        let mut lost = 0;
+        let header = self.store().control.header();
+        for i in 0..header.free_live.end(MAX_LIVE) {
+            let live = self.store().objects().live(i);
+            let id = ObjectId(live.id.load(Acquire));
+            let remote = live.flags.load(Acquire) & flag::REMOTE != 0;
+            if id.0 == 0 || !remote || self.cluster.remote_home(id) != Some(home) {
+                continue;
+            }
+            let number = live.ctime.load(Relaxed) as u64;
+            match self.cluster.ask(home, request::REOPEN, &(id, number)) {
+                Ok(()) => {}
+                Err(Errno::HOSTDOWN) => return Err(Errno::HOSTDOWN),
+                Err(_) => lost += 1,
+            }
+        }
+        Ok(lost)
+    }
+
     /// Returns the home and id of a live entry's object, if the home is another node.
     #[inline]
     pub(crate) fn remote_live(&self, index: u32) -> Option<(NodeId, ObjectId)> {
-        let live = self.objects().live(index);
+        let live = self.store().objects().live(index);
         if live.flags.load(Acquire) & flag::REMOTE == 0 {
             return None;
         }
         let id = ObjectId(live.id.load(Relaxed));
-        self.remote_home(id).map(|home| (home, id))
+        self.cluster.remote_home(id).map(|home| (home, id))
     }
 }
 
 /// Calls `f` with the live entry of an object, which an open file description keeps open meanwhile.
 /// (A reference without a description takes one of a few places, meant for short uses.)
 pub(crate) fn with_open<T>(
-    store: &Cluster<'_>,
+    cluster: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T>,
 ) -> Result<T> {
-    let (live, held) = store.live_acquire_held(id).map_err(|e| match e {
+    let (live, held) = cluster.opens().live_acquire_held(id).map_err(|e| match e {
         // The requesting node has the file open, but a death has removed it from this node.
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;
     // This description isn't a use of its own: the requesting process has the file open.
-    let opener = Opener::Kept(store.names().node());
+    let opener = Opener::Kept(cluster.names().node());
     let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
-    let open = store
+    let open = cluster
         .objects()
         .open_create_held(&new, Some((live, Some(held))))
-        .inspect_err(|_| _ = store.objects().live_release(live))?;
+        .inspect_err(|_| _ = cluster.objects().live_release(live))?;
     let done = f(live);
-    store.objects().open_release(open).and(done)
+    cluster.objects().open_release(open).and(done)
 }

@@ -18,8 +18,8 @@
 mod leases;
 mod remote;
 
-use crate::Cluster;
 use crate::peers::requests::request;
+use crate::views::Locks;
 use forebay_runtime::atomics::futex;
 use forebay_store::locks::{
     Counted, HOLDER_CHECK_INTERVAL, InTheWay, LockType, Owner, Request, Sort, TO_THE_END, Waited,
@@ -37,7 +37,7 @@ const MAX_SEARCHED_PROCESSES: usize = 64;
 /// waits.
 type Path = Vec<(Owner, u64)>;
 
-impl<'a> Cluster<'a> {
+impl<'a> Locks<'a> {
     /// Returns a lock that conflicts with a lock on a range; None if there is none.
     ///
     /// # Errors
@@ -50,35 +50,40 @@ impl<'a> Cluster<'a> {
         range: (u64, u64),
     ) -> Result<Option<InTheWay>> {
         let request = self.range_request(open, of_description, want, range)?;
-        match self.remote_home(request.object) {
+        match self.cluster.remote_home(request.object) {
             Some(home) => self.lock_in_the_way_there(home, &request),
-            None => self.locks().lock_in_the_way(&request),
+            None => self.store().locks().lock_in_the_way(&request),
         }
     }
 
     /// Sets a lock on an object of any node.
     pub(crate) fn lock(&self, request: &Request, wait: bool) -> Result<()> {
-        match self.remote_home(request.object) {
+        match self.cluster.remote_home(request.object) {
             Some(home) => self.lock_there(home, request, wait),
             None => self.lock_here(request, wait),
         }
     }
 
     fn lock_here(&self, request: &Request, wait: bool) -> Result<()> {
-        let Some(first) = self.locks().lock_now(request)? else {
+        let Some(first) = self.store().locks().lock_now(request)? else {
             return Ok(());
         };
         let mut other = first;
-        if !self.locks().forget_if_dead(request.object, other.owner)? && !wait {
+        if !self
+            .store()
+            .locks()
+            .forget_if_dead(request.object, other.owner)?
+            && !wait
+        {
             return Err(Errno::AGAIN);
         }
-        let chain = self.control.lock_chain(request.object.0);
+        let chain = self.store().control.lock_chain(request.object.0);
         let _counted = Counted::new(chain);
         let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
-        let mut waiting = Waiting::new(self, request, self.names().node(), &search);
+        let mut waiting = Waiting::new(self.store(), request, self.store().names().node(), &search);
         loop {
             let seen = chain.changes.load(Acquire);
-            match self.locks().lock_now(request)? {
+            match self.store().locks().lock_now(request)? {
                 None => return Ok(()),
                 Some(_) if !wait => return Err(Errno::AGAIN),
                 Some(o) => other = o,
@@ -87,7 +92,10 @@ impl<'a> Cluster<'a> {
             match futex::wait(&chain.changes, seen, turn) {
                 Err(Errno::INTR) => waiting.interrupted()?,
                 Err(Errno::TIMEDOUT) => {
-                    _ = self.locks().forget_if_dead(request.object, other.owner)?
+                    _ = self
+                        .store()
+                        .locks()
+                        .forget_if_dead(request.object, other.owner)?
                 }
                 _ => {}
             }
@@ -100,12 +108,14 @@ impl<'a> Cluster<'a> {
     /// EAGAIN if it would have to wait; EINTR if a signal arrived while it waited; ENOLCK if the
     /// lock table is full; EHOSTDOWN.
     pub fn flock(&self, open: u32, want: LockType, wait: bool) -> Result<()> {
-        if want == LockType::Unlocked && self.objects().open_file(open).locker.load(Acquire) == 0 {
+        if want == LockType::Unlocked
+            && self.store().objects().open_file(open).locker.load(Acquire) == 0
+        {
             return Ok(());
         }
         let request = Request {
-            object: ObjectId(self.objects().open_file(open).id.load(Acquire)),
-            owner: self.locks().lock_owner_description(open),
+            object: ObjectId(self.store().objects().open_file(open).id.load(Acquire)),
+            owner: self.store().locks().lock_owner_description(open),
             sort: Sort::Whole,
             want,
             start: 0,
@@ -118,7 +128,7 @@ impl<'a> Cluster<'a> {
     /// the description if `of_description`.
     ///
     /// # Errors
-    /// As for [`Cluster::flock`]; EDEADLK if processes would wait for each other for ever.
+    /// As for [`Locks::flock`]; EDEADLK if processes would wait for each other for ever.
     pub fn lock_range(
         &self,
         open: u32,
@@ -129,9 +139,13 @@ impl<'a> Cluster<'a> {
     ) -> Result<()> {
         let request = self.range_request(open, of_description, want, (start, end))?;
         let any = if of_description {
-            &self.objects().open_file(open).locker
+            &self.store().objects().open_file(open).locker
         } else {
-            &self.control.process(request.owner.slot as usize).locked
+            &self
+                .store()
+                .control
+                .process(request.owner.slot as usize)
+                .locked
         };
         if want == LockType::Unlocked && any.load(Acquire) == 0 {
             return Ok(());
@@ -152,11 +166,11 @@ impl<'a> Cluster<'a> {
         (start, end): (u64, u64),
     ) -> Result<Request> {
         Ok(Request {
-            object: ObjectId(self.objects().open_file(open).id.load(Acquire)),
+            object: ObjectId(self.store().objects().open_file(open).id.load(Acquire)),
             owner: if of_description {
-                self.locks().lock_owner_description(open)
+                self.store().locks().lock_owner_description(open)
             } else {
-                self.locks().lock_owner_process()?
+                self.store().locks().lock_owner_process()?
             },
             sort: Sort::Range,
             want,
@@ -168,7 +182,7 @@ impl<'a> Cluster<'a> {
     /// Whether the process that waits for `mine` must give up because of a deadlock. Without `ask`,
     /// examines only what this node knows.
     pub(crate) fn is_deadlock(&self, mine: &Waited, ask: bool) -> Result<bool> {
-        let ask = ask && self.remote.is_some();
+        let ask = ask && self.store().remote.is_some();
         let (mut path, mut seen) = (Path::new(), Vec::new());
         let found = self.leads_back(mine, mine, ask, &mut path, &mut seen);
         Ok(found && path.iter().all(|(o, s)| self.still_waits(*o, *s, ask)))
@@ -207,25 +221,27 @@ impl<'a> Cluster<'a> {
     /// Returns the processes whose locks conflict with `wait`. An unreachable node counts as having
     /// no locks, so no deadlock through it is found.
     fn blockers(&self, wait: &Waited, ask: bool) -> Vec<Owner> {
-        if wait.home == self.names().node() {
-            let locks = self.locks().locks_of(wait.request.object);
+        if wait.home == self.store().names().node() {
+            let locks = self.store().locks().locks_of(wait.request.object);
             return locks.map_or(Vec::new(), |l| l.blockers(&wait.request));
         }
         if !ask {
             return Vec::new();
         }
-        let reply = self.ask(wait.home, request::BLOCKERS, &wait.request);
+        let reply = self
+            .cluster
+            .ask(wait.home, request::BLOCKERS, &wait.request);
         reply.map_or(Vec::new(), |list| list.0)
     }
 
     fn waits(&self, owner: Owner, ask: bool) -> Vec<Waited> {
-        if owner.node == self.names().node() {
-            return self.locks().waits_here(owner);
+        if owner.node == self.store().names().node() {
+            return self.store().locks().waits_here(owner);
         }
         if !ask {
             return Vec::new();
         }
-        let reply = self.ask(owner.node, request::WAITS, &owner);
+        let reply = self.cluster.ask(owner.node, request::WAITS, &owner);
         reply.map_or(Vec::new(), |waits| waits.0)
     }
 
@@ -278,7 +294,7 @@ mod tests {
                 .iter()
                 .any(|f| f.contains("locked by"))
         );
-        assert_eq!(s.cluster().lock_here(&all(mine), false), Ok(()));
+        assert_eq!(s.cluster().locks().lock_here(&all(mine), false), Ok(()));
         assert_eq!(
             s.locks()
                 .locks_of(object)
@@ -338,32 +354,32 @@ mod tests {
             request: byte(mine, 1),
         };
         assert_eq!(
-            s.cluster().is_deadlock(&waits(100), true),
+            s.cluster().locks().is_deadlock(&waits(100), true),
             Ok(false),
             "it waits for nothing"
         );
         let_wait(&s, slot, 50, &byte(other, 2));
         assert_eq!(
-            s.cluster().is_deadlock(&waits(100), true),
+            s.cluster().locks().is_deadlock(&waits(100), true),
             Ok(false),
             "nobody has that"
         );
         let_wait(&s, slot, 50, &byte(other, 0));
-        assert_eq!(s.cluster().is_deadlock(&waits(100), true), Ok(true));
+        assert_eq!(s.cluster().locks().is_deadlock(&waits(100), true), Ok(true));
         assert_eq!(
-            s.cluster().is_deadlock(&waits(40), true),
+            s.cluster().locks().is_deadlock(&waits(40), true),
             Ok(false),
             "the other one gives in"
         );
         assert_eq!(
-            s.cluster().lock_here(&byte(mine, 1), true),
+            s.cluster().locks().lock_here(&byte(mine, 1), true),
             Err(Errno::DEADLK)
         );
         assert!(s.locks().waits_of(mine).is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(
-            s.cluster().lock_here(&byte(mine, 1), true),
+            s.cluster().locks().lock_here(&byte(mine, 1), true),
             Ok(()),
             "the dead hold nothing"
         );

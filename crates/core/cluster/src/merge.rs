@@ -169,7 +169,7 @@ impl<'a> Cluster<'a> {
         before: &[u8],
         now: &[u8],
     ) -> Result<Option<Conflict>> {
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         let mut conflict = None;
         if self.striped(index).is_some() {
             self.stripes()
@@ -177,7 +177,7 @@ impl<'a> Cluster<'a> {
             return Ok(conflict);
         }
         let merged = pack(before, now, MAX_BODY, |body| {
-            let one = match self.remote_live(index) {
+            let one = match self.opens().remote_live(index) {
                 Some((home, id)) => self.merge_remote(home, id, None, offset, body)?,
                 None => self.merge_here(index, None, None, offset, body)?,
             };

@@ -37,7 +37,7 @@ impl<'a> Cluster<'a> {
     /// ENAMETOOLONG; EIO.
     pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
         let entry = self.lookup_entry(parent, name)?;
-        Ok(entry.or_else(|| self.salvaged_name(parent, name)))
+        Ok(entry.or_else(|| self.dead_nodes().salvaged_name(parent, name)))
     }
 
     fn lookup_entry(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
@@ -49,7 +49,7 @@ impl<'a> Cluster<'a> {
         }
         if let Some(home) = self.remote_home_of_entry(parent, name) {
             return match self.ask(home, request::LOOKUP, &(parent, name)) {
-                Err(Errno::HOSTDOWN) => self.salvaged_entry(home, parent, name),
+                Err(Errno::HOSTDOWN) => self.dead_nodes().salvaged_entry(home, parent, name),
                 reply => reply,
             };
         }
@@ -104,10 +104,14 @@ impl<'a> Cluster<'a> {
             reply.map(|(entry, record)| (entry, record, false))
         };
         let (entry, record, is_open) = match reply {
-            Err(Errno::HOSTDOWN) => (self.salvaged_entry(home, parent, name)?, None, false),
+            Err(Errno::HOSTDOWN) => (
+                self.dead_nodes().salvaged_entry(home, parent, name)?,
+                None,
+                false,
+            ),
             reply => reply?,
         };
-        let entry = entry.or_else(|| self.salvaged_name(parent, name));
+        let entry = entry.or_else(|| self.dead_nodes().salvaged_name(parent, name));
         let id = entry.filter(|_| is_open).map(|e| e.id);
         Ok(Found {
             entry,
@@ -137,12 +141,15 @@ impl<'a> Cluster<'a> {
 
     #[inline(always)]
     fn attributes_of(&self, id: ObjectId) -> Result<Inode> {
-        if let Some((inode, _)) = self.invented(id) {
+        if let Some((inode, _)) = self.dead_nodes().invented(id) {
             return Ok(inode);
         }
         if let Some(home) = self.remote_home(id) {
             return match self.stat_remote(home, id) {
-                Err(Errno::HOSTDOWN) => self.salvaged_inode(home, id).map(|(inode, _)| inode),
+                Err(Errno::HOSTDOWN) => self
+                    .dead_nodes()
+                    .salvaged_inode(home, id)
+                    .map(|(inode, _)| inode),
                 record => record.map(|record| record.0),
             };
         }
@@ -157,12 +164,12 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT if there is no such object.
     pub fn inode_tail(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
-        if let Some(invented) = self.invented(id) {
+        if let Some(invented) = self.dead_nodes().invented(id) {
             return Ok(invented);
         }
         if let Some(home) = self.remote_home(id) {
             return match self.stat_remote(home, id) {
-                Err(Errno::HOSTDOWN) => self.salvaged_inode(home, id),
+                Err(Errno::HOSTDOWN) => self.dead_nodes().salvaged_inode(home, id),
                 record => record.map(|record| (record.0, record.1)),
             };
         }

@@ -21,12 +21,12 @@ impl<'a> Cluster<'a> {
         if size > MAX_SIZE {
             return Err(Errno::FBIG);
         }
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::Size(size))?;
             return self.stripes().truncate_striped(&file, size);
         }
-        let cut = match self.remote_live(index) {
+        let cut = match self.opens().remote_live(index) {
             Some((home, id)) => self.ask(home, request::TRUNCATE, &(id, size)),
             None => self.content().truncate_here(index, |live| {
                 if Parts::is_spilled(live) {
@@ -48,14 +48,14 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOSPC, EFBIG.
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::Size(MAX_SIZE))?;
             return self
                 .stripes()
                 .room_striped(&file, (offset, len), grow, false);
         }
-        let reserved = match self.remote_live(index) {
+        let reserved = match self.opens().remote_live(index) {
             Some((home, id)) => self.ask(home, request::RESERVE, &(id, offset, len, grow)),
             None => self.content().reserve_here(index, offset, len, grow),
         };
@@ -73,14 +73,14 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// EFBIG, EIO.
     pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::From(Some(offset)))?;
             return self
                 .stripes()
                 .room_striped(&file, (offset, len), grow, true);
         }
-        let punched = match self.remote_live(index) {
+        let punched = match self.opens().remote_live(index) {
             Some((home, id)) => self.ask(home, request::PUNCH, &(id, offset, len, grow)),
             None => self
                 .content()
@@ -101,11 +101,11 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENXIO if there is no such offset before the end of the file.
     pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         if let Some(file) = self.striped(index) {
             return self.stripes().seek_striped(&file, offset, hole);
         }
-        let found = match self.remote_live(index) {
+        let found = match self.opens().remote_live(index) {
             Some((home, id)) => self.ask(home, request::SEEK, &(id, offset, hole)),
             None => {
                 let found = self.content().seek_here(index, offset, hole);

@@ -93,7 +93,7 @@ impl Server {
     /// request of `node`. Called when that reply is sent again.
     pub fn answered_again(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         node: NodeId,
         kind: u16,
         head: &[u8],
@@ -101,7 +101,7 @@ impl Server {
     ) {
         // The two requests have the same arguments and replies.
         if kind == kind::CREATE || kind == kind::CREATE_THERE {
-            self.created_again(store, node, head, answer);
+            self.created_again(cluster, node, head, answer);
         }
     }
 
@@ -128,23 +128,23 @@ impl Server {
     /// home; EOWNERDEAD if the requesting node has lost its locks of the file.
     pub fn serve(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         from: NodeId,
         kind: u16,
         head: &[u8],
         body: &[u8],
     ) -> Result<Reply, Errno> {
         let request = find(kind).ok_or(Errno::PROTO)?;
-        let _passed = self.fences.pass(store, from, request, head)?;
+        let _passed = self.fences.pass(cluster, from, request, head)?;
         let _names;
-        let store = match request.class {
-            Class::Leaf | Class::Entry => store.nonblocking(),
-            Class::Composite | Class::Bulk => *store,
+        let cluster = match request.class {
+            Class::Leaf | Class::Entry => cluster.nonblocking(),
+            Class::Composite | Class::Bulk => *cluster,
             Class::Names => {
                 _names = lock(&self.names);
-                *store
+                *cluster
             }
         };
-        dispatch(self, &Call { store, from }, kind, head, body)
+        dispatch(self, &Call { cluster, from }, kind, head, body)
     }
 }

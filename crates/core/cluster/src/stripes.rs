@@ -394,10 +394,10 @@ impl<'a> Stripes<'a> {
             return Ok(Some(part));
         }
         let _section = self.section()?;
-        let (part, held) = match self.live_acquire_held(f.id.part()) {
+        let (part, held) = match self.opens().live_acquire_held(f.id.part()) {
             Err(Errno::NOENT) if make => {
                 self.parts().make_part(f.id)?;
-                self.live_acquire_held(f.id.part())?
+                self.opens().live_acquire_held(f.id.part())?
             }
             Err(Errno::NOENT) => return Ok(None),
             other => other?,

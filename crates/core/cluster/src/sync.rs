@@ -25,11 +25,11 @@ impl<'a> Cluster<'a> {
     }
 
     fn sync_file(&self, index: u32) -> Result<()> {
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         if let Some(file) = self.striped(index) {
             return self.stripes().sync_striped(&file);
         }
-        let synced = match self.remote_live(index) {
+        let synced = match self.opens().remote_live(index) {
             Some((home, id)) => self.ask(home, request::SYNC, &id),
             None => self
                 .durability()

@@ -157,10 +157,11 @@ impl<'a> Cluster<'a> {
             // The file was closed by another thread meanwhile.
             return Sending(Way::Done(Err(Errno::STALE)));
         }
-        if let Err(e) = self.check_lease(index) {
+        if let Err(e) = self.locks().check_lease(index) {
             return Sending(Way::Done(Err(e)));
         }
         let Some((home, id)) = self
+            .opens()
             .remote_live(index)
             .filter(|_| self.striped(index).is_none())
         else {

@@ -642,7 +642,7 @@ impl<'a> File<'a> {
     /// # Errors
     /// As flock(2).
     pub fn flock(&self, want: LockType, wait: bool) -> Result<()> {
-        self.fs.cluster().flock(self.open(), want, wait)
+        self.fs.cluster().locks().flock(self.open(), want, wait)
     }
 
     /// Locks the bytes of `range` (the first, the last), as fcntl(2). The lock belongs to this open
@@ -658,7 +658,9 @@ impl<'a> File<'a> {
         wait: bool,
     ) -> Result<()> {
         let cluster = self.fs.cluster();
-        cluster.lock_range(self.open(), own, want, range, wait)
+        cluster
+            .locks()
+            .lock_range(self.open(), own, want, range, wait)
     }
 
     /// Reads at `offset`. Returns the number of bytes read; 0 at the end of the file.

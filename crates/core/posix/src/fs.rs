@@ -288,7 +288,7 @@ impl Fs {
     pub fn salvage(&self, top: &[u8]) -> Result<Option<Arc<Salvage>>> {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
-        let collected = self.cluster().collect_salvage((uid, gid))?;
+        let collected = self.cluster().dead_nodes().collect_salvage((uid, gid))?;
         let Some(mut collected) = collected else {
             self.shared.salvage.set(None);
             return Ok(None);
@@ -298,11 +298,17 @@ impl Fs {
             Ok(found) if found.mode & libc::S_IFMT == libc::S_IFDIR => Ok(ObjectId(found.ino)),
             // A file can't show `lost+found`.
             Ok(_) => Err(Errno::NOTDIR),
-            Err(Errno::HOSTDOWN) => self.cluster().salvaged_top(&mut collected, top),
+            Err(Errno::HOSTDOWN) => self
+                .cluster()
+                .dead_nodes()
+                .salvaged_top(&mut collected, top),
             Err(e) => Err(e),
         };
         if let Ok(top) = top {
-            let shown = self.cluster().show_unnamed(&mut collected, top);
+            let shown = self
+                .cluster()
+                .dead_nodes()
+                .show_unnamed(&mut collected, top);
             if shown.is_ok() {
                 self.shared.salvage.set(Some(Arc::new(collected)));
             }

@@ -170,7 +170,7 @@ impl Fs {
         let mut remote = place.take_remote();
         let opened = self.open_found(entry, flags, false, (parent, name), &mut remote, opener);
         if let Some(unused) = remote.opened {
-            self.cluster().close_opened(unused);
+            self.cluster().opens().close_opened(unused);
         }
         match opened {
             // The object was removed after it was looked up.
@@ -314,7 +314,7 @@ impl Fs {
                     None => cluster.declared().counts(),
                 };
                 let section = cluster.section()?;
-                let (live, held) = cluster.live_acquire_opened(e.id, remote)?;
+                let (live, held) = cluster.opens().live_acquire_opened(e.id, remote)?;
                 let mut ready = Ok(());
                 if late && !path_only && remote.inode.is_none() {
                     // The object was already open here, so its home sent no attributes. Its
@@ -425,7 +425,7 @@ impl Fs {
             let section = cluster.section()?;
             Ok((section, cluster.create_unnamed(e.id, &new)?))
         })?;
-        let (live, held) = cluster.live_acquire_held(id)?;
+        let (live, held) = cluster.opens().live_acquire_held(id)?;
         cluster.objects().live_set_unlinked(id)?;
         let opened = Some((live, Some(held)));
         let new = NewOpen::new(id, S_IFREG, flags as u32)

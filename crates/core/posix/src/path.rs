@@ -385,7 +385,7 @@ impl<'a> Resolver<'a> {
             let place = self.walk_for(base, path, goal)?;
             let result = f(&place);
             if let Some(opened) = place.take_remote().opened {
-                self.cluster().close_opened(opened);
+                self.cluster().opens().close_opened(opened);
             }
             match result {
                 Err(Errno::STALE) => pause(attempt),

@@ -206,7 +206,8 @@ impl<'a> FileBuffers<'a> {
     /// None: the caller must send the write at once; earlier buffered writes have been published.
     ///
     /// # Errors
-    /// EFAULT; EIO: the process's locks on the file are lost ([`Cluster::check_lease`]).
+    /// EFAULT; EIO: the process's locks on the file are lost
+    /// ([`forebay_cluster::Locks::check_lease`]).
     pub(crate) fn write_later(
         &self,
         open: u32,
@@ -219,7 +220,7 @@ impl<'a> FileBuffers<'a> {
         let Some(all) = self.writeback().filter(|_| word != 0) else {
             return Ok(None);
         };
-        cluster.check_lease(live)?;
+        cluster.locks().check_lease(live)?;
         let id = cluster.content().live_id(live);
         self.look_again(id);
         let flags = cluster.objects().open_file(open).flags.load(Relaxed) as i32;
@@ -269,7 +270,7 @@ impl<'a> FileBuffers<'a> {
     /// As for [`Cluster::read`].
     pub(crate) fn read_live(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
         let cluster = self.cluster();
-        cluster.check_lease(live)?;
+        cluster.locks().check_lease(live)?;
         let id = cluster.content().live_id(live);
         let mut end = 0;
         match self.writeback().and_then(|all| all.of(id)) {

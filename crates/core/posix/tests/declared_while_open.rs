@@ -573,7 +573,7 @@ fn who_laminates_may_be_killed() {
             for view in &nodes.views {
                 // The keeper's periodic work, for processes that were killed while giving up their
                 // use.
-                view.cluster().check_lock_owners().unwrap();
+                view.cluster().locks().check_lock_owners().unwrap();
             }
             let story = format!("killed at {at}, behind: {behind}");
             assert!(!whole || is_laminated(fs, &path), "{story}");

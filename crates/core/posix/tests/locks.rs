@@ -135,11 +135,15 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
         done
     };
     assert!(!free((25, 25)) && !free((5, 5)));
-    cluster.check_lock_owners().unwrap();
+    cluster.locks().check_lock_owners().unwrap();
     assert!(free((25, 25)) && !free((5, 5)));
-    assert_eq!(cluster.locks().nodes_with_locks(), [NodeId(0)]);
-    cluster.locks().end_node_locks(NodeId(0), |_| true).unwrap();
-    assert!(free((5, 5)) && cluster.locks().nodes_with_locks().is_empty());
+    assert_eq!(cluster.store().locks().nodes_with_locks(), [NodeId(0)]);
+    cluster
+        .store()
+        .locks()
+        .end_node_locks(NodeId(0), |_| true)
+        .unwrap();
+    assert!(free((5, 5)) && cluster.store().locks().nodes_with_locks().is_empty());
 }
 
 /// A node that was given up has lost its locks. It can't change files that it had locked until it
@@ -263,9 +267,9 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let id = ObjectId(home.stat().unwrap().ino);
     let lease = |milliseconds| nodes.together.lease.store(milliseconds, SeqCst);
     let renew = || {
-        for (home, files) in cluster.leased().unwrap() {
+        for (home, files) in cluster.locks().leased().unwrap() {
             assert_eq!(home, NodeId(1));
-            cluster.renew_leases(home, &files).unwrap();
+            cluster.locks().renew_leases(home, &files).unwrap();
         }
     };
     let write_all = |text: &[u8]| -> Vec<_> {
@@ -276,17 +280,17 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let over = vec![Err(Errno::OWNERDEAD); CHUNKS as usize];
     lease(3_600_000);
     lost.flock(Exclusive, false).unwrap();
-    let first = cluster.leased().unwrap()[&NodeId(1)].clone();
+    let first = cluster.locks().leased().unwrap()[&NodeId(1)].clone();
     assert_eq!(first.len(), 1);
     assert_eq!(first[0].0, id);
     renew();
-    let then = cluster.leased().unwrap()[&NodeId(1)].clone();
+    let then = cluster.locks().leased().unwrap()[&NodeId(1)].clone();
     assert!(then[0].1 > first[0].1, "it isn't renewed");
     assert_eq!(write_all(b"locked"), fine);
     // Without locks no lease runs out.
     lost.flock(Unlocked, false).unwrap();
     renew();
-    assert!(cluster.leased().unwrap().is_empty());
+    assert!(cluster.locks().leased().unwrap().is_empty());
     lease(1);
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(write_all(b"nobody"), fine);
@@ -295,7 +299,7 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(write_all(b"behind"), over);
     lease(3_600_000);
-    cluster.renew_leases(NodeId(1), &first).unwrap();
+    cluster.locks().renew_leases(NodeId(1), &first).unwrap();
     assert_eq!(write_all(b"behind"), over);
     assert_eq!(lost.flock(Exclusive, false), Err(Errno::OWNERDEAD));
     assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));

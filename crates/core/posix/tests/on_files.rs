@@ -95,7 +95,10 @@ fn no_byte_lies_in_memory_ever() {
         let cluster = p.cluster();
         let mapped = p.open(b"/n/mapped", O_CREAT | O_RDWR, 0o600).unwrap();
         mapped.set_len(2 * MIB as u64).unwrap();
-        let live = cluster.live_acquire(id_of(&p, "/n/mapped")).unwrap();
+        let live = cluster
+            .opens()
+            .live_acquire(id_of(&p, "/n/mapped"))
+            .unwrap();
         let pieces = cluster.map(live, 0, 2 * MIB, usize::MAX).unwrap();
         let files = |medium: usize| {
             !matches!(
@@ -144,6 +147,7 @@ fn without_room_on_files_there_is_none() {
     assert_eq!(used(p.store())[0], 0);
     let live = p
         .cluster()
+        .opens()
         .live_acquire(ObjectId(f.stat().unwrap().ino))
         .unwrap();
     let reserved = p.cluster().reserve_range(live, 0, 4 * MIB as u64, true);
@@ -206,7 +210,7 @@ fn what_lies_in_memory_is_moved_when_it_is_said() {
     f.write_at(&pattern(4, MIB), 6 * MIB as u64).unwrap();
     assert!(used(p.store())[0] >= MIB as u64);
     // Pages that a program has mapped aren't moved.
-    let live = p.cluster().live_acquire(id_of(&p, "/4")).unwrap();
+    let live = p.cluster().opens().live_acquire(id_of(&p, "/4")).unwrap();
     p.cluster().map(live, 0, MIB, usize::MAX).unwrap();
     assert_eq!(declare(&p, "/4", "persistence=node"), Err(Errno::BUSY));
     let (said, _) = p.controls_of(id_of(&p, "/4")).unwrap();
@@ -358,7 +362,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             assert!(read_all(&g) == content, "{path}");
             // Bytes that a mapping on another node has stored.
             let cluster = other.cluster();
-            let live = cluster.live_acquire(id_of(other, &path)).unwrap();
+            let live = cluster.opens().live_acquire(id_of(other, &path)).unwrap();
             let merged =
                 cluster.merge(live, 2 * MIB as u64, &content[2 * MIB..][..9], b"by others");
             assert_eq!(merged, Ok(None));
@@ -395,7 +399,10 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
     let mut own = 0;
     for view in &nodes.views {
         let cluster = view.cluster();
-        let live = cluster.live_acquire(id_of(view, "/s/mapped")).unwrap();
+        let live = cluster
+            .opens()
+            .live_acquire(id_of(view, "/s/mapped"))
+            .unwrap();
         for chunk in 0..9 {
             let (at, size) = (chunk * MIB as u64, 9 * MIB as u64);
             if cluster.is_own(live, at, 4096, size) {

@@ -34,7 +34,7 @@ fn corpus(nodes: &Nodes) -> Vec<PeerRequest> {
         f.lock_range(true, LockType::Shared, (7, 9), false).unwrap();
         let free = g.lock_range(false, LockType::Exclusive, (9, 9), false);
         assert_eq!(free, Err(Errno::AGAIN));
-        fs.cluster().check_lock_owners().unwrap();
+        fs.cluster().locks().check_lock_owners().unwrap();
         let _ = g.seek_hole(0);
         g.close().unwrap();
         f.close().unwrap();
@@ -142,6 +142,7 @@ fn striped(fs: &Fs, other: &Fs, n: usize) {
     g.sync().unwrap();
     let cluster = other.cluster();
     let live = cluster
+        .opens()
         .live_acquire(ObjectId(g.stat().unwrap().ino))
         .unwrap();
     assert_eq!(cluster.reserve_range(live, 0, 5 << 20, true), Ok(()));

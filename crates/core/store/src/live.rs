@@ -302,7 +302,7 @@ impl<'s> Objects<'s> {
         Ok(lock)
     }
 
-    /// As `Cluster::live_acquire`, of an object of this node.
+    /// As `Opens::live_acquire`, of an object of this node.
     ///
     /// # Errors
     /// ENOENT if the object was removed; ENFILE if [`MAX_LIVE`] objects are open.

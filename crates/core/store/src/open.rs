@@ -86,7 +86,7 @@ impl<'s> Objects<'s> {
         self.open_create_held(new, live.map(|l| (l, None)))
     }
 
-    /// As [`Store::open_create`], for an entry from `Cluster::live_acquire_held`.
+    /// As [`Store::open_create`], for an entry from `Opens::live_acquire_held`.
     ///
     /// # Errors
     /// As for [`Store::open_create`].

@@ -389,7 +389,7 @@ impl Origin {
         self.set_mark(id, released)?;
         // A process that opens the file counts as a user before it reads the mark. So this check
         // sees the process, or the process sees the released mark.
-        if self.fs.cluster().is_open(id)? {
+        if self.fs.cluster().opens().is_open(id)? {
             self.set_mark(id, before.origin)?;
             return Ok(false);
         }

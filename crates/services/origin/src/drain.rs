@@ -371,7 +371,7 @@ impl Origin {
         if is_early(&inode) {
             self.has_early.store(true, Relaxed);
             // A file that is open may continue to change, so it keeps the lag.
-            if !is_clean(&inode) && !self.fs.cluster().is_open(entry.id)? {
+            if !is_clean(&inode) && !self.fs.cluster().opens().is_open(entry.id)? {
                 lag = Duration::ZERO;
             }
         } else if pass.only_early && !inode.is_dir() {

@@ -446,7 +446,7 @@ impl Origin {
     pub fn bring_rest(&self, id: ObjectId, relative: &[u8]) -> Result<bool> {
         let inode = self.inode(id)?;
         let known = self.ranges.of(id);
-        if known.is_none() && !self.fs.cluster().is_open(id)? {
+        if known.is_none() && !self.fs.cluster().opens().is_open(id)? {
             return Ok(false);
         }
         let there = self.side.meta(relative)?;
@@ -483,7 +483,7 @@ impl Origin {
     pub fn keep_readable(&self, id: ObjectId, relative: &[u8], inode: &Inode) {
         let is_partial = inode.is_file() && inode.origin.is_released();
         if is_partial && inode.nlink == 1 && self.ranges.of(id).is_some() {
-            let is_open = self.fs.cluster().is_open(id);
+            let is_open = self.fs.cluster().opens().is_open(id);
             if is_open.unwrap_or(true) {
                 let _ = self.bring_rest(id, relative);
             }
@@ -494,7 +494,7 @@ impl Origin {
     /// open. The caller holds the object's lock.
     pub fn release_part(&self, clean: &Clean, inode: &Inode) -> Result<bool> {
         let id = clean.id;
-        if self.fs.cluster().is_open(id)? {
+        if self.fs.cluster().opens().is_open(id)? {
             return Ok(false);
         }
         if let Some(fill) = self.ranges.of(id) {
@@ -522,7 +522,7 @@ impl Origin {
         for (id, fill) in self.ranges.all() {
             let is_gone = self.inode(id).err() == Some(Errno::NOENT);
             let is_unused = || {
-                let is_open = self.fs.cluster().is_open(id);
+                let is_open = self.fs.cluster().opens().is_open(id);
                 !fill.has_any() && is_open == Ok(false)
             };
             if !is_gone && !is_unused() {

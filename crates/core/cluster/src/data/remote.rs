@@ -8,11 +8,8 @@ use crate::Cluster;
 use crate::peers::messages::Record;
 use crate::peers::requests::{Signature, request};
 use crate::peers::{Bytes, MAX_BODY, PeerRequest};
-use forebay_store::control_region::{MAX_LIVE, live_flag};
 use forebay_store::stripe_units::CHANGED;
 use forebay_store::{NodeId, ObjectId, Result};
-use rustix::io::Errno;
-use std::sync::atomic::Ordering::*;
 
 /// Maximum number of requests of one read that are in flight at the same time.
 const MAX_READS_IN_FLIGHT: usize = 4;
@@ -27,7 +24,7 @@ enum Batch {
 impl<'a> Cluster<'a> {
     /// Whether the file's bytes lie on another node, or may lie there.
     pub fn is_remote(&self, index: u32) -> bool {
-        self.remote_live(index).is_some() || self.striped(index).is_some()
+        self.opens().remote_live(index).is_some() || self.striped(index).is_some()
     }
 
     /// Makes the entries of all nodes durable: the effect of `fsync` on a directory.
@@ -56,31 +53,6 @@ impl<'a> Cluster<'a> {
         let others = nodes.nodes().iter().filter(|n| **n != nodes.this_node());
         let others: Vec<NodeId> = others.copied().collect();
         self.ask_each(&others, request, &()).into_iter().collect()
-    }
-
-    /// Reports to the restarted daemon of `home` which of its files this node has open. Returns the
-    /// number of those that had been removed meanwhile.
-    ///
-    /// # Errors
-    /// EHOSTDOWN if the daemon can't be reached.
-    pub fn open_again(&self, home: NodeId) -> Result<usize> {
-        let mut lost = 0;
-        let header = self.control.header();
-        for i in 0..header.free_live.end(MAX_LIVE) {
-            let live = self.objects().live(i);
-            let id = ObjectId(live.id.load(Acquire));
-            let remote = live.flags.load(Acquire) & live_flag::REMOTE != 0;
-            if id.0 == 0 || !remote || self.remote_home(id) != Some(home) {
-                continue;
-            }
-            let number = live.ctime.load(Relaxed) as u64;
-            match self.ask(home, request::REOPEN, &(id, number)) {
-                Ok(()) => {}
-                Err(Errno::HOSTDOWN) => return Err(Errno::HOSTDOWN),
-                Err(_) => lost += 1,
-            }
-        }
-        Ok(lost)
     }
 
     pub(crate) fn stat_remote(&self, home: NodeId, id: ObjectId) -> Result<Record> {

@@ -12,9 +12,9 @@
 //! The home counts from its last *reply* and waits 1/8 of the lease longer. So the clocks of two
 //! nodes need not agree; they only have to run at about the same speed.
 
-use crate::Cluster;
 use crate::peers::messages::List;
 use crate::peers::requests::request;
+use crate::views::Locks;
 use forebay_runtime::atomics::AtomicU64;
 use forebay_store::control_region::live_flag as flag;
 use forebay_store::live::Chain;
@@ -56,7 +56,7 @@ pub(super) fn clock() -> u64 {
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Locks<'a> {
     /// Checks that this node's programs may rely on their locks on an open file of another node.
     /// Succeeds if they have no locks.
     ///
@@ -65,7 +65,7 @@ impl<'a> Cluster<'a> {
     /// [`crate::peers::Peers::fenced`].)
     #[inline]
     pub fn check_lease(&self, index: u32) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store().objects().live(index);
         if live.flags.load(Acquire) & flag::REMOTE == 0 {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Cluster::check_lease`], for a file that needn't be open.
+    /// As [`Locks::check_lease`], for a file that needn't be open.
     pub(super) fn check_lease_of(&self, id: ObjectId) -> Result<()> {
         let until = self.with_lease(id, |word| word.load(Acquire))?;
         if until.is_none_or(|until| until == 0 || clock() < until) {
@@ -89,25 +89,27 @@ impl<'a> Cluster<'a> {
 
     #[cold]
     fn lease_over(&self, id: ObjectId, until: u64) -> Result<()> {
-        let Some(home) = self.remote_home(id) else {
+        let Some(home) = self.cluster.remote_home(id) else {
             return Ok(());
         };
-        if until != FENCED && !self.locks().locks_of(id)?.has_notes() {
+        if until != FENCED && !self.store().locks().locks_of(id)?.has_notes() {
             // The file has no locks left.
             self.with_lease(id, |word| {
                 let _ = word.compare_exchange(until, 0, AcqRel, Relaxed);
             })?;
             return Ok(());
         }
-        Err(self.other_nodes()?.fenced(home))
+        Err(self.cluster.other_nodes()?.fenced(home))
     }
 
     /// Calls `f` with the end of the lease in the live entry of an object of another node, if there
     /// is such an entry.
     fn with_lease<T>(&self, id: ObjectId, f: impl FnOnce(&AtomicU64) -> T) -> Result<Option<T>> {
-        let _section = self.section()?;
-        let chain = Chain::lock(self, id.0)?;
-        let live = chain.find(id.0).map(|index| self.objects().live(index));
+        let _section = self.store().section()?;
+        let chain = Chain::lock(self.store(), id.0)?;
+        let live = chain
+            .find(id.0)
+            .map(|index| self.store().objects().live(index));
         let remote = live.filter(|live| live.flags.load(Acquire) & flag::REMOTE != 0);
         Ok(remote.map(|live| f(&live.lease_until)))
     }
@@ -115,9 +117,9 @@ impl<'a> Cluster<'a> {
     /// Records that the home has granted a lock in reply to a request of this time ([`clock`]).
     ///
     /// # Errors
-    /// As for [`Cluster::check_lease`]: earlier locks on the file are lost.
+    /// As for [`Locks::check_lease`]: earlier locks on the file are lost.
     pub(super) fn lease_from(&self, id: ObjectId, asked_at: u64) -> Result<()> {
-        let Some(lease) = self.other_nodes()?.lease() else {
+        let Some(lease) = self.cluster.other_nodes()?.lease() else {
             return Ok(());
         };
         let until = asked_at + lease.as_millis() as u64;
@@ -144,29 +146,29 @@ impl<'a> Cluster<'a> {
     /// ETIMEDOUT.
     pub fn leased(&self) -> Result<BTreeMap<NodeId, Vec<(ObjectId, u64)>>> {
         let mut all: BTreeMap<NodeId, Vec<(ObjectId, u64)>> = BTreeMap::new();
-        for id in self.locks().noted() {
+        for id in self.store().locks().noted() {
             let until = self.with_lease(id, |word| word.load(Acquire))?;
             let holds = until.filter(|&until| until != 0 && clock() < until);
-            if let (Some(until), Some(home)) = (holds, self.remote_home(id)) {
+            if let (Some(until), Some(home)) = (holds, self.cluster.remote_home(id)) {
                 all.entry(home).or_default().push((id, until));
             }
         }
         Ok(all)
     }
 
-    /// Asks a home whether the locks on these files, as [`Cluster::leased`] has returned them, are
+    /// Asks a home whether the locks on these files, as [`Locks::leased`] has returned them, are
     /// still valid, and renews their leases.
     ///
     /// # Errors
     /// EHOSTDOWN and the like: no further lease is renewed.
     pub fn renew_leases(&self, home: NodeId, files: &[(ObjectId, u64)]) -> Result<()> {
-        let Some(lease) = self.other_nodes()?.lease() else {
+        let Some(lease) = self.cluster.other_nodes()?.lease() else {
             return Ok(());
         };
         for some in files.chunks(MAX_FILES_PER_REQUEST) {
             let asked_at = clock();
             let ids = List(some.iter().map(|f| f.0).collect());
-            let List(reply): List<u32> = self.ask(home, request::RENEW, &ids)?;
+            let List(reply): List<u32> = self.cluster.ask(home, request::RENEW, &ids)?;
             for (&(id, before), code) in some.iter().zip(reply) {
                 let until = match Standing::decode(code).ok_or(Errno::PROTO)? {
                     Standing::None => 0,
@@ -197,7 +199,7 @@ impl<'a> Cluster<'a> {
         ids: &[ObjectId],
         lost: impl Fn(ObjectId) -> bool,
     ) -> Vec<Standing> {
-        let locked = self.locks().locked_by(node);
+        let locked = self.store().locks().locked_by(node);
         let of = |id: &ObjectId| match (lost(*id), locked.contains(id)) {
             (true, _) => Standing::Lost,
             (_, true) => Standing::Held,

@@ -4,12 +4,12 @@
 //! waiting process repeats its request in growing intervals, up to [`MAX_POLL_INTERVAL`]. Before
 //! the first request, this node records the owner and the file, so that the locks are released when
 //! the owner ends. The home may miss such an end: so it periodically asks whether the owners still
-//! have locks ([`Cluster::check_lock_owners`]).
+//! have locks ([`Locks::check_lock_owners`]).
 
 use super::leases::clock;
-use crate::Cluster;
 use crate::peers::messages::List;
 use crate::peers::requests::request;
+use crate::views::Locks;
 use forebay_store::locks::{InTheWay, LockType, Owner, Request, Sort, Waited, Waiting};
 use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
@@ -20,17 +20,20 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of owners in one request.
 const MAX_OWNERS_PER_REQUEST: usize = 500;
 
-impl<'a> Cluster<'a> {
+impl<'a> Locks<'a> {
     pub(crate) fn lock_there(&self, home: NodeId, request: &Request, wait: bool) -> Result<()> {
         self.check_lease_of(request.object)?;
-        self.locks().locks_of(request.object)?.note(request.owner)?;
+        self.store()
+            .locks()
+            .locks_of(request.object)?
+            .note(request.owner)?;
         let relied_on = request.sort != Sort::Use && request.want != LockType::Unlocked;
         let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
         let mut waiting: Option<Waiting<'_>> = None;
         let mut step = Duration::from_micros(100);
         loop {
             let asked_at = clock();
-            let other: Option<InTheWay> = self.ask(home, request::LOCK, request)?;
+            let other: Option<InTheWay> = self.cluster.ask(home, request::LOCK, request)?;
             if other.is_none() {
                 return if relied_on {
                     self.lease_from(request.object, asked_at)
@@ -41,7 +44,8 @@ impl<'a> Cluster<'a> {
             if !wait {
                 return Err(Errno::AGAIN);
             }
-            let waiting = waiting.get_or_insert_with(|| Waiting::new(self, request, home, &search));
+            let waiting =
+                waiting.get_or_insert_with(|| Waiting::new(self.store(), request, home, &search));
             let most = waiting.check()?;
             let backoff = rustix::thread::Timespec {
                 tv_sec: 0,
@@ -62,7 +66,7 @@ impl<'a> Cluster<'a> {
         request: &Request,
     ) -> Result<Option<InTheWay>> {
         self.check_lease_of(request.object)?;
-        self.ask(home, request::LOCK_TEST, request)
+        self.cluster.ask(home, request::LOCK_TEST, request)
     }
 
     pub(crate) fn end_locks_there(
@@ -74,7 +78,7 @@ impl<'a> Cluster<'a> {
         if forebay_placement::planted("lock-kept") {
             return Ok(());
         }
-        match self.ask(home, request::END_LOCKS, &(object, owner)) {
+        match self.cluster.ask(home, request::END_LOCKS, &(object, owner)) {
             // If the home comes back, its check of lock owners releases the locks.
             Err(Errno::HOSTDOWN) => Ok(()),
             reply => reply,
@@ -89,19 +93,19 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ETIMEDOUT.
     pub fn check_lock_owners(&self) -> Result<()> {
-        let mut remote = self.locks().remote_locks();
+        let mut remote = self.store().locks().remote_locks();
         remote.sort_unstable_by_key(|f| f.owner.node.0);
         for of_node in remote.chunk_by(|a, b| a.owner.node == b.owner.node) {
             let node = of_node[0].owner.node;
             for some in of_node.chunks(MAX_OWNERS_PER_REQUEST) {
                 let arguments = List(some.iter().map(|f| (f.object, f.owner)).collect());
-                let Ok(reply) = self.ask(node, request::HOLDS, &arguments) else {
+                let Ok(reply) = self.cluster.ask(node, request::HOLDS, &arguments) else {
                     // If the node stays unreachable, all its locks will be released.
                     break;
                 };
                 for (remote, holds) in some.iter().zip(reply.0) {
                     if !holds {
-                        self.locks().drop_remote_lock(remote)?;
+                        self.store().locks().drop_remote_lock(remote)?;
                     }
                 }
             }

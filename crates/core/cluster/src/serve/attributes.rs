@@ -18,8 +18,8 @@ fn check_attribute(name: &[u8]) -> Result<(), Errno> {
 
 impl Attributes<Call<'_>> for Server {
     fn set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<(), Errno> {
-        let id = home(&call.store, id)?;
-        call.store.names().set_attr_here(id, &set)
+        let id = home(&call.cluster, id)?;
+        call.cluster.names().set_attr_here(id, &set)
     }
 
     fn attribute(
@@ -29,13 +29,13 @@ impl Attributes<Call<'_>> for Server {
         name: Vec<u8>,
     ) -> Result<((), Vec<u8>), Errno> {
         check_attribute(&name)?;
-        let value = call.store.attribute(home(&call.store, id)?, &name)?;
+        let value = call.cluster.attribute(home(&call.cluster, id)?, &name)?;
         Ok(((), value))
     }
 
     fn attributes(&self, call: &Call<'_>, id: ObjectId) -> Result<List<Vec<u8>>, Errno> {
-        let id = home(&call.store, id)?;
-        call.store.attributes(id).map(List)
+        let id = home(&call.cluster, id)?;
+        call.cluster.attributes(id).map(List)
     }
 
     fn set_attribute(
@@ -50,23 +50,24 @@ impl Attributes<Call<'_>> for Server {
         check_attribute(&name)?;
         let known = known.as_ref().map(|k| (k.0, &k.1[..]));
         let known = known.filter(|k| check_name(k.1).is_ok());
-        let id = home(&call.store, id)?;
-        call.store
+        let id = home(&call.cluster, id)?;
+        call.cluster
             .set_attribute(id, &name, body, must_be_new, known)
     }
 
     fn remove_attribute(&self, call: &Call<'_>, id: ObjectId, name: Vec<u8>) -> Result<(), Errno> {
         check_attribute(&name)?;
-        call.store.remove_attribute(home(&call.store, id)?, &name)
+        call.cluster
+            .remove_attribute(home(&call.cluster, id)?, &name)
     }
 
     fn touch(&self, call: &Call<'_>, dir: ObjectId, time: i64) -> Result<(), Errno> {
-        let dir = home(&call.store, dir)?;
-        call.store.names().note_dir_time(dir, time)
+        let dir = home(&call.cluster, dir)?;
+        call.cluster.names().note_dir_time(dir, time)
     }
 
     fn dir_links(&self, call: &Call<'_>, dir: ObjectId, difference: i64) -> Result<(), Errno> {
-        let dir = home(&call.store, dir)?;
-        call.store.cross_node().add_dir_links(dir, difference)
+        let dir = home(&call.cluster, dir)?;
+        call.cluster.cross_node().add_dir_links(dir, difference)
     }
 }

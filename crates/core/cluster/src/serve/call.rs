@@ -12,7 +12,7 @@ use rustix::io::Errno;
 /// The context that a handler needs besides the arguments of its request.
 pub(super) struct Call<'a> {
     /// The view of the pool: [`Cluster::nonblocking`] if the request's class requires that.
-    pub(super) store: Cluster<'a>,
+    pub(super) cluster: Cluster<'a>,
     /// The requesting node.
     pub(super) from: NodeId,
 }
@@ -24,8 +24,8 @@ pub(super) fn each<T>(results: impl Iterator<Item = Result<T, Errno>>) -> List<R
 }
 
 /// Checks that the object's home is this node. EREMCHG if it is another one.
-pub(super) fn home(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
-    match store.remote_home(id) {
+pub(super) fn home(cluster: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
+    match cluster.remote_home(id) {
         // No node sends requests about a part or a view.
         _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
         None => Ok(id),
@@ -35,9 +35,13 @@ pub(super) fn home(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno>
 
 /// Checks that the entry's home is this node. EREMCHG if it is another one; EPROTO if `name` isn't
 /// valid.
-pub(super) fn home_of_entry(store: &Cluster<'_>, dir: ObjectId, name: &[u8]) -> Result<(), Errno> {
+pub(super) fn home_of_entry(
+    cluster: &Cluster<'_>,
+    dir: ObjectId,
+    name: &[u8],
+) -> Result<(), Errno> {
     check_name(name)?;
-    match store.remote(Slot::of_entry(dir, name)) {
+    match cluster.remote(Slot::of_entry(dir, name)) {
         None => Ok(()),
         Some(_) => Err(Errno::REMCHG),
     }
@@ -45,11 +49,11 @@ pub(super) fn home_of_entry(store: &Cluster<'_>, dir: ObjectId, name: &[u8]) -> 
 
 /// Checks that this node may have a part of the file. EPROTO for an object without parts; EREMCHG
 /// if this node is the home, which has no part.
-pub(super) fn part_here(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
+pub(super) fn part_here(cluster: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
     if id.is_part() {
         return Err(Errno::PROTO);
     }
-    match home(store, id) {
+    match home(cluster, id) {
         Ok(_) => Err(Errno::REMCHG),
         Err(_) => Ok(id),
     }
@@ -81,11 +85,11 @@ pub(super) fn check_size(size: u64) -> Result<(), Errno> {
 
 /// Calls `f` with the live entry of a file whose home this node is.
 pub(super) fn with_file<T>(
-    store: &Cluster<'_>,
+    cluster: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let acquired = store.live_acquire_held(home(store, id)?);
+    let acquired = cluster.opens().live_acquire_held(home(cluster, id)?);
     let (live, held) = acquired.map_err(|e| match e {
         // The requesting node has the file open, but a death has removed it from this node.
         Errno::NOENT => Errno::STALE,
@@ -93,18 +97,18 @@ pub(super) fn with_file<T>(
     })?;
     let result = f(live);
     drop(held);
-    store.objects().live_release(live).and(result)
+    cluster.objects().live_release(live).and(result)
 }
 
 /// As [`with_file`], for a change that needs room. If this node has none, marks the file as spilled
 /// and returns EXFULL.
 pub(super) fn with_file_in_room<T>(
-    store: &Cluster<'_>,
+    cluster: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    with_file(store, id, |live| match f(live) {
-        Err(Errno::NOSPC) if store.parts().spill_here(live)? => {
+    with_file(cluster, id, |live| match f(live) {
+        Err(Errno::NOSPC) if cluster.parts().spill_here(live)? => {
             Err(forebay_store::stripe_units::CHANGED)
         }
         done => done,

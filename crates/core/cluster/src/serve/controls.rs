@@ -9,13 +9,13 @@ use rustix::io::Errno;
 
 impl Controls<Call<'_>> for Server {
     fn laminate(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
-        let id = home(&call.store, id)?;
-        call.store.declared().laminate_here(id)
+        let id = home(&call.cluster, id)?;
+        call.cluster.declared().laminate_here(id)
     }
 
     fn seal(&self, call: &Call<'_>, id: ObjectId, lease: u64, cuts: u64) -> Result<bool, Errno> {
-        let id = home(&call.store, id)?;
-        call.store.declared().seal_here(id, (lease, cuts))
+        let id = home(&call.cluster, id)?;
+        call.cluster.declared().seal_here(id, (lease, cuts))
     }
 
     /// The file's home may be any node: this request is about the programs of this node that have
@@ -31,7 +31,7 @@ impl Controls<Call<'_>> for Server {
             return Err(Errno::PROTO);
         }
         let word = checked(word)?;
-        call.store.count_here(id, word, is_declared).map(List)
+        call.cluster.count_here(id, word, is_declared).map(List)
     }
 
     fn begin_declaring(
@@ -40,8 +40,8 @@ impl Controls<Call<'_>> for Server {
         id: ObjectId,
         word: u64,
     ) -> Result<Option<List<u32>>, Errno> {
-        let (id, word) = (home(&call.store, id)?, checked(word)?);
-        let nodes = call.store.declared().begin_declaring_here(id, word)?;
+        let (id, word) = (home(&call.cluster, id)?, checked(word)?);
+        let nodes = call.cluster.declared().begin_declaring_here(id, word)?;
         Ok(nodes.map(List))
     }
 
@@ -51,7 +51,7 @@ impl Controls<Call<'_>> for Server {
         id: ObjectId,
         word: u64,
     ) -> Result<Option<DeclareOutcome>, Errno> {
-        let (id, word) = (home(&call.store, id)?, checked(word)?);
-        call.store.declared().end_declaring_here(id, word)
+        let (id, word) = (home(&call.cluster, id)?, checked(word)?);
+        call.cluster.declared().end_declaring_here(id, word)
     }
 }

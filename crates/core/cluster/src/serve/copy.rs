@@ -23,25 +23,25 @@ impl Copying<Call<'_>> for Server {
         cuts: Option<u64>,
         List(ranges): List<Range>,
     ) -> Result<u64> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         check_ranges(&ranges)?;
         let (to, target) = match cuts {
-            None => (home(store, id)?, Target::File(Some(call.from))),
-            Some(cuts) if home(store, id).is_ok() => (id, Target::Behind(cuts)),
+            None => (home(cluster, id)?, Target::File(Some(call.from))),
+            Some(cuts) if home(cluster, id).is_ok() => (id, Target::Behind(cuts)),
             Some(cuts) => {
-                let id = part_here(store, id)?;
-                self.parts.with_part(store, id, true, |_| Ok(()))?;
+                let id = part_here(cluster, id)?;
+                self.parts.with_part(cluster, id, true, |_| Ok(()))?;
                 (id.part(), Target::Part(cuts))
             }
         };
-        let done = with_open(store, to, |to| {
-            let done = with_source(store, source, |source| {
-                store.copy_in(source, to, &ranges, target)
+        let done = with_open(cluster, to, |to| {
+            let done = with_source(cluster, source, |source| {
+                cluster.copy_in(source, to, &ranges, target)
             });
             match done {
                 // The target is spilled now: the requesting process continues the copy on other
                 // nodes.
-                Err(Errno::NOSPC) if cuts.is_none() && store.parts().spill_here(to)? => {
+                Err(Errno::NOSPC) if cuts.is_none() && cluster.parts().spill_here(to)? => {
                     Err(CHANGED)
                 }
                 done => done,
@@ -53,12 +53,12 @@ impl Copying<Call<'_>> for Server {
     /// Moves this node's bytes of a file to its `files` media for about half a second. Returns the
     /// chunk with which to go on; None if all bytes are moved.
     fn to_files(&self, call: &Call<'_>, id: ObjectId, chunk: u64) -> Result<Option<u64>> {
-        let store = &call.store;
-        let id = match home(store, id) {
+        let cluster = &call.cluster;
+        let id = match home(cluster, id) {
             Ok(id) => id,
-            Err(_) => part_here(store, id)?.part(),
+            Err(_) => part_here(cluster, id)?.part(),
         };
-        with_open(store, id, |live| store.content().to_files(live, chunk))
+        with_open(cluster, id, |live| cluster.content().to_files(live, chunk))
     }
 }
 
@@ -76,15 +76,15 @@ fn check_ranges(ranges: &[Range]) -> Result<()> {
 
 /// Calls `f` with the source of a copy, opened here unless all of it lies at another node.
 fn with_source<T>(
-    store: &Cluster<'_>,
+    cluster: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(Source) -> Result<T>,
 ) -> Result<T> {
     if id.is_part() || id.is_view() {
         return Err(Errno::PROTO);
     }
-    match store.remote_home(id) {
+    match cluster.remote_home(id) {
         Some(home) if id.stripe().is_none() => f(Source::On(home, id)),
-        _ => with_open(store, id, |live| f(Source::Open(live))),
+        _ => with_open(cluster, id, |live| f(Source::Open(live))),
     }
 }

@@ -27,7 +27,7 @@ impl Creating<Call<'_>> for Server {
         also: (Option<Creator>, Option<Stub>),
     ) -> Result<Created, Errno> {
         let distribution = Distribution::from_bits(distribution).ok_or(Errno::PROTO)?;
-        home_of_entry(&call.store, at.0, &at.1)?;
+        home_of_entry(&call.cluster, at.0, &at.1)?;
         let new = new_object(&new, distribution, controls, also)?;
         self.make(call, at, &new, epoch, usage)
     }
@@ -86,7 +86,7 @@ impl Server {
     /// that daemon's reply to CREATE.
     pub(super) fn created_again(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         node: NodeId,
         head: &[u8],
         answer: &[u8],
@@ -97,7 +97,7 @@ impl Server {
             && new.0 & forebay_store::S_IFMT == libc::S_IFREG
         {
             // If the file was removed, the requesting node notices later.
-            let _ = self.keep_open(store, node, id, usage);
+            let _ = self.keep_open(cluster, node, id, usage);
         }
     }
 
@@ -111,15 +111,15 @@ impl Server {
         epoch: u64,
         usage: Option<u64>,
     ) -> Result<Created, Errno> {
-        let store = &call.store;
-        let epoch = store.names().epoch_for(epoch)?;
+        let cluster = &call.cluster;
+        let epoch = cluster.names().epoch_for(epoch)?;
         let is_file = new.mode & forebay_store::S_IFMT == libc::S_IFREG;
         let Some(usage) = usage.filter(|_| is_file) else {
-            return store.create_object_near(dir, &name, new, epoch);
+            return cluster.create_object_near(dir, &name, new, epoch);
         };
-        Ok(match store.create_open_near(dir, &name, new, epoch)? {
+        Ok(match cluster.create_open_near(dir, &name, new, epoch)? {
             Ok((id, live, held)) => {
-                self.keep(store, (call.from, id, usage), (live, held))?;
+                self.keep(cluster, (call.from, id, usage), (live, held))?;
                 Ok(id)
             }
             Err(there) => Err(there),

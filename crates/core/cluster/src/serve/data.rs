@@ -15,16 +15,17 @@ impl Data<Call<'_>> for Server {
         offset: u64,
         length: u64,
     ) -> Result<((), Vec<u8>), Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         let len = usize::try_from(length).map_err(|_| Errno::PROTO)?;
         let len = len.min(MAX_BODY);
-        let bytes = with_file(store, id, |live| {
+        let bytes = with_file(cluster, id, |live| {
             // SAFETY: the buffer has room for `len` bytes.
-            let bytes =
-                unsafe { bytes_read(len, |to| store.content().read_here(live, offset, to, len)) }?;
+            let bytes = unsafe {
+                bytes_read(len, |to| cluster.content().read_here(live, offset, to, len))
+            }?;
             // Checked after the read: if the file was spilled meanwhile, some of these bytes may
             // lie on other nodes.
-            store.parts().not_spilled(live)?;
+            cluster.parts().not_spilled(live)?;
             Ok(bytes)
         })?;
         Ok(((), bytes))
@@ -37,16 +38,16 @@ impl Data<Call<'_>> for Server {
         offset: Option<u64>,
         body: &[u8],
     ) -> Result<(u64, u64), Errno> {
-        let store = &call.store;
-        let (at, n) = with_file_in_room(store, id, |live| {
+        let cluster = &call.cluster;
+        let (at, n) = with_file_in_room(cluster, id, |live| {
             // SAFETY: the slice is readable.
-            store.recovery().with_room_of_the_dead(|| unsafe {
+            cluster.recovery().with_room_of_the_dead(|| unsafe {
                 let bytes = (body.as_ptr(), body.len());
-                store
+                cluster
                     .content()
                     .write_here(live, offset, bytes, true, |live| {
                         live.change_by(Some(call.from));
-                        store.parts().may_write(live, offset, body.len())
+                        cluster.parts().may_write(live, offset, body.len())
                     })
             })
         })?;
@@ -60,18 +61,18 @@ impl Data<Call<'_>> for Server {
         List(pieces): List<(u64, u32)>,
         body: &[u8],
     ) -> Result<(), Errno> {
-        let store = &call.store;
-        with_file_in_room(store, id, |live| {
-            store.write_all_here(live, call.from, &pieces, body)
+        let cluster = &call.cluster;
+        with_file_in_room(cluster, id, |live| {
+            cluster.write_all_here(live, call.from, &pieces, body)
         })
     }
 
     fn truncate(&self, call: &Call<'_>, id: ObjectId, size: u64) -> Result<(), Errno> {
-        let store = &call.store;
-        with_file(store, id, |live| {
-            store
+        let cluster = &call.cluster;
+        with_file(cluster, id, |live| {
+            cluster
                 .content()
-                .truncate_here(live, |live| store.parts().may_cut(live, size))
+                .truncate_here(live, |live| cluster.parts().may_cut(live, size))
         })
     }
 
@@ -83,11 +84,11 @@ impl Data<Call<'_>> for Server {
         length: u64,
         grow: bool,
     ) -> Result<(), Errno> {
-        let store = &call.store;
-        with_file_in_room(store, id, |live| {
-            store.parts().not_spilled(live)?;
-            let reserve = || store.content().reserve_here(live, offset, length, grow);
-            store.recovery().with_room_of_the_dead(reserve)
+        let cluster = &call.cluster;
+        with_file_in_room(cluster, id, |live| {
+            cluster.parts().not_spilled(live)?;
+            let reserve = || cluster.content().reserve_here(live, offset, length, grow);
+            cluster.recovery().with_room_of_the_dead(reserve)
         })
     }
 
@@ -99,36 +100,36 @@ impl Data<Call<'_>> for Server {
         length: u64,
         grow: bool,
     ) -> Result<(), Errno> {
-        let store = &call.store;
-        with_file(store, id, |live| {
-            store.parts().not_spilled(live)?;
-            store.content().punch_here(live, offset, length, grow)
+        let cluster = &call.cluster;
+        with_file(cluster, id, |live| {
+            cluster.parts().not_spilled(live)?;
+            cluster.content().punch_here(live, offset, length, grow)
         })
     }
 
     fn seek(&self, call: &Call<'_>, id: ObjectId, offset: u64, hole: bool) -> Result<u64, Errno> {
-        let store = &call.store;
-        with_file(store, id, |live| {
-            let found = store.content().seek_here(live, offset, hole);
-            store.parts().not_spilled(live)?;
+        let cluster = &call.cluster;
+        with_file(cluster, id, |live| {
+            let found = cluster.content().seek_here(live, offset, hole);
+            cluster.parts().not_spilled(live)?;
             found
         })
     }
 
     fn sync(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
-        let store = &call.store;
-        with_file(store, id, |live| {
-            store.parts().not_spilled(live)?;
-            store.durability().sync_here(live)
+        let cluster = &call.cluster;
+        with_file(cluster, id, |live| {
+            cluster.parts().not_spilled(live)?;
+            cluster.durability().sync_here(live)
         })
     }
 
     fn sync_all(&self, call: &Call<'_>) -> Result<(), Errno> {
-        call.store.durability().sync_all()
+        call.cluster.durability().sync_all()
     }
 
     fn sync_records(&self, call: &Call<'_>) -> Result<(), Errno> {
-        call.store.durability().sync_entries()
+        call.cluster.durability().sync_entries()
     }
 
     fn copied(
@@ -137,8 +138,8 @@ impl Data<Call<'_>> for Server {
         List(editions): List<(ObjectId, u64)>,
     ) -> Result<List<bool>, Errno> {
         let stands = editions.iter().map(|&(id, edition)| {
-            home(&call.store, id)?;
-            call.store.local_copies().stands(id, edition)
+            home(&call.cluster, id)?;
+            call.cluster.local_copies().stands(id, edition)
         });
         stands.collect::<Result<_, _>>().map(List)
     }

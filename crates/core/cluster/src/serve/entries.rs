@@ -17,9 +17,9 @@ fn check_all(
     entries: &[(Vec<u8>, Entry)],
     epoch: u64,
 ) -> Result<u64, Errno> {
-    let check = |(name, _): &(Vec<u8>, Entry)| home_of_entry(&call.store, dir, name);
+    let check = |(name, _): &(Vec<u8>, Entry)| home_of_entry(&call.cluster, dir, name);
     entries.iter().try_for_each(check)?;
-    call.store.names().epoch_for(epoch)
+    call.cluster.names().epoch_for(epoch)
 }
 
 impl Entries<Call<'_>> for Server {
@@ -32,9 +32,9 @@ impl Entries<Call<'_>> for Server {
         held: bool,
         epoch: u64,
     ) -> Result<Option<Entry>, Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        let epoch = call.store.names().epoch_for(epoch)?;
-        let cross_node = call.store.cross_node();
+        home_of_entry(&call.cluster, parent, &name)?;
+        let epoch = call.cluster.names().epoch_for(epoch)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.insert((parent, &name), entry, held, epoch)
     }
 
@@ -46,7 +46,7 @@ impl Entries<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<List<Result<Option<Entry>, u32>>, Errno> {
         let epoch = check_all(call, parent, &entries, epoch)?;
-        let cross_node = call.store.cross_node();
+        let cross_node = call.cluster.cross_node();
         Ok(each(
             cross_node.insert_all(parent, &entries, epoch).into_iter(),
         ))
@@ -60,7 +60,7 @@ impl Entries<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<List<Result<bool, u32>>, Errno> {
         let epoch = check_all(call, parent, &entries, epoch)?;
-        let cross_node = call.store.cross_node();
+        let cross_node = call.cluster.cross_node();
         Ok(each(
             cross_node.remove_all(parent, &entries, epoch).into_iter(),
         ))
@@ -74,9 +74,9 @@ impl Entries<Call<'_>> for Server {
         epoch: u64,
         names: bool,
     ) -> Result<(), Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        let epoch = call.store.names().epoch_for(epoch)?;
-        call.store.unlink_here(parent, &name, None, epoch, names)
+        home_of_entry(&call.cluster, parent, &name)?;
+        let epoch = call.cluster.names().epoch_for(epoch)?;
+        call.cluster.unlink_here(parent, &name, None, epoch, names)
     }
 
     fn unlink_from(
@@ -87,9 +87,9 @@ impl Entries<Call<'_>> for Server {
         entry: Entry,
         epoch: u64,
     ) -> Result<bool, Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        let epoch = call.store.names().epoch_for(epoch)?;
-        call.store.unlink_entry((parent, &name), entry, epoch)
+        home_of_entry(&call.cluster, parent, &name)?;
+        let epoch = call.cluster.names().epoch_for(epoch)?;
+        call.cluster.unlink_entry((parent, &name), entry, epoch)
     }
 
     fn link(
@@ -101,9 +101,9 @@ impl Entries<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<(), Errno> {
         check_name(&name)?;
-        let id = home(&call.store, id)?;
-        let epoch = call.store.names().epoch_for(epoch)?;
-        call.store.link(id, parent, &name, epoch)
+        let id = home(&call.cluster, id)?;
+        let epoch = call.cluster.names().epoch_for(epoch)?;
+        call.cluster.link(id, parent, &name, epoch)
     }
 
     fn rename(
@@ -115,11 +115,11 @@ impl Entries<Call<'_>> for Server {
         names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<(), Errno> {
-        home_of_entry(&call.store, from.0, &from.1)?;
+        home_of_entry(&call.cluster, from.0, &from.1)?;
         check_name(&to.1)?;
-        let epoch = call.store.names().epoch_for(epoch)?;
+        let epoch = call.cluster.names().epoch_for(epoch)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
-        let cross_node = call.store.cross_node();
+        let cross_node = call.cluster.cross_node();
         cross_node.rename_from(from, to, mode, names, epoch)
     }
 
@@ -133,9 +133,9 @@ impl Entries<Call<'_>> for Server {
         names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<bool, Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        let epoch = call.store.names().epoch_for(epoch)?;
-        let cross_node = call.store.cross_node();
+        home_of_entry(&call.cluster, parent, &name)?;
+        let epoch = call.cluster.names().epoch_for(epoch)?;
+        let cross_node = call.cluster.cross_node();
         let placed = cross_node.replace((parent, &name), entry, mode, names, epoch)?;
         Ok(placed == Placed::Same)
     }
@@ -150,10 +150,10 @@ impl Entries<Call<'_>> for Server {
         with: Vec<u8>,
         there: Entry,
     ) -> Result<bool, Errno> {
-        home_of_entry(&call.store, parent, &name)?;
+        home_of_entry(&call.cluster, parent, &name)?;
         check_name(&with)?;
         let (x, y) = ((parent, &name[..]), (other, &with[..]));
-        let cross_node = call.store.cross_node();
+        let cross_node = call.cluster.cross_node();
         cross_node.are_together((x, entry), (y, there))
     }
 
@@ -167,10 +167,10 @@ impl Entries<Call<'_>> for Server {
         names: bool,
         epoch: u64,
     ) -> Result<(), Errno> {
-        home_of_entry(&call.store, parent, &name)?;
+        home_of_entry(&call.cluster, parent, &name)?;
         check_name(&with)?;
-        let epoch = call.store.names().epoch_for(epoch)?;
-        let cross_node = call.store.cross_node();
+        let epoch = call.cluster.names().epoch_for(epoch)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.exchange((parent, &name), (other, &with), names, epoch)
     }
 
@@ -184,16 +184,16 @@ impl Entries<Call<'_>> for Server {
         names: bool,
         epoch: u64,
     ) -> Result<Option<Entry>, Errno> {
-        home_of_entry(&call.store, at.0, &at.1)?;
+        home_of_entry(&call.cluster, at.0, &at.1)?;
         check_name(&leads.1)?;
-        let epoch = call.store.names().epoch_for(epoch)?;
+        let epoch = call.cluster.names().epoch_for(epoch)?;
         let led = ((leads.0, &leads.1[..]), exchange);
-        let cross_node = call.store.cross_node();
+        let cross_node = call.cluster.cross_node();
         cross_node.join_exchange((at.0, &at.1), comes, led, names, epoch)
     }
 
     fn remove_dir(&self, call: &Call<'_>, parent: ObjectId, name: Vec<u8>) -> Result<(), Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        call.store.cross_node().remove_dir_entry((parent, &name))
+        home_of_entry(&call.cluster, parent, &name)?;
+        call.cluster.cross_node().remove_dir_entry((parent, &name))
     }
 }

@@ -82,20 +82,20 @@ fn objects(fence: Fence, head: &[u8]) -> [Option<ObjectId>; 2] {
 }
 
 impl Fences {
-    fn all(&self, store: &Cluster<'_>) -> &Mutex<HashSet<(NodeId, ObjectId)>> {
-        let load = || Mutex::new(store.locks().fences().into_iter().collect());
+    fn all(&self, cluster: &Cluster<'_>) -> &Mutex<HashSet<(NodeId, ObjectId)>> {
+        let load = || Mutex::new(cluster.store().locks().fences().into_iter().collect());
         self.all.get_or_init(load)
     }
 
     /// Whether the node is fenced off from the object.
-    pub(super) fn has(&self, store: &Cluster<'_>, node: NodeId, id: ObjectId) -> bool {
-        lock(self.all(store)).contains(&(node, id))
+    pub(super) fn has(&self, cluster: &Cluster<'_>, node: NodeId, id: ObjectId) -> bool {
+        lock(self.all(cluster)).contains(&(node, id))
     }
 
     /// Lets a request pass, or refuses it with EOWNERDEAD.
     pub(super) fn pass(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         from: NodeId,
         request: &Declared,
         head: &[u8],
@@ -109,7 +109,7 @@ impl Fences {
             *lock(&self.at_work).entry(from).or_insert(0) += 1;
             Passed(self, from)
         });
-        let all = lock(self.all(store));
+        let all = lock(self.all(cluster));
         if request.number == kind::LOCK {
             lock(&self.renewed).insert(from, Instant::now());
         }
@@ -125,27 +125,29 @@ impl Fences {
     /// Locks that they still have are valid for one more lease from now on.
     pub(super) fn renew(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         node: NodeId,
         ids: &[ObjectId],
     ) -> Vec<Standing> {
-        let all = lock(self.all(store));
+        let all = lock(self.all(cluster));
         // `raise` adds its fences under the same lock before it reads this time: a node that gets
         // the reply that its locks are valid keeps them for a whole lease.
         lock(&self.renewed).insert(node, Instant::now());
-        store.standing(node, ids, |id| all.contains(&(node, id)))
+        cluster
+            .locks()
+            .standing(node, ids, |id| all.contains(&(node, id)))
     }
 
     /// Fences a node off from the objects that its programs have locked here. Waits until the
     /// node's lease has expired, which the node notices by itself, and until its earlier requests
     /// have ended.
-    pub(super) fn raise(&self, store: &Cluster<'_>, node: NodeId) {
-        self.lift_lost(store);
-        let locked = store.locks().locked_by(node);
+    pub(super) fn raise(&self, cluster: &Cluster<'_>, node: NodeId) {
+        self.lift_lost(cluster);
+        let locked = cluster.store().locks().locked_by(node);
         if locked.is_empty() {
             return;
         }
-        let mut all = lock(self.all(store));
+        let mut all = lock(self.all(cluster));
         all.extend(locked.into_iter().map(|id| (node, id)));
         let renewed = lock(&self.renewed).get(&node).copied();
         drop(all);
@@ -176,10 +178,10 @@ impl Fences {
     /// file, first makes these refuse the fenced node, by a cut that the fenced node doesn't know
     /// and can't ask for. If one of them can't be reached, the file's locks stay until
     /// [`Server::release_late`].
-    pub(super) fn release(&self, store: &Cluster<'_>, node: NodeId) {
-        let locked = store.locks().locked_by(node);
-        let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));
-        let notified = fenced.filter(|&id| match store.stripes().notify_parts_without(id, node) {
+    pub(super) fn release(&self, cluster: &Cluster<'_>, node: NodeId) {
+        let locked = cluster.store().locks().locked_by(node);
+        let fenced = locked.into_iter().filter(|&id| self.has(cluster, node, id));
+        let notified = fenced.filter(|&id| match cluster.stripes().notify_parts_without(id, node) {
             Ok(()) | Err(Errno::NOENT) => true,
             Err(e) => {
                 eprintln!(
@@ -192,8 +194,8 @@ impl Fences {
         });
         let notified: HashSet<ObjectId> = notified.collect();
         // Meanwhile the node may have come back, closed a file, and locked it again.
-        let all = lock(self.all(store));
-        let ended = store.locks().end_node_locks(node, |id| {
+        let all = lock(self.all(cluster));
+        let ended = cluster.store().locks().end_node_locks(node, |id| {
             notified.contains(&id) && all.contains(&(node, id))
         });
         if let Err(e) = ended {
@@ -202,7 +204,7 @@ impl Fences {
                 node.0
             );
         }
-        let left = store.locks().locked_by(node);
+        let left = cluster.store().locks().locked_by(node);
         if left.iter().any(|&id| all.contains(&(node, id))) {
             lock(&self.late).insert(node)
         } else {
@@ -211,12 +213,12 @@ impl Fences {
     }
 
     /// Removes the fences of objects that were removed.
-    fn lift_lost(&self, store: &Cluster<'_>) {
-        let all: Vec<_> = lock(self.all(store)).iter().copied().collect();
+    fn lift_lost(&self, cluster: &Cluster<'_>) {
+        let all: Vec<_> = lock(self.all(cluster)).iter().copied().collect();
         for (node, id) in all {
-            if store.stat(id).is_err_and(|e| e == Errno::NOENT) {
+            if cluster.stat(id).is_err_and(|e| e == Errno::NOENT) {
                 // If this fails, the next call tries again.
-                let _ = self.lift(store, node, id);
+                let _ = self.lift(cluster, node, id);
             }
         }
     }
@@ -225,13 +227,13 @@ impl Fences {
     /// before.
     pub(super) fn lift(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         node: NodeId,
         id: ObjectId,
     ) -> Result<(), Errno> {
-        let mut all = lock(self.all(store));
+        let mut all = lock(self.all(cluster));
         if all.contains(&(node, id)) {
-            store.locks().lift_fence(node, id)?;
+            cluster.store().locks().lift_fence(node, id)?;
             all.remove(&(node, id));
         }
         Ok(())
@@ -247,14 +249,14 @@ impl Server {
 
     /// Releases locks of nodes that were given up earlier, when a node with parts of the file
     /// couldn't be reached.
-    pub fn release_late(&self, store: &Cluster<'_>) {
+    pub fn release_late(&self, cluster: &Cluster<'_>) {
         let late = lock(&self.fences.late).clone();
-        late.iter().for_each(|&n| self.fences.release(store, n));
+        late.iter().for_each(|&n| self.fences.release(cluster, n));
     }
 
     /// Number of pairs of a node and an object from which the node is fenced off. Removed objects
     /// may be counted.
-    pub fn fences(&self, store: &Cluster<'_>) -> usize {
-        lock(self.fences.all(store)).len()
+    pub fn fences(&self, cluster: &Cluster<'_>) -> usize {
+        lock(self.fences.all(cluster)).len()
     }
 }

@@ -19,8 +19,8 @@ impl Links<Call<'_>> for Server {
     ) -> Result<(), Errno> {
         check_name(&name)?;
         check_name(&old)?;
-        let id = home(&call.store, id)?;
-        let cross_node = call.store.cross_node();
+        let id = home(&call.cluster, id)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.add_link(id, (parent, &name), (from, &old))
     }
 
@@ -33,8 +33,10 @@ impl Links<Call<'_>> for Server {
         slot: u32,
     ) -> Result<(), Errno> {
         check_name(&name)?;
-        let id = home(&call.store, id)?;
-        call.store.cross_node().undo_link(id, (parent, &name), slot)
+        let id = home(&call.cluster, id)?;
+        call.cluster
+            .cross_node()
+            .undo_link(id, (parent, &name), slot)
     }
 
     fn drop_link(
@@ -49,8 +51,8 @@ impl Links<Call<'_>> for Server {
         check_name(&name)?;
         new.as_ref().map_or(Ok(()), |n| check_name(&n.1))?;
         let new = new.as_ref().map(|n| (n.0, &n.1[..]));
-        let id = home(&call.store, id)?;
-        let cross_node = call.store.cross_node();
+        let id = home(&call.cluster, id)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.lose_name(id, (parent, &name), new, again)
     }
 
@@ -60,10 +62,10 @@ impl Links<Call<'_>> for Server {
         parent: ObjectId,
         List(files): List<(ObjectId, Vec<u8>)>,
     ) -> Result<List<Result<(), u32>>, Errno> {
-        let cross_node = call.store.cross_node();
+        let cross_node = call.cluster.cross_node();
         let one = |(id, name): &(ObjectId, Vec<u8>)| {
             check_name(name)?;
-            cross_node.lose_name(home(&call.store, *id)?, (parent, name), None, false)
+            cross_node.lose_name(home(&call.cluster, *id)?, (parent, name), None, false)
         };
         Ok(each(files.iter().map(one)))
     }
@@ -76,8 +78,8 @@ impl Links<Call<'_>> for Server {
         name: Vec<u8>,
     ) -> Result<bool, Errno> {
         check_name(&name)?;
-        let id = home(&call.store, id)?;
-        call.store.cross_node().has_coming(id, (parent, &name))
+        let id = home(&call.cluster, id)?;
+        call.cluster.cross_node().has_coming(id, (parent, &name))
     }
 
     fn offered(
@@ -88,8 +90,8 @@ impl Links<Call<'_>> for Server {
         name: Vec<u8>,
     ) -> Result<Option<bool>, Errno> {
         check_name(&name)?;
-        let id = home(&call.store, id)?;
-        call.store.cross_node().offered(id, (parent, &name))
+        let id = home(&call.cluster, id)?;
+        call.cluster.cross_node().offered(id, (parent, &name))
     }
 
     fn release(
@@ -100,8 +102,8 @@ impl Links<Call<'_>> for Server {
         entry: Entry,
         stays: bool,
     ) -> Result<(), Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        let cross_node = call.store.cross_node();
+        home_of_entry(&call.cluster, parent, &name)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.release_entry((parent, &name), entry, stays)
     }
 
@@ -118,8 +120,8 @@ impl Links<Call<'_>> for Server {
         check_name(&name)?;
         check_name(&old)?;
         let (new, old) = ((parent, &name[..]), (from, &old[..]));
-        let id = home(&call.store, id)?;
-        let cross_node = call.store.cross_node();
+        let id = home(&call.cluster, id)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.exchange_link(id, new, old, exchange)
     }
 
@@ -132,8 +134,8 @@ impl Links<Call<'_>> for Server {
         exchange: u64,
     ) -> Result<(), Errno> {
         check_name(&name)?;
-        let id = home(&call.store, id)?;
-        let cross_node = call.store.cross_node();
+        let id = home(&call.cluster, id)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.end_exchange_link(id, (parent, &name), exchange)
     }
 
@@ -145,8 +147,8 @@ impl Links<Call<'_>> for Server {
         exchange: u64,
         done: bool,
     ) -> Result<(), Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        let cross_node = call.store.cross_node();
+        home_of_entry(&call.cluster, parent, &name)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.end_exchange((parent, &name), exchange, done)
     }
 
@@ -157,8 +159,8 @@ impl Links<Call<'_>> for Server {
         name: Vec<u8>,
         exchange: u64,
     ) -> Result<bool, Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        let cross_node = call.store.cross_node();
+        home_of_entry(&call.cluster, parent, &name)?;
+        let cross_node = call.cluster.cross_node();
         cross_node.exchange_stands(((parent, &name), exchange))
     }
 }

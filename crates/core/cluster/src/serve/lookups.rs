@@ -8,14 +8,14 @@ use forebay_store::{Entry, ObjectId};
 use rustix::io::Errno;
 
 /// Returns the entry if its object lies on this node.
-fn here(store: &Cluster<'_>, entry: Option<Entry>) -> Option<Entry> {
-    entry.filter(|e| store.remote_home(e.id).is_none())
+fn here(cluster: &Cluster<'_>, entry: Option<Entry>) -> Option<Entry> {
+    entry.filter(|e| cluster.remote_home(e.id).is_none())
 }
 
 /// Returns the inode of an entry; None if the object was removed meanwhile, which the requesting
 /// node then handles.
-fn inode_of(store: &Cluster<'_>, entry: Option<Entry>) -> Option<Record> {
-    let inode = entry.and_then(|e| store.stat(e.id).ok());
+fn inode_of(cluster: &Cluster<'_>, entry: Option<Entry>) -> Option<Record> {
+    let inode = entry.and_then(|e| cluster.stat(e.id).ok());
     inode.map(|inode| Record(inode, Vec::new()))
 }
 
@@ -26,8 +26,8 @@ impl Lookups<Call<'_>> for Server {
         parent: ObjectId,
         name: Vec<u8>,
     ) -> Result<Option<Entry>, Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        call.store.lookup(parent, &name)
+        home_of_entry(&call.cluster, parent, &name)?;
+        call.cluster.lookup(parent, &name)
     }
 
     fn lookup_all(
@@ -37,8 +37,8 @@ impl Lookups<Call<'_>> for Server {
         List(names): List<Vec<u8>>,
     ) -> Result<List<Result<Option<Entry>, u32>>, Errno> {
         let one = |name: &Vec<u8>| {
-            home_of_entry(&call.store, parent, name)?;
-            call.store.lookup(parent, name)
+            home_of_entry(&call.cluster, parent, name)?;
+            call.cluster.lookup(parent, name)
         };
         Ok(each(names.iter().map(one)))
     }
@@ -49,9 +49,9 @@ impl Lookups<Call<'_>> for Server {
         parent: ObjectId,
         name: Vec<u8>,
     ) -> Result<(Option<Entry>, Option<Record>), Errno> {
-        home_of_entry(&call.store, parent, &name)?;
-        let entry = call.store.lookup(parent, &name)?;
-        Ok((entry, inode_of(&call.store, here(&call.store, entry))))
+        home_of_entry(&call.cluster, parent, &name)?;
+        let entry = call.cluster.lookup(parent, &name)?;
+        Ok((entry, inode_of(&call.cluster, here(&call.cluster, entry))))
     }
 
     fn lookup_open(
@@ -61,19 +61,19 @@ impl Lookups<Call<'_>> for Server {
         name: Vec<u8>,
         usage: u64,
     ) -> Result<(Option<Entry>, Option<Record>, bool), Errno> {
-        let store = &call.store;
-        home_of_entry(store, parent, &name)?;
-        let entry = store.lookup(parent, &name)?;
-        let here = here(store, entry);
+        let cluster = &call.cluster;
+        home_of_entry(cluster, parent, &name)?;
+        let entry = cluster.lookup(parent, &name)?;
+        let here = here(cluster, entry);
         let file = here.filter(|e| e.kind == libc::S_IFREG);
         // If the file was removed meanwhile, the requesting node handles that.
-        let is_open = |e: Entry| self.keep_open(store, call.from, e.id, usage).is_ok();
+        let is_open = |e: Entry| self.keep_open(cluster, call.from, e.id, usage).is_ok();
         let open = file.is_some_and(is_open);
-        Ok((entry, inode_of(store, here), open))
+        Ok((entry, inode_of(cluster, here), open))
     }
 
     fn stat(&self, call: &Call<'_>, id: ObjectId) -> Result<Record, Errno> {
-        let (inode, tail) = call.store.inode_tail(home(&call.store, id)?)?;
+        let (inode, tail) = call.cluster.inode_tail(home(&call.cluster, id)?)?;
         // A small file's content isn't sent.
         let tail = if inode.is_file() { Vec::new() } else { tail };
         Ok(Record(inode, tail))
@@ -86,7 +86,7 @@ impl Lookups<Call<'_>> for Server {
         shard: u64,
         after: Vec<u8>,
     ) -> Result<((u64, bool), Vec<u8>), Errno> {
-        let (list, shard, end) = call.store.list_part(dir, shard, after)?;
+        let (list, shard, end) = call.cluster.list_part(dir, shard, after)?;
         Ok(((shard, end), encode(&list)))
     }
 
@@ -97,7 +97,10 @@ impl Lookups<Call<'_>> for Server {
         after: Vec<u8>,
         dead: List<u32>,
     ) -> Result<(Option<(u64, Vec<u8>)>, Vec<u8>), Errno> {
-        let (names, next) = call.store.known_names_here(shard, after, &dead)?;
+        let (names, next) = call
+            .cluster
+            .dead_nodes()
+            .known_names_here(shard, after, &dead)?;
         Ok((next, encode(&names)))
     }
 }

@@ -18,15 +18,15 @@ use rustix::io::Errno;
 
 impl Directories<Call<'_>> for Server {
     fn epoch(&self, call: &Call<'_>) -> Result<u64> {
-        Ok(call.store.names().names_epoch())
+        Ok(call.cluster.names().names_epoch())
     }
 
     fn freeze(&self, call: &Call<'_>, epoch: u64, dir: ObjectId) -> Result<bool> {
-        call.store.intents().freeze(epoch, dir)
+        call.cluster.intents().freeze(epoch, dir)
     }
 
     fn thaw(&self, call: &Call<'_>, epoch: u64) -> Result<()> {
-        call.store.intents().thaw(epoch);
+        call.cluster.intents().thaw(epoch);
         Ok(())
     }
 
@@ -37,9 +37,9 @@ impl Directories<Call<'_>> for Server {
         name: Vec<u8>,
         epoch: u64,
     ) -> Result<()> {
-        let cross_node = call.store.cross_node();
-        call.store.names().epoch_for(epoch)?;
-        let entry = call.store.lookup(parent, &name)?.ok_or(Errno::NOENT)?;
+        let cross_node = call.cluster.cross_node();
+        call.cluster.names().epoch_for(epoch)?;
+        let entry = call.cluster.lookup(parent, &name)?.ok_or(Errno::NOENT)?;
         if entry.kind != libc::S_IFDIR {
             return Err(Errno::NOTDIR);
         }
@@ -64,10 +64,10 @@ impl Directories<Call<'_>> for Server {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
-        let cross_node = call.store.cross_node();
-        call.store.names().epoch_for(epoch)?;
-        let source = call.store.lookup(from, &name)?.ok_or(Errno::NOENT)?;
-        let target = call.store.lookup(to, &new)?;
+        let cross_node = call.cluster.cross_node();
+        call.cluster.names().epoch_for(epoch)?;
+        let source = call.cluster.lookup(from, &name)?.ok_or(Errno::NOENT)?;
+        let target = call.cluster.lookup(to, &new)?;
         if let Some(target) = target
             && let Some(answer) = without_change(mode, source, target)
         {
@@ -103,21 +103,21 @@ impl Directories<Call<'_>> for Server {
     }
 
     fn names_set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<()> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         // Setting an origin's mark must wait for all changes of names that began before. To do so,
         // it takes the locks of all shards, as freezing a directory does.
         let frozen = match set.origin {
             Some(_) => id,
             None => ObjectId(0),
         };
-        store
-            .cross_node()
-            .while_told(frozen, Unreachable::of_set_attr(&set), |_, _| {
-                match store.remote_home(id) {
-                    Some(home) => store.ask(home, request::SET_ATTR, &(id, set)),
-                    None => store.names().set_attr_here(id, &set),
-                }
-            })
+        cluster.cross_node().while_told(
+            frozen,
+            Unreachable::of_set_attr(&set),
+            |_, _| match cluster.remote_home(id) {
+                Some(home) => cluster.ask(home, request::SET_ATTR, &(id, set)),
+                None => cluster.names().set_attr_here(id, &set),
+            },
+        )
     }
 
     fn names_unlink(
@@ -127,12 +127,12 @@ impl Directories<Call<'_>> for Server {
         name: Vec<u8>,
         epoch: u64,
     ) -> Result<()> {
-        let store = &call.store;
-        store.names().epoch_for(epoch)?;
-        store.cross_node().while_frozen(ObjectId(0), |epoch, _| {
-            match store.remote_home_of_entry(parent, &name) {
-                Some(home) => store.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),
-                None => store.unlink_here(parent, &name, None, epoch, true),
+        let cluster = &call.cluster;
+        cluster.names().epoch_for(epoch)?;
+        cluster.cross_node().while_frozen(ObjectId(0), |epoch, _| {
+            match cluster.remote_home_of_entry(parent, &name) {
+                Some(home) => cluster.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),
+                None => cluster.unlink_here(parent, &name, None, epoch, true),
             }
         })
     }

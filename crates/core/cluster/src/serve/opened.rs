@@ -43,23 +43,23 @@ impl Opened<Call<'_>> for Server {
     fn open(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<Record, Errno> {
         // The node sends this request only if it has no use of the file: all earlier descriptors
         // there are closed.
-        let id = home(&call.store, id)?;
-        self.fences.lift(&call.store, call.from, id)?;
-        self.keep_open(&call.store, call.from, id, usage)?;
-        Ok(Record(call.store.stat(id)?, Vec::new()))
+        let id = home(&call.cluster, id)?;
+        self.fences.lift(&call.cluster, call.from, id)?;
+        self.keep_open(&call.cluster, call.from, id, usage)?;
+        Ok(Record(call.cluster.stat(id)?, Vec::new()))
     }
 
     fn reopen(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<(), Errno> {
-        self.keep_open(&call.store, call.from, id, usage)
+        self.keep_open(&call.cluster, call.from, id, usage)
     }
 
     fn close(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<(), Errno> {
-        self.end_use(&call.store, call.from, id, usage)
+        self.end_use(&call.cluster, call.from, id, usage)
     }
 
     /// The uses are this node's; the requesting node is the home of the objects.
     fn uses(&self, call: &Call<'_>, List(ids): List<ObjectId>) -> Result<List<u64>, Errno> {
-        let uses = ids.iter().map(|&id| call.store.names().use_of(id));
+        let uses = ids.iter().map(|&id| call.cluster.names().use_of(id));
         uses.collect::<Result<_, _>>().map(List)
     }
 }
@@ -68,33 +68,37 @@ impl Server {
     /// Keeps a file open for `node`, so that the file isn't removed with its last name.
     pub(super) fn keep_open(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         node: NodeId,
         id: ObjectId,
         number: u64,
     ) -> Result<(), Errno> {
-        if self.fences.has(store, node, home(store, id)?) {
+        if self.fences.has(cluster, node, home(cluster, id)?) {
             return Err(Errno::OWNERDEAD);
         }
         if let Some(there) = lock(&self.open).get_mut(&(node, id)) {
             there.note(number);
             return Ok(());
         }
-        self.keep(store, (node, id, number), store.live_acquire_held(id)?)
+        self.keep(
+            cluster,
+            (node, id, number),
+            cluster.opens().live_acquire_held(id)?,
+        )
     }
 
     /// Keeps a file open for a node's use `number`.
     pub(super) fn keep(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         (node, id, number): (NodeId, ObjectId, u64),
         (live, held): (u32, Held<'_>),
     ) -> Result<(), Errno> {
         let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(Opener::Kept(node));
-        let open = store
+        let open = cluster
             .objects()
             .open_create_held(&new, Some((live, Some(held))))
-            .inspect_err(|_| _ = store.objects().live_release(live))?;
+            .inspect_err(|_| _ = cluster.objects().live_release(live))?;
         let mut all = lock(&self.open);
         let there = all.entry((node, id)).or_insert(OpenThere {
             uses: Vec::new(),
@@ -105,7 +109,7 @@ impl Server {
         let twice = there.open != open;
         drop(all);
         if twice {
-            store.objects().open_release(open)?;
+            cluster.objects().open_release(open)?;
         }
         Ok(())
     }
@@ -113,7 +117,7 @@ impl Server {
     /// Ends a use of `node`. With the node's last use, this node closes the file.
     pub(super) fn end_use(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         node: NodeId,
         id: ObjectId,
         number: u64,
@@ -129,13 +133,13 @@ impl Server {
         let open = there.open;
         all.remove(&(node, id));
         drop(all);
-        store.objects().open_release(open)
+        cluster.objects().open_release(open)
     }
 
     /// Asks the other nodes whether they still have the files open that this node keeps open for
     /// them: a process that is killed at the wrong instant sends no close. Closes a use that its
     /// node doesn't know at two calls in a row, at least [`BETWEEN_CHECKS`] apart.
-    pub fn check_open(&self, store: &Cluster<'_>) {
+    pub fn check_open(&self, cluster: &Cluster<'_>) {
         let mut all: Vec<(NodeId, ObjectId)> = lock(&self.open).keys().copied().collect();
         all.sort_unstable_by_key(|(node, id)| (node.0, id.0));
         for of_node in all.chunk_by(|a, b| a.0 == b.0) {
@@ -146,12 +150,12 @@ impl Server {
                     let uses = |key| open.get(key).map_or(Vec::new(), |o| o.uses.clone());
                     some.iter().map(uses).collect()
                 };
-                let Ok(List(reply)) = store.ask(some[0].0, request::USES, &ids) else {
+                let Ok(List(reply)) = cluster.ask(some[0].0, request::USES, &ids) else {
                     // If the node stays unreachable, `gone` closes all its uses.
                     break;
                 };
                 for ((key, known), now) in some.iter().zip(known).zip(reply) {
-                    self.doubt(store, *key, known, now);
+                    self.doubt(cluster, *key, known, now);
                 }
             }
         }
@@ -160,7 +164,7 @@ impl Server {
     /// Compares a node's reply with the uses kept for it. `now`: the use by which the node has the
     /// object open. `known`: the uses that were kept before the request. Ends those that were
     /// missing from the reply before this one, too.
-    fn doubt(&self, store: &Cluster<'_>, key: (NodeId, ObjectId), mut known: Vec<u64>, now: u64) {
+    fn doubt(&self, cluster: &Cluster<'_>, key: (NodeId, ObjectId), mut known: Vec<u64>, now: u64) {
         if now == UNKNOWN_USE {
             return;
         }
@@ -180,16 +184,16 @@ impl Server {
         };
         for number in lost {
             // Records that can't be written back are tried again by the next repair.
-            let _ = self.end_use(store, key.0, key.1, number);
+            let _ = self.end_use(cluster, key.0, key.1, number);
         }
     }
 
     /// Releases all that this node keeps for `node`, whose daemon has ended or is cut off. Programs
     /// of `node` may still run, but can no longer change what they had locked (`fences.rs`). Waits
     /// for the requests that the node sent before.
-    pub fn gone(&self, store: &Cluster<'_>, node: NodeId) {
-        self.fences.raise(store, node);
-        self.fences.release(store, node);
+    pub fn gone(&self, cluster: &Cluster<'_>, node: NodeId) {
+        self.fences.raise(cluster, node);
+        self.fences.release(cluster, node);
         let mut left = Vec::new();
         lock(&self.open).retain(|key, there| {
             if key.0 == node {
@@ -199,7 +203,7 @@ impl Server {
         });
         for open in left {
             // Records that can't be written back are tried again by the next repair.
-            let _ = store.objects().open_release(open);
+            let _ = cluster.objects().open_release(open);
         }
     }
 }

@@ -29,33 +29,33 @@ impl OpenParts {
     /// returns None then.
     pub(super) fn with_part<T>(
         &self,
-        store: &Cluster<'_>,
+        cluster: &Cluster<'_>,
         id: ObjectId,
         make: bool,
         f: impl FnOnce(u32) -> Result<T, Errno>,
     ) -> Result<Option<T>, Errno> {
-        let part = part_here(store, id)?.part();
-        let (live, held) = match store.live_acquire_held(part) {
+        let part = part_here(cluster, id)?.part();
+        let (live, held) = match cluster.opens().live_acquire_held(part) {
             Err(Errno::NOENT) if make => {
-                store.parts().make_part(id)?;
-                store.live_acquire_held(part)?
+                cluster.parts().make_part(id)?;
+                cluster.opens().live_acquire_held(part)?
             }
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
-        let result = self.keep(store, id, live).and_then(|()| f(live));
+        let result = self.keep(cluster, id, live).and_then(|()| f(live));
         drop(held);
-        store.objects().live_release(live).and(result).map(Some)
+        cluster.objects().live_release(live).and(result).map(Some)
     }
 
     /// Closes a part that is kept open.
-    fn let_go(&self, store: &Cluster<'_>, id: ObjectId) -> Result<(), Errno> {
+    fn let_go(&self, cluster: &Cluster<'_>, id: ObjectId) -> Result<(), Errno> {
         let kept = lock(&self.0).remove(&id);
-        kept.map_or(Ok(()), |open| store.objects().open_release(open))
+        kept.map_or(Ok(()), |open| cluster.objects().open_release(open))
     }
 
     /// Keeps a part open.
-    fn keep(&self, store: &Cluster<'_>, id: ObjectId, live: u32) -> Result<(), Errno> {
+    fn keep(&self, cluster: &Cluster<'_>, id: ObjectId, live: u32) -> Result<(), Errno> {
         let mut kept = lock(&self.0);
         if kept.contains_key(&id) {
             return Ok(());
@@ -64,17 +64,17 @@ impl OpenParts {
             let any = kept.keys().next().copied();
             if let Some(open) = any.and_then(|other| kept.remove(&other)) {
                 // Records that can't be written back are tried again by the next repair.
-                let _ = store.objects().open_release(open);
+                let _ = cluster.objects().open_release(open);
             }
         }
         let part = id.part();
-        let _section = store.section()?;
-        store.objects().live_retain(live);
+        let _section = cluster.section()?;
+        cluster.objects().live_retain(live);
         let new = NewOpen::new(part, libc::S_IFREG, libc::O_RDWR as u32);
-        let open = store
+        let open = cluster
             .objects()
             .open_create(&new, Some(live))
-            .inspect_err(|_| _ = store.objects().live_release(live))?;
+            .inspect_err(|_| _ = cluster.objects().live_release(live))?;
         kept.insert(id, open);
         Ok(())
     }
@@ -89,21 +89,21 @@ impl Parts<Call<'_>> for Server {
         offset: u64,
         length: u64,
     ) -> Result<((), Vec<u8>), Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         let len = usize::try_from(length).map_err(|_| Errno::PROTO)?;
         let len = len.min(MAX_BODY);
         let read = |part| {
             // SAFETY: the buffer has room for `len` bytes.
             unsafe {
                 bytes_read(len, |to| {
-                    store.parts().read_part(part, cuts, offset, to, len)
+                    cluster.parts().read_part(part, cuts, offset, to, len)
                 })
             }
         };
-        let bytes = if home(store, id).is_ok() {
-            Some(with_file(store, id, read)?)
+        let bytes = if home(cluster, id).is_ok() {
+            Some(with_file(cluster, id, read)?)
         } else {
-            self.parts.with_part(store, id, false, read)?
+            self.parts.with_part(cluster, id, false, read)?
         };
         Ok(((), bytes.unwrap_or_default()))
     }
@@ -116,22 +116,22 @@ impl Parts<Call<'_>> for Server {
         offset: u64,
         body: &[u8],
     ) -> Result<u64, Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         check_size(offset.saturating_add(body.len() as u64))?;
         let bytes = (body.as_ptr(), body.len());
-        if home(store, id).is_ok() {
-            let n = with_file(store, id, |live| {
+        if home(cluster, id).is_ok() {
+            let n = with_file(cluster, id, |live| {
                 // SAFETY: the slice is readable.
-                store.recovery().with_room_of_the_dead(|| unsafe {
-                    store.parts().write_behind(live, cuts, offset, bytes)
+                cluster.recovery().with_room_of_the_dead(|| unsafe {
+                    cluster.parts().write_behind(live, cuts, offset, bytes)
                 })
             })?;
             return Ok(n as u64);
         }
-        let written = self.parts.with_part(store, id, true, |part| {
+        let written = self.parts.with_part(cluster, id, true, |part| {
             // SAFETY: the slice is readable.
-            store.recovery().with_room_of_the_dead(|| unsafe {
-                store.parts().write_part(part, cuts, offset, bytes)
+            cluster.recovery().with_room_of_the_dead(|| unsafe {
+                cluster.parts().write_part(part, cuts, offset, bytes)
             })
         })?;
         Ok(written.ok_or(Errno::IO)? as u64)
@@ -145,46 +145,46 @@ impl Parts<Call<'_>> for Server {
         offset: u64,
         body: &[u8],
     ) -> Result<Option<(u64, u64, Option<u32>)>, Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         check_size(offset.saturating_add(2 * MAX_BODY as u64))?;
-        if home(store, id).is_ok() {
+        if home(cluster, id).is_ok() {
             let merge = |live| {
                 if cuts.is_none() {
-                    store.parts().not_spilled(live)?;
+                    cluster.parts().not_spilled(live)?;
                 }
-                store.merge_here(live, cuts, Some(call.from), offset, body)
+                cluster.merge_here(live, cuts, Some(call.from), offset, body)
             };
             let merged = match cuts {
-                None => with_file_in_room(store, id, merge),
-                Some(_) => with_file(store, id, merge),
+                None => with_file_in_room(cluster, id, merge),
+                Some(_) => with_file(cluster, id, merge),
             };
             return merged.map(Conflict::reply);
         }
         let cuts = cuts.ok_or(Errno::REMCHG)?;
-        let merge = |part| store.merge_part(part, cuts, offset, body);
-        let merged = self.parts.with_part(store, id, true, merge)?;
+        let merge = |part| cluster.merge_part(part, cuts, offset, body);
+        let merged = self.parts.with_part(cluster, id, true, merge)?;
         merged.map(Conflict::reply).ok_or(Errno::IO)
     }
 
     fn cut_part(&self, call: &Call<'_>, id: ObjectId, cuts: u64, size: u64) -> Result<(), Errno> {
         check_size(size)?;
-        let id = part_here(&call.store, id)?;
-        call.store.parts().cut_part(id, cuts, size)
+        let id = part_here(&call.cluster, id)?;
+        call.cluster.parts().cut_part(id, cuts, size)
     }
 
     fn stat_part(&self, call: &Call<'_>, id: ObjectId) -> Result<Option<Record>, Errno> {
-        let id = part_here(&call.store, id)?;
-        let inode = call.store.parts().stat_part(id)?;
+        let id = part_here(&call.cluster, id)?;
+        let inode = call.cluster.parts().stat_part(id)?;
         Ok(inode.map(|inode| Record(inode, Vec::new())))
     }
 
     fn sync_part(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
-        let store = &call.store;
-        let sync = |part| store.durability().sync_here(part);
-        if home(store, id).is_ok() {
-            with_file(store, id, sync)
+        let cluster = &call.cluster;
+        let sync = |part| cluster.durability().sync_here(part);
+        if home(cluster, id).is_ok() {
+            with_file(cluster, id, sync)
         } else {
-            self.parts.with_part(store, id, false, sync).map(|_| ())
+            self.parts.with_part(cluster, id, false, sync).map(|_| ())
         }
     }
 
@@ -197,43 +197,43 @@ impl Parts<Call<'_>> for Server {
         length: u64,
         punch: bool,
     ) -> Result<(), Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         check_size(offset.saturating_add(length))?;
         let len = length.min(MAX_BODY as u64);
-        if home(store, id).is_ok() {
-            return with_file(store, id, |live| {
-                forebay_store::views::Parts::check_cuts(store.objects().live(live), cuts)?;
+        if home(cluster, id).is_ok() {
+            return with_file(cluster, id, |live| {
+                forebay_store::views::Parts::check_cuts(cluster.objects().live(live), cuts)?;
                 if punch {
-                    store.content().punch_here(live, offset, len, false)
+                    cluster.content().punch_here(live, offset, len, false)
                 } else {
-                    store.recovery().with_room_of_the_dead(|| {
-                        store.content().reserve_here(live, offset, len, false)
+                    cluster.recovery().with_room_of_the_dead(|| {
+                        cluster.content().reserve_here(live, offset, len, false)
                     })
                 }
             });
         }
-        self.parts.with_part(store, id, !punch, |part| {
-            let room = || store.parts().room_part(part, cuts, (offset, len), punch);
-            store.recovery().with_room_of_the_dead(room)
+        self.parts.with_part(cluster, id, !punch, |part| {
+            let room = || cluster.parts().room_part(part, cuts, (offset, len), punch);
+            cluster.recovery().with_room_of_the_dead(room)
         })?;
         Ok(())
     }
 
     fn drop_part(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
-        let id = part_here(&call.store, id)?;
-        let closed = self.parts.let_go(&call.store, id);
-        call.store.parts().drop_part(id).and(closed)
+        let id = part_here(&call.cluster, id)?;
+        let closed = self.parts.let_go(&call.cluster, id);
+        call.cluster.parts().drop_part(id).and(closed)
     }
 
     /// The part is closed first: one that is kept open isn't moved.
     fn landed(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
-        let id = part_here(&call.store, id)?;
-        let closed = self.parts.let_go(&call.store, id);
-        call.store.content().part_landed(id).and(closed)
+        let id = part_here(&call.cluster, id)?;
+        let closed = self.parts.let_go(&call.cluster, id);
+        call.cluster.content().part_landed(id).and(closed)
     }
 
     fn part_on_files(&self, call: &Call<'_>, id: ObjectId, word: u64) -> Result<(), Errno> {
-        let id = part_here(&call.store, id)?;
-        call.store.content().set_part_word(id, word)
+        let id = part_here(&call.cluster, id)?;
+        call.cluster.content().set_part_word(id, word)
     }
 }

@@ -18,7 +18,7 @@ impl Search<Call<'_>> for Server {
         only: Option<u64>,
         most: u64,
     ) -> Result<Page<Hit, Mark>, Errno> {
-        call.store.index().search_part(&words, from, only, most)
+        call.cluster.index().search_part(&words, from, only, most)
     }
 
     fn written(
@@ -28,7 +28,7 @@ impl Search<Call<'_>> for Server {
         from: u64,
         most: u64,
     ) -> Result<Page<Written, u64>, Errno> {
-        call.store.index().written_part(of, from, most)
+        call.cluster.index().written_part(of, from, most)
     }
 
     fn find(
@@ -38,11 +38,11 @@ impl Search<Call<'_>> for Server {
         from: Place,
         List(terms): List<Wanted>,
     ) -> Result<Page<Match, Place>, Errno> {
-        call.store.index().matching_part(dir, from, &terms)
+        call.cluster.index().matching_part(dir, from, &terms)
     }
 
     fn indexed_name(&self, call: &Call<'_>, id: ObjectId) -> Result<OwnedName, Errno> {
-        call.store.indexed_name(home(&call.store, id)?)
+        call.cluster.indexed_name(home(&call.cluster, id)?)
     }
 
     fn describe(
@@ -50,6 +50,6 @@ impl Search<Call<'_>> for Server {
         call: &Call<'_>,
         List(ids): List<ObjectId>,
     ) -> Result<List<Described>, Errno> {
-        call.store.described_part(&ids).map(List)
+        call.cluster.described_part(&ids).map(List)
     }
 }

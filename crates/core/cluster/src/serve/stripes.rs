@@ -24,8 +24,8 @@ impl Stripes<Call<'_>> for Server {
         id: ObjectId,
         write: bool,
     ) -> Result<(u64, u64, u32, u64), Errno> {
-        let store = &call.store;
-        let known = with_file(store, id, |live| store.parts().layout_here(live, write))?;
+        let cluster = &call.cluster;
+        let known = with_file(cluster, id, |live| cluster.parts().layout_here(live, write))?;
         Ok((known.size, known.cuts, known.appends, known.word))
     }
 
@@ -36,10 +36,10 @@ impl Stripes<Call<'_>> for Server {
         cuts_and_appends: (u64, u32),
         end: u64,
     ) -> Result<(), Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         check_size(end)?;
-        with_file(store, id, |live| {
-            store.parts().grow_here(live, cuts_and_appends, end)
+        with_file(cluster, id, |live| {
+            cluster.parts().grow_here(live, cuts_and_appends, end)
         })
     }
 
@@ -50,9 +50,9 @@ impl Stripes<Call<'_>> for Server {
         process: u32,
         over: Option<u64>,
     ) -> Result<Result<Granted, Holder>, Errno> {
-        let store = &call.store;
-        with_file(store, id, |live| {
-            store.parts().lease_here(live, (call.from, process), over)
+        let cluster = &call.cluster;
+        with_file(cluster, id, |live| {
+            cluster.parts().lease_here(live, (call.from, process), over)
         })
     }
 
@@ -64,10 +64,10 @@ impl Stripes<Call<'_>> for Server {
         cuts_and_appends: (u64, u32),
         size: Option<u64>,
     ) -> Result<bool, Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         size.map_or(Ok(()), check_size)?;
-        with_file(store, id, |live| {
-            store
+        with_file(cluster, id, |live| {
+            cluster
                 .parts()
                 .end_lease_here(live, lease, cuts_and_appends, size)
         })
@@ -81,10 +81,10 @@ impl Stripes<Call<'_>> for Server {
         chunk: u64,
         count: u64,
     ) -> Result<List<(u64, Placed)>, Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         let range = (chunk, count.min(PLACES));
-        with_file(store, id, |live| {
-            store.parts().places_here(live, cuts, range)
+        with_file(cluster, id, |live| {
+            cluster.parts().places_here(live, cuts, range)
         })
         .map(List)
     }
@@ -97,12 +97,12 @@ impl Stripes<Call<'_>> for Server {
         chunk: u64,
         end: u64,
     ) -> Result<Chunk, Errno> {
-        let store = &call.store;
+        let cluster = &call.cluster;
         let sound = (1..=CHUNK).contains(&end) && is_chunk(chunk);
         sound.then_some(()).ok_or(Errno::PROTO)?;
-        with_file(store, id, |live| {
-            let place = || store.parts().place_here(live, cuts, chunk, end);
-            store.recovery().with_room_of_the_dead(place)
+        with_file(cluster, id, |live| {
+            let place = || cluster.parts().place_here(live, cuts, chunk, end);
+            cluster.recovery().with_room_of_the_dead(place)
         })
     }
 
@@ -115,16 +115,18 @@ impl Stripes<Call<'_>> for Server {
         placed: Placed,
         inline: Option<u64>,
     ) -> Result<Placed, Errno> {
-        let store = &call.store;
-        let known = store.other_nodes()?.nodes().contains(&placed.node);
+        let cluster = &call.cluster;
+        let known = cluster.other_nodes()?.nodes().contains(&placed.node);
         let sound = known && is_chunk(chunk);
         sound.then_some(()).ok_or(Errno::PROTO)?;
-        with_file(store, id, |live| {
-            store.parts().assign_here(live, cuts, chunk, placed, inline)
+        with_file(cluster, id, |live| {
+            cluster
+                .parts()
+                .assign_here(live, cuts, chunk, placed, inline)
         })
     }
 
     fn lives(&self, call: &Call<'_>, process: u32) -> Result<bool, Errno> {
-        Ok(identity_lives(call.store.control(), process))
+        Ok(identity_lives(call.cluster.control(), process))
     }
 }

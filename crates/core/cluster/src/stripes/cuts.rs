@@ -153,7 +153,7 @@ impl<'a> Stripes<'a> {
 
     /// As [`Stripes::settle_cut`], for a file that needn't be open.
     pub(super) fn settle_cut_of(&self, id: ObjectId) -> Result<()> {
-        let (index, held) = self.live_acquire_held(id)?;
+        let (index, held) = self.opens().live_acquire_held(id)?;
         let settled = match self.striped(index) {
             Some(f) => self.settle_cut(&f),
             None => Ok(()),

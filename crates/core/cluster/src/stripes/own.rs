@@ -37,7 +37,7 @@ impl<'a> Cluster<'a> {
         len: usize,
         budget: usize,
     ) -> Result<Vec<MapPiece>> {
-        self.check_lease(index)?;
+        self.locks().check_lease(index)?;
         let f = self.striped(index).ok_or(Errno::NODEV)?;
         if f.home.is_none() {
             return self.mappings().map_here(index, offset, len, budget);

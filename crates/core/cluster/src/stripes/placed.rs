@@ -39,7 +39,7 @@ impl<'a> Stripes<'a> {
     /// Marks a file of this node as spilled ([`Store::spill_here`]) if another node may have room.
     /// Returns whether the file is spilled now.
     pub(crate) fn spill(&self, index: u32) -> Result<bool> {
-        if self.remote.is_none() || self.remote_live(index).is_some() {
+        if self.remote.is_none() || self.opens().remote_live(index).is_some() {
             return Ok(false);
         }
         if Parts::is_spilled(self.objects().live(index)) {
@@ -69,7 +69,7 @@ impl<'a> Stripes<'a> {
     /// Those of locking the live entry.
     pub(crate) fn learn_spilled(&self, index: u32) -> Result<()> {
         let live = self.objects().live(index);
-        if Parts::is_spilled(live) || self.remote_live(index).is_none() {
+        if Parts::is_spilled(live) || self.opens().remote_live(index).is_none() {
             return Ok(());
         }
         let _critical = Critical::enter();

@@ -25,7 +25,7 @@ impl<'a> Cluster<'a> {
         if id.stripe().is_none() && !self.stat(id)?.is_spread {
             return Ok(());
         }
-        let (index, held) = self.live_acquire_held(id)?;
+        let (index, held) = self.opens().live_acquire_held(id)?;
         if id.stripe().is_none() {
             self.stripes().learn_spilled(index)?;
         }
@@ -43,7 +43,7 @@ impl<'a> Cluster<'a> {
     /// ETIMEDOUT.
     #[doc(hidden)]
     pub fn cuts_of(&self, id: ObjectId) -> Result<u64> {
-        let (index, held) = self.live_acquire_held(id)?;
+        let (index, held) = self.opens().live_acquire_held(id)?;
         let cuts = self.objects().live(index).cuts.load(Acquire);
         drop(held);
         self.objects().live_release(index).map(|()| cuts)
@@ -61,7 +61,7 @@ impl<'a> Stripes<'a> {
         if self.remote.is_none() || !self.stat(id)?.is_file() {
             return Ok(());
         }
-        let (index, held) = self.live_acquire_held(id)?;
+        let (index, held) = self.opens().live_acquire_held(id)?;
         let parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
         let reply = match self.striped(index).filter(|_| parts) {
             Some(f) => {

@@ -188,7 +188,7 @@ impl Serve for Store {
     }
 
     fn restarted(&self, node: NodeId) -> Result<(), Errno> {
-        let lost = self.pool.cluster().open_again(node)?;
+        let lost = self.pool.cluster().opens().open_again(node)?;
         if lost > 0 {
             eprintln!(
                 "forebay keeper: node {} was restarted: files that are open here and gone there: {lost}",
@@ -230,7 +230,7 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
             std::thread::sleep(tick);
             let Some(store) = store.upgrade() else { return };
             // A failure is retried at the next tick.
-            let leased = store.pool.cluster().leased().unwrap_or_default();
+            let leased = store.pool.cluster().locks().leased().unwrap_or_default();
             for (home, files) in leased {
                 if !core::lock(&renewing).insert(home) {
                     continue;
@@ -238,7 +238,7 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
                 let (store, in_renewal) = (store.clone(), renewing.clone());
                 let ask = move || {
                     // If the home can't be reached, the lease runs out.
-                    let _ = store.pool.cluster().renew_leases(home, &files);
+                    let _ = store.pool.cluster().locks().renew_leases(home, &files);
                     core::lock(&in_renewal).remove(&home);
                 };
                 let thread = std::thread::Builder::new().name("fb-lease".into());

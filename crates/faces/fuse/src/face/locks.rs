@@ -148,14 +148,16 @@ impl Call<'_> {
         let request = lock_request(a)?;
         let cluster = self.fs().cluster();
         if request.flock {
-            return cluster.flock(request.handle, request.want, false);
+            return cluster.locks().flock(request.handle, request.want, false);
         }
         if request.want == LockType::Unlocked && request.range == (0, TO_THE_END) {
             self.locks.drop_owner(request.owner, head.node);
             return Ok(());
         }
         let holder = self.holder(head.node, &request)?;
-        cluster.lock_range(holder.open, true, request.want, request.range, false)
+        cluster
+            .locks()
+            .lock_range(holder.open, true, request.want, request.range, false)
     }
 
     /// Handles F_SETLKW and flock(2): returns a function that waits, if the lock isn't free.
@@ -167,11 +169,12 @@ impl Call<'_> {
         let request = lock_request(a)?;
         let (fs, want) = (self.own.clone(), request.want);
         if request.flock {
-            return waiting(move |waits| fs.cluster().flock(request.handle, want, waits));
+            return waiting(move |waits| fs.cluster().locks().flock(request.handle, want, waits));
         }
         let holder = self.holder(head.node, &request)?;
         waiting(move |waits| {
             fs.cluster()
+                .locks()
                 .lock_range(holder.open, true, want, request.range, waits)
         })
     }
@@ -186,7 +189,10 @@ impl Call<'_> {
         let request = lock_request(a)?;
         let holder = self.holder(head.node, &request)?;
         let cluster = self.fs().cluster();
-        let found = cluster.range_in_the_way(holder.open, true, request.want, request.range)?;
+        let found =
+            cluster
+                .locks()
+                .range_in_the_way(holder.open, true, request.want, request.range)?;
         let Some(other) = found else {
             reply.u64(0).u64(0).u32(libc::F_UNLCK as u32).u32(0);
             return Ok(());

@@ -109,11 +109,16 @@ fn ranges(
     if setting {
         let wait = matches!(cmd, libc::F_SETLKW | libc::F_OFD_SETLKW);
         let cluster = fs.cluster();
-        let lock = || cluster.lock_range(open, of_description, want, range, wait);
+        let lock = || {
+            cluster
+                .locks()
+                .lock_range(open, of_description, want, range, wait)
+        };
         return around(fs, open, want, lock).map(|()| None);
     }
     match fs
         .cluster()
+        .locks()
         .range_in_the_way(open, of_description, want, range)?
     {
         None => request.l_type = libc::F_UNLCK as i16,
@@ -164,7 +169,7 @@ pub fn flock(a: &[i64; 6]) -> i64 {
     }
     let lock = || {
         let wait = operation & libc::LOCK_NB == 0;
-        fs.cluster().flock(open, want, wait)
+        fs.cluster().locks().flock(open, want, wait)
     };
     value(around(fs, open, want, lock).map(|()| 0))
 }

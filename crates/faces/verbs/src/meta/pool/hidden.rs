@@ -51,7 +51,11 @@ impl Hidden {
             path,
             generation: Generation::now(),
         };
-        match fs.cluster().flock(hidden.open, LockType::Exclusive, false) {
+        match fs
+            .cluster()
+            .locks()
+            .flock(hidden.open, LockType::Exclusive, false)
+        {
             Err(Errno::AGAIN) => Ok(None),
             locked => locked.map(|()| Some(hidden)),
         }

@@ -81,7 +81,7 @@ impl Log {
             turn: Mutex::new(()),
             generation: Generation::now(),
         };
-        match fs.cluster().flock(open, LockType::Exclusive, false) {
+        match fs.cluster().locks().flock(open, LockType::Exclusive, false) {
             Err(Errno::AGAIN) => return Ok(None),
             locked => locked?,
         }

@@ -1,0 +1,51 @@
+//! The operations of the pool by theme: each type here has those of one theme.
+//!
+//! A view holds a [`Cluster`], and is made by an accessor for the call:
+//! `cluster.locks().flock(..)`. It is copied as freely. The methods are in the modules of their
+//! theme, which reach the store by `self.store()`, other nodes by `self.cluster`, and other themes
+//! by their accessors, as in `self.cluster.opens()`.
+
+use crate::Cluster;
+use forebay_store::Store;
+
+macro_rules! view {
+    ($(#[$doc:meta])* $vis:vis $name:ident, $accessor:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        $vis struct $name<'a> {
+            pub(crate) cluster: Cluster<'a>,
+        }
+
+        impl<'a> $name<'a> {
+            /// Returns this node's store.
+            #[inline]
+            pub(crate) fn store(&self) -> &'a Store {
+                self.cluster.store()
+            }
+        }
+
+        impl<'a> Cluster<'a> {
+            $(#[$doc])*
+            #[inline]
+            $vis fn $accessor(&self) -> $name<'a> {
+                $name { cluster: *self }
+            }
+        }
+    };
+}
+
+view! {
+    /// Locks of programs (flock, fcntl), and the leases by which a node keeps those on files of
+    /// other nodes: `locks.rs`, `locks/`.
+    pub Locks, locks
+}
+
+view! {
+    /// Open objects: which are open on this node, wherever they lie: `live.rs`.
+    pub Opens, opens
+}
+
+view! {
+    /// Names and attributes while nodes are dead: `dead_nodes.rs`.
+    pub DeadNodes, dead_nodes
+}
