@@ -44,14 +44,14 @@ pub fn inside(pool: &Pool) -> Option<Vec<u8>> {
     if !is_of(pool, &dir) {
         return None;
     }
-    pool.cluster().path_of(ObjectId(id)).ok()
+    pool.cluster().namespace().path_of(ObjectId(id)).ok()
 }
 
 /// Returns the path of the working directory as programs see it, if it is in a pool.
 fn shown(pool: &Pool) -> Option<PathBuf> {
     let (id, dir) = handed()?;
     let join = |pool: &Pool| {
-        let path = pool.cluster().path_of(ObjectId(id)).ok()?;
+        let path = pool.cluster().namespace().path_of(ObjectId(id)).ok()?;
         let whole = [pool.config().mount.as_bytes(), &path].concat();
         Some(PathBuf::from(std::ffi::OsString::from_vec(whole)))
     };

@@ -218,7 +218,7 @@ pub fn settle_notes(pools: &[Arc<Pool>]) -> Result<(), String> {
             let cluster = pool.cluster();
             // An intent of one node may have to wait for another node's. The keepers complete
             // intents, too.
-            let settled = cluster.settle_notes();
+            let settled = cluster.namespace().settle_notes();
             match settled.and_then(|n| Ok(n > 0 || cluster.has_notes()?)) {
                 Ok(some) => pending |= some,
                 Err(e) => failed = Some(std::io::Error::from(e).to_string()),

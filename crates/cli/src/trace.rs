@@ -779,5 +779,11 @@ fn record(pool: &str, a: &args::Record) -> Result<u8, Fail> {
 /// Returns a function that finds the path of one of the pool's directories by its id.
 pub fn paths_of_directories(pool: &str) -> impl Fn(u64) -> Option<Vec<u8>> {
     let pool = Pool::open(pool).ok();
-    move |id| pool.as_ref()?.cluster().path_of(ObjectId(id)).ok()
+    move |id| {
+        pool.as_ref()?
+            .cluster()
+            .namespace()
+            .path_of(ObjectId(id))
+            .ok()
+    }
 }

@@ -34,7 +34,7 @@ impl Found {
             .collect();
         if let Some(pool) = pools.first() {
             for dir in directories {
-                if let Ok(path) = pool.cluster().path_of(ObjectId(dir)) {
+                if let Ok(path) = pool.cluster().namespace().path_of(ObjectId(dir)) {
                     found.directories.insert(dir, path);
                 }
             }

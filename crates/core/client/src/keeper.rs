@@ -358,7 +358,7 @@ impl<'a> Tasks<'a> {
         let unsettled = &self.store.control().header().unsettled;
         self.unfinished |= self.among && unsettled.swap(0, AcqRel) != 0;
         if self.unfinished {
-            self.unfinished = self.cluster.settle_notes().is_err();
+            self.unfinished = self.cluster.namespace().settle_notes().is_err();
         }
         if self.among && self.ask_owners.is_due() {
             let _ = self.cluster.locks().check_lock_owners();
@@ -416,7 +416,8 @@ impl<'a> Tasks<'a> {
         let _ = self.store.watches().sweep_watches();
         let _ = self.store.recovery().sweep_readers();
         if self.among {
-            self.unfinished |= Instant::now() < self.late && self.cluster.settle_notes().is_err();
+            self.unfinished |=
+                Instant::now() < self.late && self.cluster.namespace().settle_notes().is_err();
             let _ = crate::requests::reclaim_cells(dir);
         }
         self.sweep.has_been_done();

@@ -4,7 +4,7 @@
 //! (`store/src/attribute_view.rs`), so that their ids can be resolved. For everything else, each
 //! call sends requests to the index of each node.
 
-use crate::Cluster;
+use crate::views::Search;
 use forebay_placement::BY;
 use forebay_store::attribute_view::{NAME, View, number_in, numbered};
 use forebay_store::index::hash_of;
@@ -22,12 +22,12 @@ fn dir_entry(id: ObjectId) -> Entry {
     Entry { id, kind }
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Search<'a> {
     fn view_of(&self, id: ObjectId) -> Result<View> {
         if id == BY {
             return Ok(View::default());
         }
-        let records = self.records_of(id)?;
+        let records = self.store().records_of(id)?;
         let path = records.attached(&Key::view(id))?.ok_or(Errno::NOENT)?;
         View::of_path(path).ok_or(Errno::IO)
     }
@@ -37,11 +37,16 @@ impl<'a> Cluster<'a> {
     fn keep_view(&self, view: &View) -> Result<ObjectId> {
         let id = view.id();
         let key = Key::view(id);
-        let known = self.records_of(id)?.attached(&key)?.map(<[u8]>::to_vec);
+        let known = self
+            .store()
+            .records_of(id)?
+            .attached(&key)?
+            .map(<[u8]>::to_vec);
         if known.is_none() {
             let room = Need::Bytes(view.path.len());
-            let set = self.names().object_set(id);
-            self.transact(set, room, |w| w.attach(id, &key, &view.path))?;
+            let set = self.store().names().object_set(id);
+            self.store()
+                .transact(set, room, |w| w.attach(id, &key, &view.path))?;
         }
         if known.is_none_or(|path| path == view.path) {
             Ok(id)
@@ -108,8 +113,8 @@ impl<'a> Cluster<'a> {
         Ok(page.items.iter().any(|hit| hit.mark == mark).then_some(id))
     }
 
-    /// As [`Cluster::list`], for a directory of the view. The position is that of the first
-    /// remaining entry.
+    /// As [`crate::Namespace::list`], for a directory of the view. The position is that of the
+    /// first remaining entry.
     pub(crate) fn list_view(
         &self,
         dir: ObjectId,
@@ -217,7 +222,7 @@ impl<'a> Cluster<'a> {
         if let Some((object, depth)) = id.viewed() {
             let (dir, name) = self.indexed_name(object)?;
             let mut target = b"../".repeat(depth + 1);
-            let path = self.path_of(dir)?;
+            let path = self.cluster.namespace().path_of(dir)?;
             target.extend_from_slice(path.strip_prefix(b"/").unwrap_or(&path));
             if !target.ends_with(b"/") {
                 target.push(b'/');

@@ -3,28 +3,31 @@
 //! The object's home keeps them. A value of up to `MAX_VALUE` bytes travels after the message's
 //! arguments.
 
-use crate::Cluster;
 use crate::peers::Bytes;
 use crate::peers::messages::List;
 use crate::peers::requests::request;
+use crate::views::Namespace;
 use forebay_store::attributes::MAX_VALUE;
 use forebay_store::names::Named;
 use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Returns the value of the extended attribute `name`.
     ///
     /// # Errors
     /// ENODATA if there is none; ENOENT; EHOSTDOWN.
     pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
-        let Some(home) = self.remote_home(id) else {
-            return self.names().attribute_here(id, name);
+        let Some(home) = self.cluster.remote_home(id) else {
+            return self.store().names().attribute_here(id, name);
         };
         let mut value = vec![0; MAX_VALUE];
         let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
         // SAFETY: the bytes are the vector's.
-        let reply = unsafe { self.ask_with(home, request::ATTRIBUTE, &(id, name), bytes)? };
+        let reply = unsafe {
+            self.cluster
+                .ask_with(home, request::ATTRIBUTE, &(id, name), bytes)?
+        };
         value.truncate(reply.1);
         Ok(value)
     }
@@ -34,16 +37,17 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT; EHOSTDOWN.
     pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
-        if self.dead_nodes().invented(id).is_some() {
+        if self.cluster.dead_nodes().invented(id).is_some() {
             return Ok(Vec::new());
         }
-        let Some(home) = self.remote_home(id) else {
-            return self.names().attributes_here(id);
+        let Some(home) = self.cluster.remote_home(id) else {
+            return self.store().names().attributes_here(id);
         };
-        let names: Result<List<Vec<u8>>> = self.ask(home, request::ATTRIBUTES, &id);
+        let names: Result<List<Vec<u8>>> = self.cluster.ask(home, request::ATTRIBUTES, &id);
         match names {
             // The attributes are lost with the rest of the directory's record.
             Err(Errno::HOSTDOWN) => self
+                .cluster
                 .dead_nodes()
                 .salvaged_inode(home, id)
                 .map(|_| Vec::new()),
@@ -65,8 +69,9 @@ impl<'a> Cluster<'a> {
         create: Option<bool>,
         known: Option<Named<'_>>,
     ) -> Result<()> {
-        let Some(home) = self.remote_home(id) else {
+        let Some(home) = self.cluster.remote_home(id) else {
             return self
+                .store()
                 .names()
                 .set_attribute_here(id, name, value, create, known);
         };
@@ -74,7 +79,10 @@ impl<'a> Cluster<'a> {
         let known = known.map(|(dir, name)| (dir, name.to_vec()));
         let arguments = (id, name, create, known);
         // SAFETY: the bytes are the slice's.
-        let reply = unsafe { self.ask_with(home, request::SET_ATTRIBUTE, &arguments, bytes) };
+        let reply = unsafe {
+            self.cluster
+                .ask_with(home, request::SET_ATTRIBUTE, &arguments, bytes)
+        };
         reply.map(|((), _)| ())
     }
 
@@ -83,9 +91,11 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENODATA if there is none; ENOENT; EROFS in the view; EHOSTDOWN.
     pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
-        match self.remote_home(id) {
-            Some(home) => self.ask(home, request::REMOVE_ATTRIBUTE, &(id, name)),
-            None => self.names().remove_attribute_here(id, name),
+        match self.cluster.remote_home(id) {
+            Some(home) => self
+                .cluster
+                .ask(home, request::REMOVE_ATTRIBUTE, &(id, name)),
+            None => self.store().names().remove_attribute_here(id, name),
         }
     }
 }

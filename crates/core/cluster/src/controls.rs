@@ -34,7 +34,7 @@ impl<'a> Cluster<'a> {
             return judged;
         }
         // Other controls may have been declared since.
-        let inode = self.stat(self.content().live_id(index))?;
+        let inode = self.namespace().stat(self.content().live_id(index))?;
         if inode.controls != word {
             self.objects()
                 .live(index)

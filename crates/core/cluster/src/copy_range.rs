@@ -148,14 +148,15 @@ impl<'a> Cluster<'a> {
                 self.content()
                     .copy_here((from, at), (index, to_at), len, target.grows(), check)
             };
-            match self.with_room_of_the_removed(copy) {
+            match self.namespace().with_room_of_the_removed(copy) {
                 // The source has just been spilled to other nodes.
                 Err(CHANGED) if self.is_remote(from) => {}
                 done => return done,
             }
         }
         self.fetch(buffer, source, at, len)?;
-        self.with_room_of_the_removed(|| self.put_fetched(buffer, index, to_at, target))
+        self.namespace()
+            .with_room_of_the_removed(|| self.put_fetched(buffer, index, to_at, target))
     }
 
     /// Reads up to `len` bytes of a source into the buffer.

@@ -8,9 +8,9 @@
 //! A file that is created to be opened is open before any other process sees its name: so a process
 //! that removes the name at once removes an open file.
 
-use crate::Cluster;
 use crate::live::RemoteOpen;
 use crate::peers::requests::{Signature, arguments, replies, request};
+use crate::views::Namespace;
 use forebay_store::Opened;
 use forebay_store::live::{Held, new_use};
 use forebay_store::names::Opening;
@@ -20,7 +20,7 @@ use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, Result,
 use rustix::io::Errno;
 use std::time::Instant;
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Creates a new object named `name` in `parent`. Returns its id; or, as `Ok(Err(entry))`, the
     /// existing entry.
     ///
@@ -36,8 +36,8 @@ impl<'a> Cluster<'a> {
         self.make_with_room(parent, name, new, epoch, &mut None)
     }
 
-    /// As [`Cluster::create_object`], but on this node or on the entry's home, whichever has room:
-    /// for an operation on behalf of another node.
+    /// As [`Namespace::create_object`], but on this node or on the entry's home, whichever has
+    /// room: for an operation on behalf of another node.
     pub(crate) fn create_object_near(
         &self,
         parent: ObjectId,
@@ -48,7 +48,7 @@ impl<'a> Cluster<'a> {
         self.make(parent, name, new, epoch, &mut None)
     }
 
-    /// As [`Cluster::create_open`], for an operation on behalf of another node.
+    /// As [`Namespace::create_open`], for an operation on behalf of another node.
     pub(crate) fn create_open_near(
         &self,
         parent: ObjectId,
@@ -59,12 +59,12 @@ impl<'a> Cluster<'a> {
         self.create_opened(new, |opened| self.make(parent, name, new, epoch, opened))
     }
 
-    /// As [`Cluster::create_object`] for a file, which is open from the start: a process that
+    /// As [`Namespace::create_object`] for a file, which is open from the start: a process that
     /// removes its name removes the name of an open file. Returns its id, its live entry, and the
     /// record of this process's use ([`Held`]).
     ///
     /// # Errors
-    /// As for [`Cluster::create_object`]; ENFILE.
+    /// As for [`Namespace::create_object`]; ENFILE.
     pub fn create_open(
         &self,
         parent: ObjectId,
@@ -89,7 +89,7 @@ impl<'a> Cluster<'a> {
         make: impl FnOnce(&mut Option<Opening<'_, '_>>) -> Result<std::result::Result<ObjectId, Entry>>,
     ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
         let held = self.store().objects().place()?;
-        let _section = self.section()?;
+        let _section = self.store().section()?;
         let mut opened = Some(Opening {
             held: &held,
             live: None,
@@ -106,16 +106,16 @@ impl<'a> Cluster<'a> {
                     opened,
                     ..RemoteOpen::default()
                 };
-                let acquired = self.opens().live_acquire_opened(id, &mut remote);
+                let acquired = self.cluster.opens().live_acquire_opened(id, &mut remote);
                 if let Ok((live, _)) = &acquired {
                     let inode = Inode {
                         controls: new.controls,
                         ..Inode::default()
                     };
-                    self.note_controls(*live, &inode);
+                    self.cluster.note_controls(*live, &inode);
                 }
                 if let Some(unused) = remote.opened {
-                    self.opens().close_opened(unused);
+                    self.cluster.opens().close_opened(unused);
                 }
                 let (live, held) = acquired?;
                 Ok(Ok((id, live, held)))
@@ -123,7 +123,7 @@ impl<'a> Cluster<'a> {
             (other, live) => {
                 drop(held);
                 if let Some(live) = live {
-                    self.objects().live_release(live)?;
+                    self.store().objects().live_release(live)?;
                 }
                 other.map(|made| made.map(|_| unreachable!("the cases before")))
             }
@@ -134,7 +134,7 @@ impl<'a> Cluster<'a> {
     /// room is less than 1/32 of its media, and less than 16 MiB.
     fn is_nearly_full(&self) -> bool {
         let (mut capacity, mut free) = (0, 0);
-        for medium in &self.media {
+        for medium in &self.store().media {
             let usage = medium.usage();
             capacity += usage.capacity;
             free += usage.capacity.saturating_sub(usage.used);
@@ -142,7 +142,7 @@ impl<'a> Cluster<'a> {
         free < (capacity / 32).min(16 << 20)
     }
 
-    /// As [`Cluster::make`]; but if this node has no room for a file, creates the file on a node
+    /// As [`Namespace::make`]; but if this node has no room for a file, creates the file on a node
     /// that has room.
     fn make_with_room(
         &self,
@@ -153,7 +153,7 @@ impl<'a> Cluster<'a> {
         opened: &mut Option<Opening<'_, '_>>,
     ) -> Result<std::result::Result<ObjectId, Entry>> {
         let local = new.mode & forebay_store::S_IFMT == libc::S_IFREG
-            && self.remote.is_some()
+            && self.store().remote.is_some()
             && new.creator.is_none()
             && self.distribution_of(parent, new) == Distribution::Local
             && !Index::is_in_view(parent, name);
@@ -168,8 +168,8 @@ impl<'a> Cluster<'a> {
             }
         }
         let hash = u64::from(Slot::of_entry(parent, name).0);
-        for node in self.stripes().roomy_nodes(hash).into_iter().take(8) {
-            if self.other_nodes()?.this_node() == node {
+        for node in self.cluster.stripes().roomy_nodes(hash).into_iter().take(8) {
+            if self.cluster.other_nodes()?.this_node() == node {
                 break;
             }
             match self.ask_to_make(
@@ -193,7 +193,7 @@ impl<'a> Cluster<'a> {
             && let Some(live) = opening.live.take()
         {
             opening.held.unset();
-            self.objects().live_release(live)?;
+            self.store().objects().live_release(live)?;
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ impl<'a> Cluster<'a> {
             (new.creator, new.stub),
         );
         let asked_at = Instant::now();
-        let made = self.ask(node, request, &arguments)?;
+        let made = self.cluster.ask(node, request, &arguments)?;
         if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
             let (home, id) = (node, *id);
             opening.remote = Some(Opened {
@@ -235,7 +235,7 @@ impl<'a> Cluster<'a> {
         Ok(made)
     }
 
-    /// See [`Cluster::create_object`]; with `opened`, a file that is made on this node has a live
+    /// See [`Namespace::create_object`]; with `opened`, a file that is made on this node has a live
     /// entry before any other process sees it.
     fn make(
         &self,
@@ -257,11 +257,15 @@ impl<'a> Cluster<'a> {
             distribution: Some(distribution),
             ..*new
         };
-        if let Some(home) = self.remote_home_of_entry(parent, name) {
+        if let Some(home) = self.cluster.remote_home_of_entry(parent, name) {
             if local
-                && let Some(made) =
-                    self.cross_node()
-                        .create_apart(home, (parent, name), new, epoch, opened)?
+                && let Some(made) = self.cluster.cross_node().create_apart(
+                    home,
+                    (parent, name),
+                    new,
+                    epoch,
+                    opened,
+                )?
             {
                 return Ok(made);
             }
@@ -293,16 +297,17 @@ impl<'a> Cluster<'a> {
         opened: &mut Option<Opening<'_, '_>>,
     ) -> Result<std::result::Result<ObjectId, Entry>> {
         let is_dir = new.mode & forebay_store::S_IFMT == libc::S_IFDIR;
-        let counts = is_dir && self.remote_home(parent).is_none();
+        let counts = is_dir && self.cluster.remote_home(parent).is_none();
         let t = now();
-        let made = self.cross_node().retry_noted((parent, name), || {
-            self.names()
+        let made = self.cluster.cross_node().retry_noted((parent, name), || {
+            self.store()
+                .names()
                 .create_here((parent, name), new, (epoch, t), counts, opened)
         })?;
         if made.is_ok() {
             self.touch_dir(parent, t)?;
             if is_dir && !counts {
-                self.cross_node().add_dir_links(parent, 1)?;
+                self.cluster.cross_node().add_dir_links(parent, 1)?;
             }
         }
         Ok(made)
@@ -312,7 +317,7 @@ impl<'a> Cluster<'a> {
     fn distribution_of(&self, parent: ObjectId, new: &NewObject<'_>) -> Distribution {
         let wanted = new.distribution.unwrap_or(parent.distribution());
         match new.mode & forebay_store::S_IFMT {
-            _ if self.remote.is_none() => Distribution::Local,
+            _ if self.store().remote.is_none() => Distribution::Local,
             libc::S_IFDIR => wanted,
             libc::S_IFREG => match wanted {
                 Distribution::Striped(_) => wanted,
@@ -329,14 +334,14 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOSPC.
     pub fn create_unnamed(&self, parent: ObjectId, new: &NewObject<'_>) -> Result<ObjectId> {
-        self.index().refuse_view(parent, b"")?;
+        self.store().index().refuse_view(parent, b"")?;
         let name = format!("\0{}.{}", forebay_store::process::pid(), now());
         let slot = Slot::of_entry(parent, name.as_bytes());
-        let slot = match self.peers() {
+        let slot = match self.cluster.peers() {
             Some(others) => others.slot_here(u64::from(slot.0)).ok_or(Errno::NOSPC)?,
             None => slot,
         };
-        self.names().create_unnamed_here(slot, new)
+        self.store().names().create_unnamed_here(slot, new)
     }
 
     /// Adds one more name for the object `id`.
@@ -347,26 +352,31 @@ impl<'a> Cluster<'a> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        self.index().refuse_view(parent, name)?;
+        self.store().index().refuse_view(parent, name)?;
         if id.is_view() {
             return Err(Errno::XDEV);
         }
-        if let Some(home) = self.remote_home(id) {
-            return self.ask(home, request::LINK, &(id, parent, name, epoch));
-        }
-        if let Some(home) = self.remote_home_of_entry(parent, name) {
+        if let Some(home) = self.cluster.remote_home(id) {
             return self
+                .cluster
+                .ask(home, request::LINK, &(id, parent, name, epoch));
+        }
+        if let Some(home) = self.cluster.remote_home_of_entry(parent, name) {
+            return self
+                .cluster
                 .cross_node()
                 .link_across(home, id, (parent, name), epoch);
         }
         let t = now();
-        let nameless = self.cross_node().retry_noted((parent, name), || {
-            self.names().link_here(id, (parent, name), (epoch, t))
+        let nameless = self.cluster.cross_node().retry_noted((parent, name), || {
+            self.store()
+                .names()
+                .link_here(id, (parent, name), (epoch, t))
         })?;
         if nameless {
-            self.names().unmark_named(id)?;
+            self.store().names().unmark_named(id)?;
         }
-        self.names().set_live_ctime(id, t)?;
+        self.store().names().set_live_ctime(id, t)?;
         self.touch_dir(parent, t)
     }
 }

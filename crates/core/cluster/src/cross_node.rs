@@ -2,7 +2,7 @@
 //!
 //! Each node changes only its own records, in one transaction each. The same transaction records as
 //! an *intent* what is left to do on other nodes. If the process dies, the keeper completes the
-//! intent ([`Cluster::settle_notes`]). Each step can be carried out twice.
+//! intent ([`Namespace::settle_notes`]). Each step can be carried out twice.
 //!
 //! - An object keeps a *link record* for each name whose entry lies on another node, so that a
 //!   removal that is carried out twice removes only one name. The record is `Unconfirmed` until the
@@ -33,9 +33,9 @@ mod rename;
 pub use batch_create::NewFile;
 pub(crate) use rename::without_change;
 
-use crate::Cluster;
 use crate::backoff::Backoff;
 use crate::peers::requests::request;
+use crate::views::CrossNode;
 use forebay_store::names::{Link, Named, Note, Opening, is_on_paths};
 use forebay_store::process::identity_lives;
 use forebay_store::record::{Entry, Inode, Key, parse_key, tail};
@@ -43,7 +43,6 @@ use forebay_store::records::{ChangeRecords, Need, ReadRecords, Records};
 use forebay_store::shards::Write;
 use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
-use std::ops::Deref;
 
 /// The result of setting an entry, whether or not one exists ([`CrossNode::replace`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,27 +72,6 @@ fn is_for_later(e: Errno) -> bool {
     is_unclear(e) || matches!(e, Errno::NOSPC | Errno::NOMEM | Errno::MFILE | Errno::NFILE)
 }
 
-/// Operations on names that may concern several nodes, and the steps of which they consist.
-#[derive(Clone, Copy)]
-pub(crate) struct CrossNode<'a>(Cluster<'a>);
-
-impl<'a> Deref for CrossNode<'a> {
-    type Target = Cluster<'a>;
-
-    #[inline]
-    fn deref(&self) -> &Cluster<'a> {
-        &self.0
-    }
-}
-
-impl<'a> Cluster<'a> {
-    /// Operations on names that may concern several nodes.
-    #[inline]
-    pub(crate) fn cross_node(&self) -> CrossNode<'a> {
-        CrossNode(*self)
-    }
-}
-
 impl<'a> CrossNode<'a> {
     // ---- entries: at the entry's home ----
 
@@ -106,19 +84,21 @@ impl<'a> CrossNode<'a> {
         held: bool,
         epoch: u64,
     ) -> Result<Option<Entry>> {
-        let at = self.entry_ref(name);
+        let at = self.store().entry_ref(name);
         let t = now();
         let there = self.retry_noted(name, || {
-            self.transact(at.set(), Need::Bytes(0), |w| {
-                self.names().check_epoch(epoch)?;
-                self.intents().check_frozen(name.0)?;
-                self.intents().check_note(w, name)?;
+            self.store().transact(at.set(), Need::Bytes(0), |w| {
+                self.store().names().check_epoch(epoch)?;
+                self.store().intents().check_frozen(name.0)?;
+                self.store().intents().check_note(w, name)?;
                 if let Some(there) = w.look_up(at)? {
                     return Ok(Some(there.entry));
                 }
                 if held {
                     w.set_changing(at, entry)?;
-                    self.intents().put_note(w, name, &Note::Held(entry))?;
+                    self.store()
+                        .intents()
+                        .put_note(w, name, &Note::Held(entry))?;
                 } else {
                     w.set_entry(at, entry)?;
                 }
@@ -126,7 +106,7 @@ impl<'a> CrossNode<'a> {
             })
         })?;
         if there.is_none() {
-            self.touch_dir(name.0, t)?;
+            self.cluster.namespace().touch_dir(name.0, t)?;
         }
         Ok(there)
     }
@@ -134,36 +114,42 @@ impl<'a> CrossNode<'a> {
     /// Removes an entry whose object lies on another node. Returns false if `name` doesn't have
     /// `entry` any more.
     pub(crate) fn unlink_remote(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
-        let at = self.entry_ref(name);
+        let at = self.store().entry_ref(name);
         let t = now();
         let removed = self.retry_noted(name, || {
-            self.transact(at.set(), Need::Removal, |w| {
-                self.names().check_epoch(epoch)?;
-                self.intents().check_note(w, name)?;
+            self.store().transact(at.set(), Need::Removal, |w| {
+                self.store().names().check_epoch(epoch)?;
+                self.store().intents().check_note(w, name)?;
                 if !w.has_entry(at, entry)? {
                     return Ok(false);
                 }
                 // A process that looks the entry up waits until the object has lost the name, too.
                 w.set_changing(at, entry)?;
-                self.intents().put_note(w, name, &Note::Drop(entry))?;
+                self.store()
+                    .intents()
+                    .put_note(w, name, &Note::Drop(entry))?;
                 Ok(true)
             })
         })?;
         if removed {
             self.finish_drop(name, entry)?;
-            self.touch_dir(name.0, t)?;
+            self.cluster.namespace().touch_dir(name.0, t)?;
         }
         Ok(removed)
     }
 
     /// Removes the entry of a directory that is empty and frozen, and the directory.
     pub(crate) fn remove_dir_entry(&self, name: Named<'_>) -> Result<()> {
-        let entry = self.intents().entry_here(name)?.ok_or(Errno::NOENT)?;
+        let entry = self
+            .store()
+            .intents()
+            .entry_here(name)?
+            .ok_or(Errno::NOENT)?;
         if !is_dir(entry) {
             return Err(Errno::NOTDIR);
         }
-        while !self.unlink_remote(name, entry, self.names().names_epoch())? {
-            if self.intents().entry_here(name)? != Some(entry) {
+        while !self.unlink_remote(name, entry, self.store().names().names_epoch())? {
+            if self.store().intents().entry_here(name)? != Some(entry) {
                 return Err(Errno::NOENT);
             }
         }
@@ -175,10 +161,10 @@ impl<'a> CrossNode<'a> {
     /// later.
     fn finish_drop(&self, name: Named<'_>, entry: Entry) -> Result<()> {
         match self.lose_name(entry.id, name, None, false) {
-            Ok(()) | Err(Errno::NOENT) => self.intents().end_drop(name, entry, true),
+            Ok(()) | Err(Errno::NOENT) => self.store().intents().end_drop(name, entry, true),
             Err(e) if is_for_later(e) => {
-                self.intents().end_drop(name, entry, false)?;
-                self.intents().disown_note(name)
+                self.store().intents().end_drop(name, entry, false)?;
+                self.store().intents().disown_note(name)
             }
             Err(e) => Err(e),
         }
@@ -189,7 +175,7 @@ impl<'a> CrossNode<'a> {
     /// Returns a slot of this node for a new object. `keeps`: the object is a directory that keeps
     /// its entries, so a slot is preferred whose whole group belongs to this node.
     fn slot_for(&self, hash: u64, keeps: bool) -> Result<Option<Slot>> {
-        let nodes = self.other_nodes()?;
+        let nodes = self.cluster.other_nodes()?;
         let mut slot = nodes.slot_here(hash);
         for n in 1..if keeps { 20 } else { 1 } {
             let mine = |s: Slot| nodes.node_of(s) == nodes.this_node();
@@ -216,32 +202,38 @@ impl<'a> CrossNode<'a> {
         let Some(slot) = self.slot_for(hash, keeps)? else {
             return Ok(None);
         };
-        let shard = slot.shard(self.names().shard_count());
+        let shard = slot.shard(self.store().names().shard_count());
         let t = now();
         let kind = new.mode & forebay_store::S_IFMT;
         let is_dir = kind == libc::S_IFDIR;
-        let id = self.transact(self.set(&[shard]), Need::Bytes(0), |w| {
-            let id = ObjectId::new(self.names().next_seq(shard)?, slot);
-            let id = id.with(new.distribution.unwrap_or_default());
-            assert!(
-                self.remote_home(id).is_none(),
-                "an object made here lies here"
-            );
-            let inode = Inode {
-                parent: if is_dir { name.0.0 } else { 0 },
-                tail: if is_dir { tail::NAME } else { tail::NONE },
-                ..new.inode(t)
-            };
-            if new.stub.is_none() {
-                w.charge_file()?;
-            }
-            let tail = if is_dir { name.1 } else { &[] };
-            w.set_inode(id, &inode, tail)?;
-            self.declared().record_creator(w, id, new, Some(name))?;
-            self.links().set_link(w, id, name, Link::Unconfirmed)?;
-            self.names().open_new(opened, id, &inode)?;
-            Ok(id)
-        })?;
+        let id = self
+            .store()
+            .transact(self.store().set(&[shard]), Need::Bytes(0), |w| {
+                let id = ObjectId::new(self.store().names().next_seq(shard)?, slot);
+                let id = id.with(new.distribution.unwrap_or_default());
+                assert!(
+                    self.cluster.remote_home(id).is_none(),
+                    "an object made here lies here"
+                );
+                let inode = Inode {
+                    parent: if is_dir { name.0.0 } else { 0 },
+                    tail: if is_dir { tail::NAME } else { tail::NONE },
+                    ..new.inode(t)
+                };
+                if new.stub.is_none() {
+                    w.charge_file()?;
+                }
+                let tail = if is_dir { name.1 } else { &[] };
+                w.set_inode(id, &inode, tail)?;
+                self.store()
+                    .declared()
+                    .record_creator(w, id, new, Some(name))?;
+                self.store()
+                    .links()
+                    .set_link(w, id, name, Link::Unconfirmed)?;
+                self.store().names().open_new(opened, id, &inode)?;
+                Ok(id)
+            })?;
         let there = self.insert_at(home, (id, name), kind, epoch)?;
         if is_dir && there.is_none() {
             self.add_dir_links(name.0, 1)?;
@@ -259,19 +251,23 @@ impl<'a> CrossNode<'a> {
         epoch: u64,
     ) -> Result<Option<Entry>> {
         let arguments = (name.0, name.1, Entry { id, kind }, false, epoch);
-        match self.ask(home, request::INSERT, &arguments) {
+        match self.cluster.ask(home, request::INSERT, &arguments) {
             // The entry exists from here on, whatever becomes of the confirmation.
-            Ok(None) => match self.links().confirm_link(id, name) {
-                Err(e) if is_for_later(e) => self.intents().disown_link(id, name),
+            Ok(None) => match self.store().links().confirm_link(id, name) {
+                Err(e) if is_for_later(e) => self.store().intents().disown_link(id, name),
                 done => done,
             }
             .map(|()| None),
-            Ok(Some(there)) => self.links().lose_link(id, name).map(|()| Some(there)),
+            Ok(Some(there)) => self
+                .store()
+                .links()
+                .lose_link(id, name)
+                .map(|()| Some(there)),
             Err(e) => {
                 if is_unclear(e) {
-                    self.intents().disown_link(id, name)?
+                    self.store().intents().disown_link(id, name)?
                 } else {
-                    self.links().lose_link(id, name)?
+                    self.store().links().lose_link(id, name)?
                 }
                 Err(e)
             }
@@ -286,25 +282,25 @@ impl<'a> CrossNode<'a> {
         name: Named<'_>,
         epoch: u64,
     ) -> Result<()> {
-        let kind = self.stat(id)?.kind();
+        let kind = self.cluster.namespace().stat(id)?.kind();
         let mut backoff = Backoff::new();
-        while let Err(e) = self.links().offer_link(id, name) {
+        while let Err(e) = self.store().links().offer_link(id, name) {
             // The object may have that name now, or may be losing it.
             if e != Errno::ALREADY {
                 return Err(e);
             }
-            if self.lookup(name.0, name.1)?.is_some() {
+            if self.cluster.namespace().lookup(name.0, name.1)?.is_some() {
                 return Err(Errno::EXIST);
             }
             backoff.wait()?;
         }
         let entry = Entry { id, kind };
         let arguments = (name.0, name.1, entry, true, epoch);
-        match self.ask(home, request::INSERT, &arguments) {
+        match self.cluster.ask(home, request::INSERT, &arguments) {
             Ok(None) => {
-                let counted = self.links().count_offered(id, name);
+                let counted = self.store().links().count_offered(id, name);
                 if counted.is_err() {
-                    self.links().withdraw_link(id, name)?;
+                    self.store().links().withdraw_link(id, name)?;
                 }
                 match self.release_entry(name, entry, counted.is_ok()) {
                     Ok(()) => counted,
@@ -314,11 +310,11 @@ impl<'a> CrossNode<'a> {
                 }
             }
             Ok(Some(_)) => {
-                self.links().withdraw_link(id, name)?;
+                self.store().links().withdraw_link(id, name)?;
                 Err(Errno::EXIST)
             }
             Err(e) => {
-                self.links().withdraw_link(id, name)?;
+                self.store().links().withdraw_link(id, name)?;
                 Err(e)
             }
         }
@@ -327,14 +323,19 @@ impl<'a> CrossNode<'a> {
     /// Adds `difference` to the number of directories in `dir`. Does nothing if `dir` doesn't exist
     /// any more: the directory made in it may have been removed already, and then `dir`.
     pub(crate) fn add_dir_links(&self, dir: ObjectId, difference: i64) -> Result<()> {
-        let changed = match self.remote_home(dir) {
-            Some(home) => self.ask(home, request::DIR_LINKS, &(dir, difference)),
-            None => self.transact(self.names().object_set(dir), Need::Removal, |w| {
-                w.change_inode(dir, |i| {
-                    // The removal of a name may be counted before its creation.
-                    i.nlink = i.nlink.wrapping_add_signed(difference as i32);
-                })
-            }),
+        let changed = match self.cluster.remote_home(dir) {
+            Some(home) => self
+                .cluster
+                .ask(home, request::DIR_LINKS, &(dir, difference)),
+            None => {
+                self.store()
+                    .transact(self.store().names().object_set(dir), Need::Removal, |w| {
+                        w.change_inode(dir, |i| {
+                            // The removal of a name may be counted before its creation.
+                            i.nlink = i.nlink.wrapping_add_signed(difference as i32);
+                        })
+                    })
+            }
         };
         match changed {
             Err(Errno::NOENT) => Ok(()),

@@ -22,11 +22,14 @@ impl<'a> Cluster<'a> {
     /// EHOSTDOWN if its home can't be reached.
     pub fn size(&self, index: u32) -> Result<u64> {
         if let Some(file) = self.striped(index) {
-            let inode = self.stat(file.id)?;
+            let inode = self.namespace().stat(file.id)?;
             return self.with_parts(file.id, inode).map(|inode| inode.size);
         }
         match self.opens().remote_live(index) {
-            Some((home, id)) => self.stat_remote(home, id).map(|record| record.0.size),
+            Some((home, id)) => self
+                .namespace()
+                .stat_remote(home, id)
+                .map(|record| record.0.size),
             None => Ok(self.objects().live(index).size.load(Acquire)),
         }
     }

@@ -110,7 +110,7 @@ impl<'a> DeadNodes<'a> {
         if salvage.unnamed.is_empty() {
             return Ok(());
         }
-        let lost = match self.cluster.lookup(top, LOST_AND_FOUND) {
+        let lost = match self.cluster.namespace().lookup(top, LOST_AND_FOUND) {
             Ok(Some(there)) if there.kind == libc::S_IFDIR => there.id,
             Ok(Some(_)) => return Err(Errno::NOTDIR),
             Ok(None) | Err(Errno::HOSTDOWN) => {
@@ -173,7 +173,7 @@ impl<'a> DeadNodes<'a> {
             let found = if salvage.is_invented(top) {
                 Err(Errno::HOSTDOWN)
             } else {
-                self.cluster.lookup(top, name)
+                self.cluster.namespace().lookup(top, name)
             };
             top = match found {
                 Ok(Some(entry)) if entry.kind == libc::S_IFDIR => entry.id,

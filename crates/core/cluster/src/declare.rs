@@ -27,8 +27,8 @@ impl<'a> Cluster<'a> {
     /// whether the declaration was refused, and the conflicting uses.
     ///
     /// # Errors
-    /// Those of [`Cluster::set_attr`]; EHOSTDOWN if a node that has the file open can't be reached;
-    /// EBUSY if the file was opened during each of several attempts; ENOLCK.
+    /// Those of [`crate::Namespace::set_attr`]; EHOSTDOWN if a node that has the file open can't be
+    /// reached; EBUSY if the file was opened during each of several attempts; ENOLCK.
     pub fn declare(&self, id: ObjectId, declared: Declared) -> Result<DeclareOutcome> {
         let (controls, word) = (declared.resolve(), declared.bits());
         if !concerns_users(&controls) {
@@ -36,7 +36,10 @@ impl<'a> Cluster<'a> {
                 controls: Some(word),
                 ..SetAttr::default()
             };
-            return self.set_attr(id, &set).map(|()| DeclareOutcome::default());
+            return self
+                .namespace()
+                .set_attr(id, &set)
+                .map(|()| DeclareOutcome::default());
         }
         let home = self.remote_home(id);
         for _ in 0..ATTEMPTS {
@@ -50,7 +53,7 @@ impl<'a> Cluster<'a> {
             let Some(known) = begun else {
                 return Ok(DeclareOutcome::default());
             };
-            let before = self.stat(id)?.controls & !COUNTED;
+            let before = self.namespace().stat(id)?.controls & !COUNTED;
             let mapped = self.count_everywhere((id, word, false), &known)?;
             let grows = controls.mutability == Mutability::Append;
             let refused = controls.on_violation == OnViolation::Refuse;
@@ -80,7 +83,7 @@ impl<'a> Cluster<'a> {
                         controls: Some(before),
                         ..SetAttr::default()
                     };
-                    self.set_attr(id, &set)?;
+                    self.namespace().set_attr(id, &set)?;
                     outcome.refused = true;
                 }
                 outcome.mapped.extend(reply?);

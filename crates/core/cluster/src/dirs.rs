@@ -7,10 +7,10 @@
 //! nodes can be saved while a node is dead, and no program takes the listing for complete. Times of
 //! a remote directory are rounded down to steps of [`TICK`], so that fewer requests are sent.
 
-use crate::Cluster;
 use crate::peers::Bytes;
 use crate::peers::messages::{List, decode};
 use crate::peers::requests::request;
+use crate::views::Namespace;
 use forebay_store::dirs::{DirPosition, LIST_BYTES, Listed};
 use forebay_store::record::Entry;
 use forebay_store::{NodeId, ObjectId, Result};
@@ -22,7 +22,7 @@ const NODE_SHIFT: u32 = 8;
 /// Step in which the times of a remote directory are recorded. Nanoseconds.
 const TICK: i64 = 4_000_000;
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Calls `each` for the entries of `dir` after `position`, until it returns false
     /// (that entry then counts as not returned) or all have been listed.
     ///
@@ -35,16 +35,16 @@ impl<'a> Cluster<'a> {
         mut each: impl FnMut(&[u8], Entry) -> bool,
     ) -> Result<()> {
         if dir.is_view() {
-            return self.list_view(dir, position, &mut each);
+            return self.cluster.search().list_view(dir, position, &mut each);
         }
-        let Some(others) = self.peers() else {
+        let Some(others) = self.cluster.peers() else {
             return self.list_here(dir, position, &mut each).map(|_| ());
         };
         // `position.shard` counts through the shards of all nodes: see [`NODE_SHIFT`].
         let nodes = others.nodes();
         // Whether all nodes have been listed, and only salvaged entries are left.
         let is_behind = position.shard >> NODE_SHIFT >= nodes.len();
-        let mut is_salvaged = is_behind || self.dead_nodes().invented(dir).is_some();
+        let mut is_salvaged = is_behind || self.cluster.dead_nodes().invented(dir).is_some();
         while let Some(&node) = nodes.get(position.shard >> NODE_SHIFT) {
             let more = if node == others.this_node() {
                 let base = position.shard >> NODE_SHIFT << NODE_SHIFT;
@@ -54,7 +54,7 @@ impl<'a> Cluster<'a> {
                 more?
             } else {
                 match self.list_remote(node, dir, position, &mut each) {
-                    Err(Errno::HOSTDOWN) if self.dead_nodes().is_salvaged(node) => {
+                    Err(Errno::HOSTDOWN) if self.cluster.dead_nodes().is_salvaged(node) => {
                         is_salvaged = true;
                         true
                     }
@@ -72,7 +72,11 @@ impl<'a> Cluster<'a> {
             position.name.clear();
         }
         if is_salvaged {
-            for (name, entry) in self.dead_nodes().salvaged_entries(dir, &position.name) {
+            for (name, entry) in self
+                .cluster
+                .dead_nodes()
+                .salvaged_entries(dir, &position.name)
+            {
                 if !each(&name, entry) {
                     return Ok(());
                 }
@@ -86,7 +90,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Cluster::list`], for the entries on another node; false if `each` returned false.
+    /// As [`Namespace::list`], for the entries on another node; false if `each` returned false.
     fn list_remote(
         &self,
         node: NodeId,
@@ -100,8 +104,10 @@ impl<'a> Cluster<'a> {
             let mut bytes = vec![0; LIST_BYTES];
             let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
             // SAFETY: the vector's own.
-            let ((shard, end), n) =
-                unsafe { self.ask_with(node, request::LIST, &arguments, room)? };
+            let ((shard, end), n) = unsafe {
+                self.cluster
+                    .ask_with(node, request::LIST, &arguments, room)?
+            };
             let list: List<Listed> = decode(&bytes[..n]).ok_or(Errno::PROTO)?;
             for Listed(shard, name, entry) in list.0 {
                 let entry = match entry {
@@ -124,7 +130,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Serves another node's [`Cluster::list_remote`]: returns entries, the shard to continue in,
+    /// Serves another node's [`Namespace::list_remote`]: returns entries, the shard to continue in,
     /// and whether those were all.
     pub(crate) fn list_part(
         &self,
@@ -143,18 +149,19 @@ impl<'a> Cluster<'a> {
         let mut list = Vec::new();
         let mut bytes = 4;
         let mut end = true;
-        while position.shard < self.names().shard_count() {
+        while position.shard < self.store().names().shard_count() {
             let at = position.shard as u64;
-            let more = self
-                .names()
-                .list_shard(dir, &mut position, &mut |name, entry| {
-                    bytes += 8 + 4 + name.len() + 1 + 9;
-                    if bytes > LIST_BYTES {
-                        return false;
-                    }
-                    list.push(Listed(at, name.to_vec(), entry));
-                    true
-                })?;
+            let more =
+                self.store()
+                    .names()
+                    .list_shard(dir, &mut position, &mut |name, entry| {
+                        bytes += 8 + 4 + name.len() + 1 + 9;
+                        if bytes > LIST_BYTES {
+                            return false;
+                        }
+                        list.push(Listed(at, name.to_vec(), entry));
+                        true
+                    })?;
             if !more {
                 end = false;
                 break;
@@ -164,16 +171,17 @@ impl<'a> Cluster<'a> {
         Ok((List(list), position.shard as u64, end))
     }
 
-    /// As [`Cluster::list`], for the entries on this node; false if `each` returned false.
+    /// As [`Namespace::list`], for the entries on this node; false if `each` returned false.
     fn list_here(
         &self,
         dir: ObjectId,
         position: &mut DirPosition,
         each: &mut impl FnMut(&[u8], Entry) -> bool,
     ) -> Result<bool> {
-        while position.shard < self.names().shard_count() {
+        while position.shard < self.store().names().shard_count() {
             let mut unsure = None;
             let more = self
+                .store()
                 .names()
                 .list_shard(dir, position, &mut |name, entry| match entry {
                     Some(entry) => each(name, entry),
@@ -221,10 +229,11 @@ impl<'a> Cluster<'a> {
     /// At another node the time is recorded in steps of [`TICK`], as kernels do: after one request,
     /// a second in the same step would change nothing, and isn't sent.
     pub(crate) fn touch_dir(&self, dir: ObjectId, t: i64) -> Result<()> {
-        let remote = self.remote_home(dir);
+        let remote = self.cluster.remote_home(dir);
         let t = if remote.is_some() { t - t % TICK } else { t };
         if let Some(home) = remote {
             let is_set = self
+                .store()
                 .names()
                 .dir_times(dir)
                 .is_some_and(|(mtime, _)| mtime == t);
@@ -232,10 +241,10 @@ impl<'a> Cluster<'a> {
                 return Ok(());
             }
             // The entry exists already: a failure to set the time must not undo it.
-            if self.ask(home, request::TOUCH, &(dir, t)).is_err() {
+            if self.cluster.ask(home, request::TOUCH, &(dir, t)).is_err() {
                 return Ok(());
             }
         }
-        self.names().note_dir_time(dir, t)
+        self.store().names().note_dir_time(dir, t)
     }
 }

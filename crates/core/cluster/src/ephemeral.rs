@@ -133,12 +133,16 @@ impl<'a> Cluster<'a> {
     fn unlink_from(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         for _ in 0..TRIES {
             let epoch = self.names().names_epoch();
-            let Some(entry) = self.lookup(name.0, name.1)?.filter(|e| e.id == id) else {
+            let Some(entry) = self
+                .namespace()
+                .lookup(name.0, name.1)?
+                .filter(|e| e.id == id)
+            else {
                 return Ok(false);
             };
             let removed = match self.remote_home_of_entry(name.0, name.1) {
                 Some(home) => self.ask(home, request::UNLINK_FROM, &(name.0, name.1, entry, epoch)),
-                None => self.unlink_entry(name, entry, epoch),
+                None => self.namespace().unlink_entry(name, entry, epoch),
             };
             match removed {
                 Ok(false) | Err(Errno::STALE) => {}

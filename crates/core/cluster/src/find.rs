@@ -3,17 +3,17 @@
 //! A search in a directory asks all nodes for pages, which arrive in any order. A description comes
 //! from the object's home; one request covers many objects.
 
-use crate::Cluster;
 use crate::peers::messages::{List, decode, encode};
 use crate::peers::requests::request;
 use crate::peers::{Bytes, PeerReply, PeerRequest};
+use crate::views::Search;
 use forebay_store::index::find::{BYTES, DESCRIBED, Described, Page, Place, TERMS, Wanted};
 use forebay_store::index::{Description, Match, Term};
 use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 
-impl<'a> Cluster<'a> {
+impl<'a> Search<'a> {
     /// Returns the description of an object, with one request to its home.
     ///
     /// # Errors
@@ -23,20 +23,20 @@ impl<'a> Cluster<'a> {
         one.unwrap_or(Err(Errno::IO))
     }
 
-    /// As [`Cluster::describe`] for each of these; one request to another node covers many objects.
+    /// As [`Search::describe`] for each of these; one request to another node covers many objects.
     ///
     /// # Errors
-    /// For each object, those of [`Cluster::describe`].
+    /// For each object, those of [`Search::describe`].
     pub fn describe_all(&self, ids: &[ObjectId]) -> Vec<Result<Description>> {
         let mut all = Vec::with_capacity(ids.len());
         let mut left: BTreeMap<NodeId, VecDeque<usize>> = BTreeMap::new();
         for (n, id) in ids.iter().enumerate() {
-            all.push(match self.remote_home(*id) {
+            all.push(match self.cluster.remote_home(*id) {
                 Some(home) => {
                     left.entry(home).or_default().push_back(n);
                     Err(Errno::HOSTDOWN)
                 }
-                None => self.index().describe_here(*id),
+                None => self.store().index().describe_here(*id),
             });
         }
         while !left.is_empty() {
@@ -73,7 +73,7 @@ impl<'a> Cluster<'a> {
 
     /// Sends requests to all of these nodes at once.
     fn ask_described(&self, heads: &[(NodeId, Vec<u8>)]) -> Vec<Result<Vec<Described>>> {
-        let Some(others) = self.peers() else {
+        let Some(others) = self.cluster.peers() else {
             return Vec::new();
         };
         let requests = heads.iter().map(|(node, head)| PeerRequest {
@@ -88,7 +88,7 @@ impl<'a> Cluster<'a> {
             let List(all) = match reply {
                 Err(Errno::AGAIN) => {
                     let asked: List<ObjectId> = decode(head).ok_or(Errno::PROTO)?;
-                    self.ask(*node, request::DESCRIBE, &asked)?
+                    self.cluster.ask(*node, request::DESCRIBE, &asked)?
                 }
                 reply => request::DESCRIBE.decode(&reply?.head)?,
             };
@@ -97,7 +97,7 @@ impl<'a> Cluster<'a> {
         heads.iter().zip(reply).map(read).collect()
     }
 
-    /// Serves another node's [`Cluster::describe_all`]: returns the descriptions of the first of
+    /// Serves another node's [`Search::describe_all`]: returns the descriptions of the first of
     /// these objects, as many as fit into a reply.
     ///
     /// # Errors
@@ -108,11 +108,11 @@ impl<'a> Cluster<'a> {
         }
         let (mut all, mut bytes) = (Vec::new(), 0);
         for &id in ids {
-            let one = match self.remote_home(id) {
+            let one = match self.cluster.remote_home(id) {
                 // No node sends requests about a part or a view.
                 _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
                 Some(_) => Err(Errno::REMCHG),
-                None => self.index().describe_here(id),
+                None => self.store().index().describe_here(id),
             };
             match one {
                 // Another operation is changing the object: the requesting process sends the
@@ -152,7 +152,7 @@ impl<'a> Cluster<'a> {
             return Ok(());
         };
         self.matching_on_peers(&wanted, dir, &mut each)?;
-        self.index().all_matching_here(&wanted, dir, each)
+        self.store().index().all_matching_here(&wanted, dir, each)
     }
 
     /// Sends the search to all other nodes at once, and repeats it until no node has a further
@@ -163,7 +163,7 @@ impl<'a> Cluster<'a> {
         dir: ObjectId,
         each: &mut impl FnMut(Match),
     ) -> Result<()> {
-        let Some(others) = self.peers() else {
+        let Some(others) = self.cluster.peers() else {
             return Ok(());
         };
         let nodes = others
@@ -192,7 +192,10 @@ impl<'a> Cluster<'a> {
             for ((node, place), reply) in left.iter().zip(reply) {
                 let page: Page = match reply {
                     // The other node doesn't wait for operations in progress, so this node does.
-                    Err(Errno::AGAIN) => self.ask(*node, request::FIND, &(dir, place, &terms))?,
+                    Err(Errno::AGAIN) => {
+                        self.cluster
+                            .ask(*node, request::FIND, &(dir, place, &terms))?
+                    }
                     reply => request::FIND.decode(&reply?.head)?,
                 };
                 page.items.into_iter().for_each(&mut *each);

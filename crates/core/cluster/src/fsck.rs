@@ -233,8 +233,8 @@ impl<'a> Cluster<'a> {
     /// repairs.
     ///
     /// To be called only while no process uses the pool, and after all nodes have settled their
-    /// intents ([`Cluster::settle_notes`], [`Cluster::has_notes`]): half of a rename in progress
-    /// looks like an entry without its object.
+    /// intents ([`crate::Namespace::settle_notes`], [`Cluster::has_notes`]): half of a rename in
+    /// progress looks like an entry without its object.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached.
@@ -242,7 +242,7 @@ impl<'a> Cluster<'a> {
         if self.remote.is_none() {
             return Ok(0);
         }
-        self.settle_notes()?;
+        self.namespace().settle_notes()?;
         let References {
             entries,
             links,
@@ -253,12 +253,12 @@ impl<'a> Cluster<'a> {
         let mut mended = 0;
         for (id, dir, name) in links {
             let home = self.remote_home_of_entry(dir, &name);
-            let there = self.lookup(dir, &name)?;
+            let there = self.namespace().lookup(dir, &name)?;
             if home.is_none() || there.is_some_and(|e| e.id == id) {
                 continue;
             }
-            let kind = self.stat(id)?.kind();
-            let back = match (there, home, self.stat(dir)) {
+            let kind = self.namespace().stat(id)?.kind();
+            let back = match (there, home, self.namespace().stat(dir)) {
                 (None, Some(home), Ok(_)) => {
                     let entry = Entry { id, kind };
                     let epoch = self.names().names_epoch();
@@ -277,7 +277,7 @@ impl<'a> Cluster<'a> {
             if self.remote_home(entry.id).is_none() {
                 continue;
             }
-            match self.stat(entry.id) {
+            match self.namespace().stat(entry.id) {
                 Ok(inode) if is_in_other_directory(&inode, dir) => {}
                 Ok(_) => continue,
                 Err(Errno::NOENT) => {}
@@ -291,7 +291,7 @@ impl<'a> Cluster<'a> {
             mended += usize::from(self.name_again(id, (dir, &name))?);
         }
         for id in parts.iter().map(|part| part.id.whole()) {
-            match self.stat(id) {
+            match self.namespace().stat(id) {
                 Ok(_) => {}
                 Err(Errno::NOENT) => {
                     self.parts().drop_part(id)?;
@@ -318,7 +318,7 @@ impl<'a> Cluster<'a> {
         }
         let kind = libc::S_IFDIR;
         let entry = Entry { id, kind };
-        let is_dir_there = match self.stat(dir) {
+        let is_dir_there = match self.namespace().stat(dir) {
             Ok(inode) => inode.is_dir(),
             Err(Errno::NOENT) => false,
             Err(e) => return Err(e),

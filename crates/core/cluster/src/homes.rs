@@ -36,11 +36,13 @@ impl Remote for Nodes {
     }
 
     fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
-        Cluster::new(store, Some(self)).inode_tail(id)
+        Cluster::new(store, Some(self)).namespace().inode_tail(id)
     }
 
     fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
-        Cluster::new(store, Some(self)).lookup(parent, name)
+        Cluster::new(store, Some(self))
+            .namespace()
+            .lookup(parent, name)
     }
 
     fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()> {

@@ -4,16 +4,16 @@
 //! attributes, and with `open` opens the file, in the same request. Changes of attributes that may
 //! make resolved paths wrong are carried out by the node of names.
 
-use crate::Cluster;
 use crate::backoff::Backoff;
 use crate::peers::messages::Record;
 use crate::peers::requests::request;
+use crate::views::Namespace;
 use forebay_store::Opened;
 use forebay_store::live::new_use;
 use forebay_store::names::SetAttr;
 use forebay_store::record::{Entry, Inode};
 use forebay_store::views::Index;
-use forebay_store::{NAME_MAX, ObjectId, Result};
+use forebay_store::{NAME_MAX, NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::time::Instant;
 
@@ -30,14 +30,14 @@ pub struct Found {
     pub counts: u32,
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Returns the entry `name` of `parent`, after any rename of it in progress.
     ///
     /// # Errors
     /// ENAMETOOLONG; EIO.
     pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
         let entry = self.lookup_entry(parent, name)?;
-        Ok(entry.or_else(|| self.dead_nodes().salvaged_name(parent, name)))
+        Ok(entry.or_else(|| self.cluster.dead_nodes().salvaged_name(parent, name)))
     }
 
     fn lookup_entry(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
@@ -45,19 +45,22 @@ impl<'a> Cluster<'a> {
             return Err(Errno::NAMETOOLONG);
         }
         if Index::is_in_view(parent, name) {
-            return self.lookup_in_view(parent, name);
+            return self.cluster.search().lookup_in_view(parent, name);
         }
-        if let Some(home) = self.remote_home_of_entry(parent, name) {
-            return match self.ask(home, request::LOOKUP, &(parent, name)) {
-                Err(Errno::HOSTDOWN) => self.dead_nodes().salvaged_entry(home, parent, name),
+        if let Some(home) = self.cluster.remote_home_of_entry(parent, name) {
+            return match self.cluster.ask(home, request::LOOKUP, &(parent, name)) {
+                Err(Errno::HOSTDOWN) => {
+                    self.cluster.dead_nodes().salvaged_entry(home, parent, name)
+                }
                 reply => reply,
             };
         }
         let mut backoff = None;
         loop {
-            match self.names().lookup_here(parent, name) {
+            match self.store().names().lookup_here(parent, name) {
                 Ok(Some((_, true))) => {
-                    self.cross_node()
+                    self.cluster
+                        .cross_node()
                         .wait_for_move((parent, name), backoff.get_or_insert_with(Backoff::new))?;
                 }
                 found => return found.map(|found| found.map(|(entry, _)| entry)),
@@ -65,11 +68,11 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Cluster::lookup`]. Also returns what another node sends in the same reply: the object's
-    /// attributes and, with `open`, its use if it is a file.
+    /// As [`Namespace::lookup`]. Also returns what another node sends in the same reply: the
+    /// object's attributes and, with `open`, its use if it is a file.
     ///
     /// # Errors
-    /// As for [`Cluster::lookup`].
+    /// As for [`Namespace::lookup`].
     pub fn find(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
         forebay_trace::span!(
             CLUSTER_LOOKUP_ENTER,
@@ -82,9 +85,9 @@ impl<'a> Cluster<'a> {
 
     #[inline(always)]
     fn find_entry(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
-        let counts = self.declared().counts();
+        let counts = self.store().declared().counts();
         let remote = match name.len() {
-            ..=NAME_MAX => self.remote_home_of_entry(parent, name),
+            ..=NAME_MAX => self.cluster.remote_home_of_entry(parent, name),
             _ => None,
         };
         let Some(home) = remote else {
@@ -98,20 +101,25 @@ impl<'a> Cluster<'a> {
         };
         let (number, asked_at) = (new_use(), Instant::now());
         let reply: Result<(Option<Entry>, Option<Record>, bool)> = if open {
-            self.ask(home, request::LOOKUP_OPEN, &(parent, name, number))
+            self.cluster
+                .ask(home, request::LOOKUP_OPEN, &(parent, name, number))
         } else {
-            let reply = self.ask(home, request::LOOKUP_STAT, &(parent, name));
+            let reply = self
+                .cluster
+                .ask(home, request::LOOKUP_STAT, &(parent, name));
             reply.map(|(entry, record)| (entry, record, false))
         };
         let (entry, record, is_open) = match reply {
             Err(Errno::HOSTDOWN) => (
-                self.dead_nodes().salvaged_entry(home, parent, name)?,
+                self.cluster
+                    .dead_nodes()
+                    .salvaged_entry(home, parent, name)?,
                 None,
                 false,
             ),
             reply => reply?,
         };
-        let entry = entry.or_else(|| self.dead_nodes().salvaged_name(parent, name));
+        let entry = entry.or_else(|| self.cluster.dead_nodes().salvaged_name(parent, name));
         let id = entry.filter(|_| is_open).map(|e| e.id);
         Ok(Found {
             entry,
@@ -141,12 +149,13 @@ impl<'a> Cluster<'a> {
 
     #[inline(always)]
     fn attributes_of(&self, id: ObjectId) -> Result<Inode> {
-        if let Some((inode, _)) = self.dead_nodes().invented(id) {
+        if let Some((inode, _)) = self.cluster.dead_nodes().invented(id) {
             return Ok(inode);
         }
-        if let Some(home) = self.remote_home(id) {
+        if let Some(home) = self.cluster.remote_home(id) {
             return match self.stat_remote(home, id) {
                 Err(Errno::HOSTDOWN) => self
+                    .cluster
                     .dead_nodes()
                     .salvaged_inode(home, id)
                     .map(|(inode, _)| inode),
@@ -154,9 +163,17 @@ impl<'a> Cluster<'a> {
             };
         }
         if id.is_view() {
-            return self.stat_in_view(id).map(|(inode, _)| inode);
+            return self
+                .cluster
+                .search()
+                .stat_in_view(id)
+                .map(|(inode, _)| inode);
         }
-        self.names().stat_here(id)
+        self.store().names().stat_here(id)
+    }
+
+    pub(crate) fn stat_remote(&self, home: NodeId, id: ObjectId) -> Result<Record> {
+        self.cluster.ask(home, request::STAT, &id)
     }
 
     /// Returns the inode and the tail of its record: a link's target, a directory's own name.
@@ -164,19 +181,19 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT if there is no such object.
     pub fn inode_tail(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
-        if let Some(invented) = self.dead_nodes().invented(id) {
+        if let Some(invented) = self.cluster.dead_nodes().invented(id) {
             return Ok(invented);
         }
-        if let Some(home) = self.remote_home(id) {
+        if let Some(home) = self.cluster.remote_home(id) {
             return match self.stat_remote(home, id) {
-                Err(Errno::HOSTDOWN) => self.dead_nodes().salvaged_inode(home, id),
+                Err(Errno::HOSTDOWN) => self.cluster.dead_nodes().salvaged_inode(home, id),
                 record => record.map(|record| (record.0, record.1)),
             };
         }
         if id.is_view() {
-            return self.stat_in_view(id);
+            return self.cluster.search().stat_in_view(id);
         }
-        self.names().inode_tail_here(id)
+        self.store().names().inode_tail_here(id)
     }
 
     /// As [`Store::path_of`](forebay_store::Store::path_of), also for a directory of the view.
@@ -195,16 +212,16 @@ impl<'a> Cluster<'a> {
         if id.is_view() {
             return Err(Errno::ROFS);
         }
-        if let Some(node) = self.names_node()
+        if let Some(node) = self.cluster.names_node()
             && set.of_names()
             && self.stat(id)?.is_dir()
         {
-            return self.ask(node, request::NAMES_SET_ATTR, &(id, *set));
+            return self.cluster.ask(node, request::NAMES_SET_ATTR, &(id, *set));
         }
-        if let Some(home) = self.remote_home(id) {
-            return self.ask(home, request::SET_ATTR, &(id, *set));
+        if let Some(home) = self.cluster.remote_home(id) {
+            return self.cluster.ask(home, request::SET_ATTR, &(id, *set));
         }
-        self.names().set_attr_here(id, set)
+        self.store().names().set_attr_here(id, set)
     }
 
     /// Returns the name of `id` in the directory `parent`, which it lists; None if there is none.

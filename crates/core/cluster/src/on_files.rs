@@ -29,7 +29,7 @@ impl<'a> Cluster<'a> {
             return Ok(());
         }
         let remote = self.remote_home(id);
-        let parts = self.remote.is_some() && self.stat(id)?.is_spread;
+        let parts = self.remote.is_some() && self.namespace().stat(id)?.is_spread;
         if parts {
             self.notify_parts(id, word_of_part(word))?;
         }

@@ -29,7 +29,7 @@ impl Cluster<'_> {
     pub fn quota_node_of_new(&self, parent: ObjectId, name: &[u8], new: &NewObject<'_>) -> u32 {
         let Some(peers) = self.peers() else { return 0 };
         // An object without a name is created on this node.
-        let remote = if name.is_empty() || self.is_made_here(parent, new) {
+        let remote = if name.is_empty() || self.namespace().is_made_here(parent, new) {
             None
         } else {
             self.remote_home_of_entry(parent, name)

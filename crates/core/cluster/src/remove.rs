@@ -4,14 +4,14 @@
 //! lies on another node, see `cross_node`. In a pool of several nodes, the node of names removes
 //! directories and symbolic links.
 
-use crate::Cluster;
 use crate::peers::requests::request;
+use crate::views::Namespace;
 use forebay_store::names::Named;
 use forebay_store::record::Entry;
 use forebay_store::{ObjectId, Result, now};
 use rustix::io::Errno;
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Removes the entry `name` of `parent`, which must not be a directory. `known` is the result
     /// of a lookup at `epoch`.
     ///
@@ -41,11 +41,14 @@ impl<'a> Cluster<'a> {
         known: Option<Entry>,
         epoch: u64,
     ) -> Result<()> {
-        self.index().refuse_view(parent, name)?;
-        if let Some(home) = self.remote_home_of_entry(parent, name)
+        self.store().index().refuse_view(parent, name)?;
+        if let Some(home) = self.cluster.remote_home_of_entry(parent, name)
             && known.is_none_or(|e| e.kind != libc::S_IFLNK)
         {
-            match self.ask(home, request::UNLINK, &(parent, name, epoch, false)) {
+            match self
+                .cluster
+                .ask(home, request::UNLINK, &(parent, name, epoch, false))
+            {
                 Err(Errno::REMOTE) => {}
                 result => return result,
             }
@@ -55,11 +58,12 @@ impl<'a> Cluster<'a> {
                 result => return result,
             }
         }
-        let node = self.names_node().ok_or(Errno::NODEV)?;
-        self.ask(node, request::NAMES_UNLINK, &(parent, name, epoch))
+        let node = self.cluster.names_node().ok_or(Errno::NODEV)?;
+        self.cluster
+            .ask(node, request::NAMES_UNLINK, &(parent, name, epoch))
     }
 
-    /// As [`Cluster::unlink`], for an entry on this node. `names`: the caller holds the right to
+    /// As [`Namespace::unlink`], for an entry on this node. `names`: the caller holds the right to
     /// change names of directories and symbolic links. Removing a symbolic link needs it.
     ///
     /// # Errors
@@ -80,11 +84,12 @@ impl<'a> Cluster<'a> {
             if entry.kind == libc::S_IFDIR {
                 return Err(Errno::ISDIR);
             }
-            if entry.kind == libc::S_IFLNK && self.remote.is_some() && !names {
+            if entry.kind == libc::S_IFLNK && self.store().remote.is_some() && !names {
                 return Err(Errno::REMOTE);
             }
-            if self.remote_home(entry.id).is_some() {
+            if self.cluster.remote_home(entry.id).is_some() {
                 if self
+                    .cluster
                     .cross_node()
                     .unlink_remote((parent, name), entry, epoch)?
                 {
@@ -107,8 +112,8 @@ impl<'a> Cluster<'a> {
         if entry.kind != libc::S_IFREG {
             return Err(Errno::INVAL);
         }
-        match self.remote_home(entry.id) {
-            Some(_) => self.cross_node().unlink_remote(name, entry, epoch),
+        match self.cluster.remote_home(entry.id) {
+            Some(_) => self.cluster.cross_node().unlink_remote(name, entry, epoch),
             None => self.unlink_beside(name, entry, epoch),
         }
     }
@@ -117,10 +122,11 @@ impl<'a> Cluster<'a> {
     /// now, or if another operation had to end first.
     fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
         let t = now();
-        match self.names().remove_beside(name, entry, epoch, t) {
+        match self.store().names().remove_beside(name, entry, epoch, t) {
             Err(Errno::AGAIN) => {
-                self.cross_node()
-                    .retry_noted(name, || self.intents().note_gone(name))?;
+                self.cluster
+                    .cross_node()
+                    .retry_noted(name, || self.store().intents().note_gone(name))?;
                 Ok(false)
             }
             Ok(true) => self.touch_dir(name.0, t).map(|()| true),
@@ -133,12 +139,16 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
     pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
-        self.index().refuse_view(parent, name)?;
-        if let Some(node) = self.names_node() {
-            return self.ask(node, request::NAMES_RMDIR, &(parent, name, epoch));
+        self.store().index().refuse_view(parent, name)?;
+        if let Some(node) = self.cluster.names_node() {
+            return self
+                .cluster
+                .ask(node, request::NAMES_RMDIR, &(parent, name, epoch));
         }
         let t = now();
-        self.names().rmdir_here((parent, name), (epoch, t))?;
+        self.store()
+            .names()
+            .rmdir_here((parent, name), (epoch, t))?;
         self.touch_dir(parent, t)
     }
 }

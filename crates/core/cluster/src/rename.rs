@@ -3,14 +3,14 @@
 //! Lookups come first, without locks. The transaction checks that both entries are still the same,
 //! and the rename starts again if they aren't.
 
-use crate::Cluster;
+use crate::views::Namespace;
 use forebay_store::names::Named;
 use forebay_store::names::Renamed;
 use forebay_store::shards::Write;
 use forebay_store::{RenameMode, Result, now};
 use rustix::io::Errno;
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Renames the entry `from` to `to`, each a directory and a name.
     ///
     /// # Errors
@@ -38,15 +38,18 @@ impl<'a> Cluster<'a> {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
-        self.index().refuse_view(from.0, from.1)?;
-        self.index().refuse_view(to.0, to.1)?;
-        if self.remote.is_some() {
-            return self.cross_node().rename_among(from, to, mode, epoch);
+        self.store().index().refuse_view(from.0, from.1)?;
+        self.store().index().refuse_view(to.0, to.1)?;
+        if self.store().remote.is_some() {
+            return self
+                .cluster
+                .cross_node()
+                .rename_among(from, to, mode, epoch);
         }
         self.rename_here(from, to, mode, epoch)
     }
 
-    /// As [`Cluster::rename`], if all entries and objects involved lie here.
+    /// As [`Namespace::rename`], if all entries and objects involved lie here.
     pub(crate) fn rename_here(
         &self,
         from: Named<'_>,
@@ -59,10 +62,11 @@ impl<'a> Cluster<'a> {
             let target = self.lookup(to.0, to.1)?;
             let t = now();
             let check = |w: &mut Write<'_>| {
-                self.cross_node()
+                self.cluster
+                    .cross_node()
                     .check_alone(w, (from, source), (to, target))
             };
-            match self.names().rename_known(
+            match self.store().names().rename_known(
                 (from, source),
                 (to, target),
                 mode,

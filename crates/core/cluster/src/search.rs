@@ -3,9 +3,9 @@
 //! Requests for a share of a page go to all nodes at once. A page ends at the earliest end of the
 //! shares, so that the order of results is the same on all nodes.
 
-use crate::Cluster;
 use crate::peers::messages::{List, Wire};
 use crate::peers::requests::{Signature, request};
+use crate::views::Search;
 use forebay_store::index::query::{Hit, Page, Written};
 use forebay_store::index::{OwnedName, known_name};
 use forebay_store::record::{Mark, Word};
@@ -13,7 +13,7 @@ use forebay_store::records::Records;
 use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 
-impl<'a> Cluster<'a> {
+impl<'a> Search<'a> {
     /// Returns a page of about `most` objects of the whole pool that have all these attributes,
     /// from `from` on. `only`: just those with a name of this hash.
     ///
@@ -30,7 +30,7 @@ impl<'a> Cluster<'a> {
         let share = most / nodes + most.min(8);
         let arguments = (List(words.to_vec()), from, only, share as u64);
         let mut pages = self.ask_others(request::SEARCH, &arguments)?;
-        pages.push(self.index().search_here(words, from, only, share)?);
+        pages.push(self.store().index().search_here(words, from, only, share)?);
         Ok(Page::join(pages, |hit| hit.mark))
     }
 
@@ -38,20 +38,23 @@ impl<'a> Cluster<'a> {
     /// has no such object.
     ///
     /// # Errors
-    /// As for [`Cluster::search`].
+    /// As for [`Search::search`].
     pub(crate) fn is_any(&self, words: &[Word]) -> Result<bool> {
         let begin = Some(Mark::FIRST);
-        for shard in 0..self.names().shard_count() {
+        for shard in 0..self.store().names().shard_count() {
             let mut from = begin;
             while let Some(at) = from {
-                let page = self.index().search_shard(shard, words, at, None, 1)?;
+                let page = self
+                    .store()
+                    .index()
+                    .search_shard(shard, words, at, None, 1)?;
                 if !page.items.is_empty() {
                     return Ok(true);
                 }
                 from = page.next;
             }
         }
-        let mut from = begin.filter(|_| self.remote.is_some());
+        let mut from = begin.filter(|_| self.store().remote.is_some());
         while let Some(at) = from {
             let page = self.search(words, at, None, 1)?;
             if !page.items.is_empty() {
@@ -66,7 +69,7 @@ impl<'a> Cluster<'a> {
     /// in paths: a page of about `most`, in the order of their hashes, which begin at `from`.
     ///
     /// # Errors
-    /// As for [`Cluster::search`].
+    /// As for [`Search::search`].
     pub(crate) fn written(
         &self,
         of: Option<u64>,
@@ -74,7 +77,7 @@ impl<'a> Cluster<'a> {
         most: usize,
     ) -> Result<Page<Written, u64>> {
         let mut pages = self.ask_others(request::WRITTEN, &(of, from, most as u64))?;
-        pages.push(self.index().written_here(of, from, most)?);
+        pages.push(self.store().index().written_here(of, from, most)?);
         let mut page = Page::join(pages, |item| item.0);
         page.items.dedup_by_key(|item| item.0);
         Ok(page)
@@ -85,14 +88,14 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT if the object isn't indexed.
     pub fn indexed_name(&self, id: ObjectId) -> Result<OwnedName> {
-        if let Some(home) = self.remote_home(id) {
-            return self.ask(home, request::INDEXED_NAME, &id);
+        if let Some(home) = self.cluster.remote_home(id) {
+            return self.cluster.ask(home, request::INDEXED_NAME, &id);
         }
-        known_name(&self.records_of(id)?, id)?.ok_or(Errno::NOENT)
+        known_name(&self.store().records_of(id)?, id)?.ok_or(Errno::NOENT)
     }
 
     fn all_nodes(&self) -> usize {
-        self.peers().map_or(1, |e| e.nodes().len())
+        self.cluster.peers().map_or(1, |e| e.nodes().len())
     }
 
     /// Sends the same request to all other nodes, at once.
@@ -101,12 +104,13 @@ impl<'a> Cluster<'a> {
         request: Signature<A, R>,
         arguments: &impl Wire<Owned = A>,
     ) -> Result<Vec<R>> {
-        let Some(others) = self.peers() else {
+        let Some(others) = self.cluster.peers() else {
             return Ok(Vec::new());
         };
         let nodes = others.nodes().iter().copied();
         let nodes: Vec<_> = nodes.filter(|n| *n != others.this_node()).collect();
-        self.ask_each(&nodes, request, arguments)
+        self.cluster
+            .ask_each(&nodes, request, arguments)
             .into_iter()
             .collect()
     }

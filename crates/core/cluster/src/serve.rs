@@ -113,7 +113,7 @@ impl Server {
     pub fn begin_names(&self, cluster: &Cluster<'_>) -> Result<(), Errno> {
         let mut begun = lock(&self.names);
         if !*begun && cluster.changes_names() {
-            cluster.begin_names()?;
+            cluster.namespace().begin_names()?;
         }
         *begun = true;
         Ok(())

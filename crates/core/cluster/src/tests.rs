@@ -20,7 +20,10 @@ impl TestStore {
             ..NewObject::default()
         };
         let epoch = self.names().names_epoch();
-        let made = (self.cluster()).create_object(ObjectId::ROOT, name.as_bytes(), &new, epoch);
+        let made =
+            self.cluster()
+                .namespace()
+                .create_object(ObjectId::ROOT, name.as_bytes(), &new, epoch);
         made.unwrap().unwrap()
     }
 }

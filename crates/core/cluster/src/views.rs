@@ -49,3 +49,20 @@ view! {
     /// Names and attributes while nodes are dead: `dead_nodes.rs`.
     pub DeadNodes, dead_nodes
 }
+
+view! {
+    /// Names, links, directories and attributes: `names.rs`, `create.rs`, `remove.rs`, `rename.rs`,
+    /// `dirs.rs`, `attributes.rs`, and many files at once in `cross_node/`.
+    pub Namespace, namespace
+}
+
+view! {
+    /// Names whose entry and object lie on different nodes, and the steps that change them:
+    /// `cross_node.rs`, `cross_node/`.
+    pub(crate) CrossNode, cross_node
+}
+
+view! {
+    /// Files by their attributes, and the view `.by`: `find.rs`, `search.rs`, `attribute_view.rs`.
+    pub Search, search
+}

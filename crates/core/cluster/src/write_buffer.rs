@@ -222,7 +222,10 @@ impl<'a> Cluster<'a> {
         buffer.each().try_for_each(|(at, bytes)| {
             // SAFETY: a slice.
             let write = || unsafe { self.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
-            whole(self.with_room_of_the_removed(write)?.1, bytes.len())
+            whole(
+                self.namespace().with_room_of_the_removed(write)?.1,
+                bytes.len(),
+            )
         })
     }
 

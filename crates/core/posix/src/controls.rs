@@ -308,7 +308,10 @@ impl Fs {
         let file = self.stat(path, false)?;
         // The controls with which the file was made.
         let before = if self.store().content().drains() {
-            self.cluster().stat(ObjectId(file.ino))?.controls
+            self.cluster()
+                .namespace()
+                .stat(ObjectId(file.ino))?
+                .controls
         } else {
             0
         };
@@ -320,7 +323,9 @@ impl Fs {
             controls: Some(own_controls.bits() | if immutable { LAMINATED } else { 0 }),
             ..SetAttr::default()
         };
-        self.cluster().set_attr(ObjectId(file.ino), &set)?;
+        self.cluster()
+            .namespace()
+            .set_attr(ObjectId(file.ino), &set)?;
         self.cluster()
             .follow_word(ObjectId(file.ino), before, own_controls.bits())
     }
@@ -330,7 +335,7 @@ impl Fs {
     /// # Errors
     /// ENOENT.
     pub fn controls_of(&self, id: ObjectId) -> Result<(Declared, bool)> {
-        Ok(declared(self.cluster().stat(id)?.controls))
+        Ok(declared(self.cluster().namespace().stat(id)?.controls))
     }
 
     /// Declares controls for a file or directory; they replace earlier ones. A laminated file can
@@ -358,7 +363,7 @@ impl Fs {
         declared: Declared,
         known: Option<(ObjectId, &[u8])>,
     ) -> std::result::Result<(), DeclareError> {
-        let inode = self.cluster().stat(id)?;
+        let inode = self.cluster().namespace().stat(id)?;
         let (controls, config) = (declared.resolve(), self.pool().config());
         let kept = impossible(&controls, &config.media, config.origin.is_some()).is_none();
         if !inode.is_file() && !inode.is_dir() || !kept {
@@ -387,7 +392,7 @@ impl Fs {
                 controls: Some(declared.bits()),
                 ..SetAttr::default()
             };
-            return Ok(self.cluster().set_attr(id, &set)?);
+            return Ok(self.cluster().namespace().set_attr(id, &set)?);
         }
         let done = self.cluster().declare(id, declared)?;
         let why = || {
@@ -430,7 +435,7 @@ impl Fs {
                     controls: Some(was.bits() | laminated),
                     ..SetAttr::default()
                 };
-                let declare_error = self.cluster().set_attr(id, &set);
+                let declare_error = self.cluster().namespace().set_attr(id, &set);
                 _ = declare_error.and_then(|()| self.cluster().follow_word(id, now, before));
             });
         Ok(placed?)
@@ -452,7 +457,7 @@ impl ControlGate<'_> {
         hash.write_u64(id.0);
         self.pool().note_violation(hash.finish(), || {
             let path = known.and_then(|(dir, name)| {
-                let mut path = self.cluster().path_of(dir).ok()?;
+                let mut path = self.cluster().namespace().path_of(dir).ok()?;
                 if path.last() != Some(&b'/') {
                     path.push(b'/');
                 }
@@ -494,7 +499,7 @@ impl Fs {
                 .names()
                 .is_object_remote(cluster.content().live_id(live))
         {
-            word = match cluster.stat(cluster.content().live_id(live)) {
+            word = match cluster.namespace().stat(cluster.content().live_id(live)) {
                 Ok(inode) => {
                     cluster.note_controls(live, &inode);
                     inode.controls

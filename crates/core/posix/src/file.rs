@@ -176,7 +176,9 @@ impl Fs {
     ) -> Result<usize> {
         let write = || {
             let cluster = self.cluster();
-            cluster.with_room_of_the_removed(|| self.write_once(open, offset, append, from))
+            cluster
+                .namespace()
+                .with_room_of_the_removed(|| self.write_once(open, offset, append, from))
         };
         for _ in 0..ROOM_ATTEMPTS {
             match write() {
@@ -368,11 +370,13 @@ impl Fs {
         let mut position = DirPosition::default();
         let mut left = to.saturating_sub(2);
         if left > 0 {
-            cluster.list(ObjectId(o.id.load(Relaxed)), &mut position, |_, _| {
-                let take = left > 0;
-                left = left.saturating_sub(1);
-                take
-            })?;
+            cluster
+                .namespace()
+                .list(ObjectId(o.id.load(Relaxed)), &mut position, |_, _| {
+                    let take = left > 0;
+                    left = left.saturating_sub(1);
+                    take
+                })?;
         }
         let (shard, name) = position.packed();
         o.shard.store(shard, Relaxed);
@@ -402,7 +406,7 @@ impl Fs {
         let _lock = cluster.objects().open_lock(open)?;
         let dir = ObjectId(o.id.load(Relaxed));
         // ENOENT if the directory was removed while open.
-        let inode = cluster.stat(dir)?;
+        let inode = cluster.namespace().stat(dir)?;
         if inode.origin.is_released() {
             self.origin_gate().bring_entries(dir)?;
         }
@@ -426,7 +430,7 @@ impl Fs {
         let mut position = DirPosition::from_packed(o.shard.load(Relaxed), name);
         // The offset counts the entries passed to `each`, even if listing the rest fails: a later
         // call doesn't repeat them.
-        let listed = cluster.list(dir, &mut position, |name, e| {
+        let listed = cluster.namespace().list(dir, &mut position, |name, e| {
             let more = each(name, e.id.0, e.kind, offset + 1);
             offset += u64::from(more);
             more
@@ -526,6 +530,7 @@ impl Fs {
         self.before_change(live)?;
         let allocate = || match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => cluster
+                .namespace()
                 .with_room_of_the_removed(|| cluster.reserve_range(live, at, len, !keep))
                 .inspect_err(|e| {
                     if *e == Errno::NOSPC {
@@ -588,21 +593,28 @@ impl PoolRef<'_> {
     pub fn path_of_open(self, open: u32) -> Result<Vec<u8>> {
         let o = self.store().objects().open_file(open);
         if o.kind.load(Relaxed) == libc::S_IFDIR {
-            return self.cluster().path_of(ObjectId(o.id.load(Relaxed)));
+            return self
+                .cluster()
+                .namespace()
+                .path_of(ObjectId(o.id.load(Relaxed)));
         }
         let cluster = self.cluster();
         let (id, dir) = (
             ObjectId(o.id.load(Relaxed)),
             ObjectId(o.parent.load(Relaxed)),
         );
-        let mut path = cluster.path_of(dir)?;
+        let mut path = cluster.namespace().path_of(dir)?;
         let mut name = Vec::new();
         cluster.objects().open_name(o, &mut name);
-        if cluster.lookup(dir, &name)?.is_none_or(|e| e.id != id) {
+        if cluster
+            .namespace()
+            .lookup(dir, &name)?
+            .is_none_or(|e| e.id != id)
+        {
             // The object has another name in the directory now, or has been moved, or has no name.
-            match cluster.name_in(dir, id)? {
+            match cluster.namespace().name_in(dir, id)? {
                 Some(now) => name = now,
-                None if cluster.stat(id).is_ok_and(|i| i.nlink > 0) => {}
+                None if cluster.namespace().stat(id).is_ok_and(|i| i.nlink > 0) => {}
                 None => name.extend_from_slice(b" (deleted)"),
             }
         }

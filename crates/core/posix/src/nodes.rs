@@ -100,7 +100,7 @@ impl Fs {
     /// After a name of `e` was removed: removes the stand-in if the object is removed, too.
     pub(crate) fn drop_stand_in(&self, e: Entry) {
         if matches!(e.kind, S_IFIFO | S_IFSOCK)
-            && self.cluster().stat(e.id) == Err(Errno::NOENT)
+            && self.cluster().namespace().stat(e.id) == Err(Errno::NOENT)
             && let Ok(path) = self.stand_in(e.id)
         {
             // The file may never have been made.

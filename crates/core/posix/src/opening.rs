@@ -123,6 +123,7 @@ impl Fs {
                     let section = self.store().section()?;
                     let made = self
                         .cluster()
+                        .namespace()
                         .create_open(p.dir.id, p.name, &new, p.epoch)?;
                     Ok((section, made))
                 })?;
@@ -184,7 +185,7 @@ impl Fs {
         if self.cred().can(CapabilitySet::DAC_OVERRIDE) {
             Ok(())
         } else {
-            self.check_inode(&self.cluster().stat(id)?, flags)
+            self.check_inode(&self.cluster().namespace().stat(id)?, flags)
         }
     }
 
@@ -285,7 +286,7 @@ impl Fs {
                     if access != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
                         return Err(Errno::ISDIR);
                     }
-                    self.check_inode(&cluster.stat(e.id)?, flags)?;
+                    self.check_inode(&cluster.namespace().stat(e.id)?, flags)?;
                     if flags & libc::O_DIRECT != 0 {
                         return Err(Errno::INVAL);
                     }
@@ -319,7 +320,10 @@ impl Fs {
                 if late && !path_only && remote.inode.is_none() {
                     // The object was already open here, so its home sent no attributes. Its
                     // controls may have been declared since.
-                    ready = cluster.stat(e.id).map(|inode| remote.inode = Some(inode));
+                    ready = cluster
+                        .namespace()
+                        .stat(e.id)
+                        .map(|inode| remote.inode = Some(inode));
                 }
                 if let Some(inode) = &remote.inode {
                     cluster.note_controls(live, inode);
@@ -423,7 +427,7 @@ impl Fs {
         let counts = cluster.declared().counts();
         let (section, id) = gate.with_quota_for((e.id, b"", &new), || {
             let section = cluster.section()?;
-            Ok((section, cluster.create_unnamed(e.id, &new)?))
+            Ok((section, cluster.namespace().create_unnamed(e.id, &new)?))
         })?;
         let (live, held) = cluster.opens().live_acquire_held(id)?;
         cluster.objects().live_set_unlinked(id)?;

@@ -132,7 +132,8 @@ impl Fs {
         if want == 0 {
             return Ok(());
         }
-        self.cred().check(&self.cluster().stat(e.id)?, want)
+        self.cred()
+            .check(&self.cluster().namespace().stat(e.id)?, want)
     }
 
     /// As [`Fs::access`], for the real user (access(2)) if `real`.
@@ -143,7 +144,7 @@ impl Fs {
         if !real || want == 0 {
             return self.access(place, want);
         }
-        let inode = self.cluster().stat(place.existing()?.id)?;
+        let inode = self.cluster().namespace().stat(place.existing()?.id)?;
         self.credentials().real_ids().check(&inode, want)
     }
 
@@ -225,7 +226,9 @@ impl Fs {
         self.origin_gate().check_read_only(p.dir.id, p.name)?;
         let make = || {
             let cluster = self.cluster();
-            cluster.create_object(p.dir.id, p.name, new, p.epoch)
+            cluster
+                .namespace()
+                .create_object(p.dir.id, p.name, new, p.epoch)
         };
         let id = self
             .origin_gate()
@@ -325,7 +328,7 @@ impl Fs {
         if e.kind != S_IFLNK {
             return Err(Errno::INVAL);
         }
-        Ok(self.cluster().inode_tail(e.id)?.1)
+        Ok(self.cluster().namespace().inode_tail(e.id)?.1)
     }
 
     /// link(2): one more name for the object at `source`.
@@ -359,7 +362,7 @@ impl Fs {
             return Err(Errno::NOENT);
         }
         let cluster = self.cluster();
-        let inode = cluster.stat(id)?;
+        let inode = cluster.namespace().stat(id)?;
         if inode.is_dir() {
             return Err(Errno::PERM);
         }
@@ -370,7 +373,7 @@ impl Fs {
             .origin_gate()
             .link_by_origin(id, known, (p.dir.id, p.name));
         if !by_origin.map_err(look_again)? {
-            cluster.link(id, p.dir.id, p.name, p.epoch)?;
+            cluster.namespace().link(id, p.dir.id, p.name, p.epoch)?;
         }
         cluster.watches().notify_self(id, inode.kind(), IN_ATTRIB);
         cluster
@@ -384,7 +387,7 @@ impl Fs {
     /// # Errors
     /// ENOSPC.
     pub fn draw_files(&self, dir: ObjectId, names: &[&[u8]]) -> Result<Vec<ObjectId>> {
-        self.cluster().draw_files(dir, names)
+        self.cluster().namespace().draw_files(dir, names)
     }
 
     /// Makes empty files in the directory `dir`, with ids from [`Fs::draw_files`]. A file appears
@@ -418,7 +421,7 @@ impl Fs {
                 attributes: file.attributes,
             });
         }
-        let mut made = cluster.create_files(dir, &all, epoch);
+        let mut made = cluster.namespace().create_files(dir, &all, epoch);
         assert!(
             made.len() == files.len(),
             "each file that is made has a result"
@@ -454,7 +457,7 @@ impl Fs {
             .origin_gate()
             .with_entries(self.resolver().dir_info(dir)?)?;
         self.cred().check_dir(&info, EXEC)?;
-        Ok(self.cluster().lookup_all(dir, names))
+        Ok(self.cluster().namespace().lookup_all(dir, names))
     }
 
     /// Removes these entries of the directory `dir`, all of them files. Returns for each whether
@@ -462,7 +465,7 @@ impl Fs {
     ///
     /// # Errors
     /// ENOENT, EACCES for all of them. For each: EPERM; others as for
-    /// [`forebay_cluster::Cluster::unlink_files`].
+    /// [`forebay_cluster::Namespace::unlink_files`].
     pub fn remove_files(
         &self,
         dir: ObjectId,
@@ -480,7 +483,10 @@ impl Fs {
         let mine = files.iter().zip(&allowed);
         let mine = mine.filter(|(_, by_origin)| **by_origin == Ok(false));
         let mine: Vec<(&[u8], Entry)> = mine.map(|(file, _)| *file).collect();
-        let mut removed = cluster.unlink_files(dir, &mine, epoch).into_iter();
+        let mut removed = cluster
+            .namespace()
+            .unlink_files(dir, &mine, epoch)
+            .into_iter();
         assert!(
             removed.len() == mine.len(),
             "each file that is removed has a result"
@@ -502,7 +508,7 @@ impl Fs {
         if dir.mode & S_ISVTX == 0 || self.cred().uid() == dir.uid {
             return Ok(());
         }
-        let inode = self.cluster().stat(id).map_err(look_again)?;
+        let inode = self.cluster().namespace().stat(id).map_err(look_again)?;
         let cred = self.cred();
         if cred.uid() == inode.uid || cred.can_with(CapabilitySet::FOWNER, inode.uid, inode.gid) {
             Ok(())
@@ -529,7 +535,9 @@ impl Fs {
         let by_origin = self.origin_gate().remove_by_origin(p.dir.id, p.name, e);
         let cluster = self.cluster();
         if !by_origin.map_err(look_again)? {
-            cluster.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
+            cluster
+                .namespace()
+                .unlink(p.dir.id, p.name, Some(e), p.epoch)?;
         }
         self.drop_stand_in(e);
         cluster.watches().notify_self(e.id, e.kind, IN_ATTRIB);
@@ -564,7 +572,7 @@ impl Fs {
         let by_origin = self.origin_gate().remove_by_origin(p.dir.id, p.name, e);
         let cluster = self.cluster();
         if !by_origin.map_err(look_again)? {
-            cluster.rmdir(p.dir.id, p.name, p.epoch)?;
+            cluster.namespace().rmdir(p.dir.id, p.name, p.epoch)?;
         }
         cluster.watches().notify_if_gone(e.id, e.kind);
         cluster
@@ -630,7 +638,11 @@ impl Fs {
         for moved in [Some(source), t.entry.filter(|_| exchange)] {
             if let Some(moved) = moved.filter(|m| m.kind == S_IFDIR && f.dir.id != t.dir.id) {
                 // The directory's ".." changes: that requires write permission on it.
-                let inode = self.cluster().stat(moved.id).map_err(look_again)?;
+                let inode = self
+                    .cluster()
+                    .namespace()
+                    .stat(moved.id)
+                    .map_err(look_again)?;
                 self.cred().check(&inode, WRITE)?;
             }
         }
@@ -649,8 +661,12 @@ impl Fs {
         );
         if !by_origin.map_err(look_again)? {
             let epoch = f.epoch.min(t.epoch);
-            self.cluster()
-                .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;
+            self.cluster().namespace().rename(
+                (f.dir.id, f.name),
+                (t.dir.id, t.name),
+                mode,
+                epoch,
+            )?;
         }
         forebay_trace::event_of!(POSIX_RENAMED, t.name, source.id.0, t.dir.id.0);
         if let Some(back) = t.entry.filter(|_| exchange) {
@@ -681,7 +697,7 @@ impl Fs {
     /// # Errors
     /// EPERM, EOPNOTSUPP for a symbolic link.
     pub fn change_mode(&self, id: ObjectId, mode: u32) -> Result<()> {
-        let i = self.cluster().stat(id)?;
+        let i = self.cluster().namespace().stat(id)?;
         if i.is_link() {
             return Err(Errno::OPNOTSUPP);
         }
@@ -703,7 +719,7 @@ impl Fs {
             ..SetAttr::default()
         };
         let cluster = self.cluster();
-        cluster.set_attr(id, &set)?;
+        cluster.namespace().set_attr(id, &set)?;
         if cluster.names().is_object_remote(id) {
             // Updates this node's live entry of a file that has its home on a peer.
             let known = |index| cluster.objects().live(index).set_privileged(mode);
@@ -733,7 +749,7 @@ impl Fs {
         if cred.can(CapabilitySet::FSETID) {
             return Ok(());
         }
-        let inode = self.cluster().stat(id)?;
+        let inode = self.cluster().namespace().stat(id)?;
         let group = inode.mode & libc::S_IXGRP != 0 || !cred.in_group(inode.gid);
         let bits = S_ISUID | if group { S_ISGID } else { 0 };
         if inode.mode & bits == 0 {
@@ -759,7 +775,7 @@ impl Fs {
                 )
             }
         };
-        let i = self.cluster().stat(id)?;
+        let i = self.cluster().namespace().stat(id)?;
         // If neither user nor group changes, only the change time is set.
         if !cred.can_with(CapabilitySet::CHOWN, i.uid, i.gid) {
             let owns = cred.uid() == i.uid;
@@ -775,7 +791,7 @@ impl Fs {
             return Err(Errno::PERM);
         }
         drop(cred);
-        self.cluster().set_attr(
+        self.cluster().namespace().set_attr(
             id,
             &SetAttr {
                 mode,
@@ -811,7 +827,7 @@ impl Fs {
             }
             self.cred().check(&i, WRITE)?;
         }
-        self.cluster().set_attr(
+        self.cluster().namespace().set_attr(
             id,
             &SetAttr {
                 atime,

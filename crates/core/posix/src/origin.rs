@@ -168,7 +168,7 @@ impl<'a> OriginGate<'a> {
         if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
             self.check_read_only(dir, name)?;
         }
-        let inode = self.cluster().stat(id)?;
+        let inode = self.cluster().namespace().stat(id)?;
         match inode.origin.state {
             OriginState::None | OriginState::Archived => Ok(false),
             OriginState::Released if self.may_come_by_ranges(id, &inode, flags) => Ok(true),
@@ -194,7 +194,7 @@ impl<'a> OriginGate<'a> {
         if !self.has_origin() {
             return Ok(());
         }
-        let inode = self.cluster().stat(id)?;
+        let inode = self.cluster().namespace().stat(id)?;
         if !inode.origin.is_released() {
             return Ok(());
         }
@@ -226,7 +226,7 @@ impl<'a> OriginGate<'a> {
 
     /// The path of a directory, if the origin covers it; None otherwise.
     fn path_behind(&self, dir: ObjectId) -> Result<Option<Vec<u8>>> {
-        let path = self.cluster().path_of(dir)?;
+        let path = self.cluster().namespace().path_of(dir)?;
         let origin = self.pool().config().origin.as_ref();
         let is_behind = origin.is_some_and(|origin| origin.relative(&path).is_some());
         Ok(is_behind.then_some(path))
@@ -274,9 +274,9 @@ impl<'a> OriginGate<'a> {
     /// Errors of making the directory at the origin.
     pub(crate) fn path_at_origin(&self, dir: ObjectId, rest: &[u8]) -> Result<Vec<u8>> {
         let origin = self.origin().ok_or(Errno::XDEV)?;
-        let path = self.cluster().path_of(dir)?;
+        let path = self.cluster().namespace().path_of(dir)?;
         let relative = origin.relative(&path).ok_or(Errno::XDEV)?;
-        let mark = self.cluster().stat(dir)?.origin;
+        let mark = self.cluster().namespace().stat(dir)?.origin;
         if mark.state == OriginState::None || mark.synced == 0 && mark.print == 0 {
             self.ask_origin(&Request::Settle { dir })?;
         }
@@ -315,7 +315,7 @@ impl<'a> OriginGate<'a> {
     #[inline]
     pub(crate) fn was_released(&self, id: ObjectId) -> Result<bool> {
         if self.has_origin() {
-            Ok(self.cluster().stat(id)?.origin.is_released())
+            Ok(self.cluster().namespace().stat(id)?.origin.is_released())
         } else {
             Ok(false)
         }
@@ -486,7 +486,7 @@ impl<'a> OriginGate<'a> {
 
     /// The path of the entry `name` of a directory, or of the directory if there is no name.
     fn path_in(&self, dir: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
-        let mut path = self.cluster().path_of(dir)?;
+        let mut path = self.cluster().namespace().path_of(dir)?;
         if !name.is_empty() {
             if path.last() != Some(&b'/') {
                 path.push(b'/');
@@ -511,7 +511,7 @@ impl<'a> OriginGate<'a> {
             Some(OriginMode::WriteThrough) => {}
             Some(OriginMode::WriteBack) if is_declared => {}
             // A file whose names are all removed isn't reported: no user expects it at the origin.
-            Some(_) | None if is_declared && self.cluster().stat(id)?.nlink > 0 => {
+            Some(_) | None if is_declared && self.cluster().namespace().stat(id)?.nlink > 0 => {
                 let shown = String::from_utf8_lossy(&path);
                 write_notice(format_args!(
                     "{shown}: persistence = \"origin\" is declared of it, but nothing is written to \
@@ -546,7 +546,7 @@ impl<'a> OriginGate<'a> {
             return Ok(false);
         }
         self.check_read_only(dir, name)?;
-        if self.cluster().stat(e.id)?.origin.state == OriginState::None {
+        if self.cluster().namespace().stat(e.id)?.origin.state == OriginState::None {
             return Ok(false);
         }
         let name = name.to_vec();
@@ -572,6 +572,7 @@ impl<'a> OriginGate<'a> {
         self.show_origin_only(id)?;
         let mut is_empty = true;
         self.cluster()
+            .namespace()
             .list(id, &mut DirPosition::default(), |_, _| {
                 is_empty = false;
                 false
@@ -595,7 +596,9 @@ impl<'a> OriginGate<'a> {
         known: (ObjectId, &[u8]),
         to: (ObjectId, &[u8]),
     ) -> Result<bool> {
-        if !self.has_origin() || self.cluster().stat(id)?.origin.state == OriginState::None {
+        if !self.has_origin()
+            || self.cluster().namespace().stat(id)?.origin.state == OriginState::None
+        {
             return Ok(false);
         }
         self.ask_origin(&Request::Link {
@@ -623,7 +626,7 @@ impl<'a> OriginGate<'a> {
         }
         self.check_read_only(from.0, from.1)?;
         self.check_read_only(to.0, to.1)?;
-        let state = |e: Entry| Ok(self.cluster().stat(e.id)?.origin.state);
+        let state = |e: Entry| Ok(self.cluster().namespace().stat(e.id)?.origin.state);
         let replaced = to.2.map_or(Ok(OriginState::None), state)?;
         if (state(from.2)?, replaced) == (OriginState::None, OriginState::None) {
             return Ok(false);

@@ -459,7 +459,7 @@ impl<'a> Resolver<'a> {
     /// # Errors
     /// ENOENT if it was removed, ENOTDIR.
     pub(crate) fn dir_info(&self, id: ObjectId) -> Result<DirInfo> {
-        let inode = self.cluster().stat(id)?;
+        let inode = self.cluster().namespace().stat(id)?;
         if !inode.is_dir() {
             return Err(Errno::NOTDIR);
         }
@@ -571,6 +571,7 @@ impl<'a> Resolver<'a> {
                     Purpose::MakeNew if self.may_make_unseen(&dir, &name) => Found::default(),
                     _ => self
                         .cluster()
+                        .namespace()
                         .find(dir.id, last, purpose == Purpose::Open)?,
                 };
                 if follow != Follow::Yes || entry.is_none_or(|e| e.kind != libc::S_IFLNK) {
@@ -721,7 +722,7 @@ impl<'a> Resolver<'a> {
                 let rest = &walk.todo[component.end..];
                 return Err(Fail::Outside(self.above_mount(rest)));
             }
-            let parent = ObjectId(self.cluster().stat(dir)?.parent);
+            let parent = ObjectId(self.cluster().namespace().stat(dir)?.parent);
             walk.dir = self.dir_info(parent)?;
         }
         walk.passes(component, b"..");
@@ -782,7 +783,7 @@ impl<'a> Resolver<'a> {
         }
         walk.dir = self.origin.with_entries(walk.dir)?;
         let dir = walk.dir.id;
-        let mut found = self.cluster().find(dir, name, false)?;
+        let mut found = self.cluster().namespace().find(dir, name, false)?;
         if lead == Lead::OriginUnlessDirectory {
             let is_made = component.is_last && walk.goal.purpose == Purpose::MakeDirectory;
             if is_made && found.entry.is_none() {
@@ -809,7 +810,7 @@ impl<'a> Resolver<'a> {
             return Err(Errno::LOOP.into());
         }
         // ENOENT: the link was replaced after it was looked up.
-        let (_, mut next) = self.cluster().inode_tail(link)?;
+        let (_, mut next) = self.cluster().namespace().inode_tail(link)?;
         // As in Linux, the path may become longer than PATH_MAX here; MAX_LINKS bounds it.
         next.extend_from_slice(&walk.todo[component.end..]);
         if next.first() == Some(&b'/') && rules.in_root {

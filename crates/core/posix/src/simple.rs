@@ -218,6 +218,7 @@ impl Fs {
             // This may be a second attempt, after names changed during the first.
             entries.clear();
             self.cluster()
+                .namespace()
                 .list(e.id, &mut Default::default(), |name, e| {
                     entries.push(DirEntry {
                         name: name.to_vec(),

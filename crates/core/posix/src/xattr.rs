@@ -37,7 +37,7 @@ pub(crate) fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
 
 impl Fs {
     fn attribute_object(&self, id: ObjectId, name: &[u8], want: u32) -> Result<Inode> {
-        let i = self.cluster().stat(id)?;
+        let i = self.cluster().namespace().stat(id)?;
         let known = |prefix: &[u8]| name.starts_with(prefix);
         if known(b"user.") {
             if !i.is_file() && !i.is_dir() {
@@ -72,7 +72,7 @@ impl Fs {
         if name == controls::ATTRIBUTE {
             return controls::as_attribute(&inode);
         }
-        self.cluster().attribute(id, name)
+        self.cluster().namespace().attribute(id, name)
     }
 
     /// The names of all extended attributes but the declared controls.
@@ -119,7 +119,9 @@ impl Fs {
         if name == controls::ATTRIBUTE {
             return self.set_as_attribute(id, &inode, value, create, known);
         }
-        self.cluster().set_attribute(id, name, value, create, known)
+        self.cluster()
+            .namespace()
+            .set_attribute(id, name, value, create, known)
     }
 
     /// removexattr(2).
@@ -135,6 +137,6 @@ impl Fs {
         if !inode.has_attributes {
             return Err(Errno::NODATA);
         }
-        self.cluster().remove_attribute(id, name)
+        self.cluster().namespace().remove_attribute(id, name)
     }
 }

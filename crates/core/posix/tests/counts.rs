@@ -76,7 +76,7 @@ fn where_name_and_file_lie_on_one_other_node() {
     }
     let id = ObjectId(here.stat(b"/there/file", true).unwrap().ino);
     assert_eq!(
-        asked(&nodes, || here.cluster().describe(id).unwrap()),
+        asked(&nodes, || here.cluster().search().describe(id).unwrap()),
         (1, 0)
     );
     let (described, known) = (here.cluster().describe(id), there.cluster().describe(id));
@@ -88,7 +88,7 @@ fn where_name_and_file_lie_on_one_other_node() {
         assert!(all.iter().all(|one| *one == described));
     });
     assert!((2..20).contains(&count.0), "{count:?}");
-    let all = here.cluster().describe_all(&own);
+    let all = here.cluster().search().describe_all(&own);
     assert_eq!(
         (&all[0], all[1].as_ref().err()),
         (&described, Some(&Errno::NOENT))

@@ -174,7 +174,7 @@ fn declare_uncounted(fs: &Fs, path: &str, what: &str) {
         controls: Some(declared.bits()),
         ..SetAttr::default()
     };
-    fs.cluster().set_attr(id, &set).unwrap();
+    fs.cluster().namespace().set_attr(id, &set).unwrap();
     fs.cluster().notify_writers(id).unwrap();
 }
 

@@ -468,7 +468,7 @@ fn seed_on_nodes(name: &str, n: u32, seed: u64) {
     assert_eq!(nodes.used(), 0);
     for view in &nodes.views {
         assert_eq!(
-            view.cluster().settle_notes(),
+            view.cluster().namespace().settle_notes(),
             Ok(0),
             "something is unfinished"
         );

@@ -47,7 +47,10 @@ fn corpus(nodes: &Nodes) -> Vec<PeerRequest> {
         assert_eq!(fs.xattrs(&p("file"), true).unwrap().len(), 1);
         assert_eq!(other.xattr(&p("file"), b"user.x", true).unwrap(), b"value");
         let id = ObjectId(fs.stat(&p("file"), true).unwrap().ino);
-        assert_eq!(other.cluster().describe(id), fs.cluster().describe(id));
+        assert_eq!(
+            other.cluster().search().describe(id),
+            fs.cluster().search().describe(id)
+        );
         assert_eq!(fs.list(b"/.by").unwrap().len(), 1);
         assert_eq!(fs.list(b"/.by/x").unwrap().len(), 1);
         assert_eq!(fs.list(b"/.by/x=value").unwrap().len(), 1);
@@ -56,7 +59,10 @@ fn corpus(nodes: &Nodes) -> Vec<PeerRequest> {
             Term::Within(b"x".to_vec(), Order::FIRST_TEXT, Order::LAST),
             Term::Equal(b"x".to_vec(), b"value".to_vec()),
         ];
-        fs.cluster().matching(&all, root, |_| found += 1).unwrap();
+        fs.cluster()
+            .search()
+            .matching(&all, root, |_| found += 1)
+            .unwrap();
         assert_eq!(found, 1);
         let link = [b"/.by/x=value", &p("file")[..]].concat();
         assert_eq!(
@@ -85,7 +91,7 @@ fn corpus(nodes: &Nodes) -> Vec<PeerRequest> {
         fs.rmdir(&p("directory")).unwrap();
         fs.list(b"/").unwrap();
         striped(fs, other, n);
-        fs.cluster().settle_notes().unwrap();
+        fs.cluster().namespace().settle_notes().unwrap();
         fs.cluster().sync_everywhere().unwrap();
         fs.cluster().sync_entries_everywhere().unwrap();
         nodes.together.down.store((n + 2) % 3, SeqCst);

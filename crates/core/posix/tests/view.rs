@@ -142,7 +142,7 @@ fn check_searches(fs: &Fs) {
     let all = walk(fs);
     let dirs = all.keys().map(|id| ObjectId(*id)).chain([ObjectId::ROOT]);
     let dirs: Vec<ObjectId> = dirs
-        .filter(|id| id.0 == 1 || fs.cluster().stat(*id).unwrap().is_dir())
+        .filter(|id| id.0 == 1 || fs.cluster().namespace().stat(*id).unwrap().is_dir())
         .collect();
     let matching = |terms: &[Term]| {
         let mut found = BTreeSet::new();
@@ -157,7 +157,7 @@ fn check_searches(fs: &Fs) {
                     .map(|(name, value)| (text(&name[5..]), text(value)));
                 assert_eq!(has.collect::<BTreeMap<_, _>>(), all[&one.id.0]);
             };
-            cluster.matching(terms, *dir, each).unwrap();
+            cluster.search().matching(terms, *dir, each).unwrap();
         }
         found
     };
@@ -265,12 +265,15 @@ fn searches_of_several_nodes_take_as_many_pages_as_they_need() {
             assert_eq!(one.attributes.is_none(), name % 100 == 7);
             assert_eq!(found.insert(name, one.id), None);
         };
-        fs.cluster().matching(terms, dir, each).unwrap();
+        fs.cluster().search().matching(terms, dir, each).unwrap();
         assert!(found.into_keys().eq(100..850));
     }
     let root = |_| panic!("it isn't in the root");
     let all = Term::Within(b"n".to_vec(), Order::FIRST_NUMBER, Order::LAST);
-    fs.cluster().matching(&[all], ObjectId::ROOT, root).unwrap();
+    fs.cluster()
+        .search()
+        .matching(&[all], ObjectId::ROOT, root)
+        .unwrap();
 }
 
 #[test]
@@ -306,7 +309,7 @@ fn it_is_read_like_directories_and_links() {
     assert_eq!(dir.mode, libc::S_IFDIR | 0o555);
     let id = forebay_posix::ObjectId(dir.ino);
     assert_eq!(
-        p.cluster().path_of(id).unwrap(),
+        p.cluster().namespace().path_of(id).unwrap(),
         b"/.by/step=3/project=mcse"
     );
     // A value that doesn't occur isn't listed.

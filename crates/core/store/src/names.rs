@@ -162,11 +162,11 @@ impl<'s> Names<'s> {
         self.set_attr_judged(id, set, |_| Ok(()))
     }
 
-    /// As `Cluster::set_attr`, for an object of this node, unless `judge` refuses. `judge` is
+    /// As `Namespace::set_attr`, for an object of this node, unless `judge` refuses. `judge` is
     /// called before the change, with the live entry of an open object, which is locked.
     ///
     /// # Errors
-    /// As for `Cluster::set_attr`; those of `judge`.
+    /// As for `Namespace::set_attr`; those of `judge`.
     pub(crate) fn set_attr_judged(
         &self,
         id: ObjectId,

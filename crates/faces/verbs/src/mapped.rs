@@ -226,7 +226,13 @@ impl Mapped {
         if object.is_view() {
             return Err(failed(Errno::NOENT));
         }
-        if !fs.cluster().stat(object).map_err(failed)?.is_file() {
+        if !fs
+            .cluster()
+            .namespace()
+            .stat(object)
+            .map_err(failed)?
+            .is_file()
+        {
             return Err(failed(Errno::NOENT));
         }
         let entry = Entry {

@@ -58,10 +58,12 @@ impl<F: Borrow<Fs>> PoolStore<F> {
         } else {
             let (above, name) = split(path);
             let above = self.plain_directory(above, salvage);
-            above.and_then(|above| match self.fs().cluster().lookup(above, name) {
-                Ok(Some(entry)) if salvage.entry(above, name).is_none() => Some(entry.id),
-                _ => None,
-            })
+            above.and_then(
+                |above| match self.fs().cluster().namespace().lookup(above, name) {
+                    Ok(Some(entry)) if salvage.entry(above, name).is_none() => Some(entry.id),
+                    _ => None,
+                },
+            )
         };
         let found = found.filter(|id| !salvage.has_lost(*id));
         lock(&self.plain).insert(path.to_vec(), found);

@@ -143,7 +143,7 @@ impl Origin {
 
     /// Whether `name` in `dir` refers to the object `id`.
     pub fn has_name(&self, dir: ObjectId, name: &[u8], id: ObjectId) -> bool {
-        let entry = self.fs.cluster().lookup(dir, name);
+        let entry = self.fs.cluster().namespace().lookup(dir, name);
         entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.id == id))
     }
 
@@ -212,7 +212,7 @@ impl Origin {
         if has_own_attributes {
             set.origin = Some(OriginMark { synced: 0, ..mark });
             self.ranges.is_marked(id, &mark);
-            self.fs.cluster().set_attr(id, &set)?;
+            self.fs.cluster().namespace().set_attr(id, &set)?;
         } else {
             self.set_clean(id, inode.ctime, mark, set)?
         }
@@ -318,7 +318,12 @@ impl Origin {
             if self.inode(dir)?.origin.is_released() {
                 self.bring_entries(dir)?;
             }
-            let entry = self.fs.cluster().lookup(dir, name)?.ok_or(Errno::NOENT)?;
+            let entry = self
+                .fs
+                .cluster()
+                .namespace()
+                .lookup(dir, name)?
+                .ok_or(Errno::NOENT)?;
             if entry.kind != libc::S_IFDIR {
                 break;
             }

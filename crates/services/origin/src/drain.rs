@@ -148,7 +148,7 @@ impl Origin {
     fn entries_into(&self, dir: ObjectId, entries: &mut Vec<(Vec<u8>, Entry)>) -> Result<()> {
         let mut position = DirPosition::default();
         let cluster = self.fs.cluster();
-        cluster.list(dir, &mut position, |name, entry| {
+        cluster.namespace().list(dir, &mut position, |name, entry| {
             entries.push((name.to_vec(), entry));
             true
         })

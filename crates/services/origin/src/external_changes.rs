@@ -87,7 +87,7 @@ impl Origin {
         let mut versions = HashMap::new();
         let listed = self.side.entries(at, &|name| {
             self.moved.fetch_add(1, Relaxed);
-            matches!(self.fs.cluster().lookup(dir, name), Ok(None))
+            matches!(self.fs.cluster().namespace().lookup(dir, name), Ok(None))
         })?;
         let there = match &listed {
             Some(entries) => {
@@ -231,7 +231,7 @@ impl Origin {
                 return Ok(());
             }
             let epoch = self.fs.store().names().names_epoch();
-            return self.fs.cluster().rmdir(dir, name, epoch);
+            return self.fs.cluster().namespace().rmdir(dir, name, epoch);
         }
         if inode.nlink > 1 && !is_clean(&inode) {
             // The next write-back of the object makes this name again.
@@ -244,6 +244,7 @@ impl Origin {
         let epoch = self.fs.store().names().names_epoch();
         self.fs
             .cluster()
+            .namespace()
             .unlink(dir, name, Some(entry), epoch)
             .map(|_| ())
     }

@@ -65,7 +65,13 @@ impl Origin {
         let (_held, _) = self.path_held(to.0).map_err(plain)?;
         let new = below(&self.settle(to.0).map_err(plain)?, to.1);
         let _working = self.object_locks.begin(id);
-        match self.fs.cluster().lookup(to.0, to.1).map_err(plain)? {
+        match self
+            .fs
+            .cluster()
+            .namespace()
+            .lookup(to.0, to.1)
+            .map_err(plain)?
+        {
             // An earlier service has made the name.
             Some(entry) if entry.id == id => return Ok(()),
             Some(_) => return Err(plain(Errno::EXIST)),
@@ -101,7 +107,7 @@ impl Origin {
             }
         }
         let cluster = self.fs.cluster();
-        let linked = self.change_pool(|epoch| cluster.link(id, to.0, to.1, epoch));
+        let linked = self.change_pool(|epoch| cluster.namespace().link(id, to.0, to.1, epoch));
         if linked.is_err() && old.is_some() {
             // The link in the pool has failed: others have used the name.
             let _ = self.side.unlink(&new);
@@ -343,7 +349,7 @@ impl Origin {
     ) -> Result<bool> {
         let path = &to.name.1;
         if inode.kind() == libc::S_IFLNK {
-            let target = self.fs.cluster().inode_tail(id)?.1;
+            let target = self.fs.cluster().namespace().inode_tail(id)?.1;
             let is_link = to.there.is_some_and(|there| there.is_symlink());
             if !is_link || self.side.readlink(path)? != target {
                 // In the pool, the symbolic link has replaced the object that the origin still has.

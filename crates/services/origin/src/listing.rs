@@ -20,7 +20,7 @@ impl Origin {
     /// # Errors
     /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root.
     pub fn relative_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        let path = self.fs.cluster().path_of(dir)?;
+        let path = self.fs.cluster().namespace().path_of(dir)?;
         let relative = self.config.relative(&path).ok_or(Errno::XDEV)?;
         Ok(relative.to_vec())
     }
@@ -63,7 +63,7 @@ impl Origin {
             mtime: Some(inode.mtime),
             ..SetAttr::default()
         };
-        self.fs.cluster().set_attr(dir, &set)?;
+        self.fs.cluster().namespace().set_attr(dir, &set)?;
         self.set_mark(
             dir,
             OriginMark {
@@ -79,7 +79,7 @@ impl Origin {
     pub fn add_missing(&self, dir: ObjectId, relative: &[u8]) -> Result<Vec<Vec<u8>>> {
         let is_new = |name: &[u8]| {
             self.moved.fetch_add(1, Relaxed);
-            !is_part(name) && matches!(self.fs.cluster().lookup(dir, name), Ok(None))
+            !is_part(name) && matches!(self.fs.cluster().namespace().lookup(dir, name), Ok(None))
         };
         if let Some(entries) = self.side.entries(relative, &is_new)? {
             return self.add_objects(dir, relative, &entries);
@@ -123,7 +123,7 @@ impl Origin {
                 continue;
             }
             names.push(name.clone());
-            if self.fs.cluster().lookup(dir, name)?.is_none() {
+            if self.fs.cluster().namespace().lookup(dir, name)?.is_none() {
                 match self.make_stub(dir, name, &below(relative, name), meta) {
                     // Removed since it was listed.
                     Err(Errno::NOENT) => {}
@@ -140,7 +140,9 @@ impl Origin {
         // The pool is searched first, then the origin. A removal begins at the origin, so an entry
         // that the pool has lost isn't found there either. For an entry that the service is making,
         // the table is checked before and after the look-up.
-        if self.pending_creates.is_made(dir, name) || cluster.lookup(dir, name)?.is_some() {
+        if self.pending_creates.is_made(dir, name)
+            || cluster.namespace().lookup(dir, name)?.is_some()
+        {
             return Ok(());
         }
         let at = below(relative, name);
@@ -199,7 +201,12 @@ impl Origin {
         };
         for _ in 0..ATTEMPTS {
             let epoch = self.fs.store().names().names_epoch();
-            match self.fs.cluster().create_object(dir, name, &new, epoch) {
+            match self
+                .fs
+                .cluster()
+                .namespace()
+                .create_object(dir, name, &new, epoch)
+            {
                 Err(Errno::STALE) => {}
                 made => {
                     let is_made = made?.is_ok();

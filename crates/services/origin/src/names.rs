@@ -53,7 +53,13 @@ impl Origin {
         let (_held, at) = self.path_held(dir).map_err(plain)?;
         let at = below(&at, name);
         let _working = self.object_locks.begin(id);
-        let entry = match self.fs.cluster().lookup(dir, name).map_err(plain)? {
+        let entry = match self
+            .fs
+            .cluster()
+            .namespace()
+            .lookup(dir, name)
+            .map_err(plain)?
+        {
             Some(entry) if entry.id == id => entry,
             Some(_) => return Err(plain(Errno::STALE)),
             // An earlier service has removed the name.
@@ -82,9 +88,9 @@ impl Origin {
         let cluster = self.fs.cluster();
         let removed = self.change_pool(|epoch| {
             if inode.is_dir() {
-                cluster.rmdir(dir, name, epoch)
+                cluster.namespace().rmdir(dir, name, epoch)
             } else {
-                cluster.unlink(dir, name, Some(entry), epoch)
+                cluster.namespace().unlink(dir, name, Some(entry), epoch)
             }
         });
         if removed == Err(Errno::NOTEMPTY) && had.is_some() {
@@ -161,8 +167,8 @@ impl Origin {
         all.dedup();
         let _working: Vec<_> = all.iter().map(|id| self.object_locks.begin(*id)).collect();
         let cluster = self.fs.cluster();
-        let source = cluster.lookup(from.0, from.1).map_err(plain)?;
-        let target = cluster.lookup(to.0, to.1).map_err(plain)?;
+        let source = cluster.namespace().lookup(from.0, from.1).map_err(plain)?;
+        let target = cluster.namespace().lookup(to.0, to.1).map_err(plain)?;
         let has = |entry: &Option<Entry>, id| entry.is_some_and(|entry| entry.id == id);
         if source.is_none() && has(&target, ids.0) {
             // An earlier service has renamed the object.
@@ -207,7 +213,7 @@ impl Origin {
             let target = (new_dir, new.as_deref().map_err(|e| *e));
             self.rename_there(ids.0, (from, &old), target, mark)?
         };
-        let renamed = self.change_pool(|epoch| cluster.rename(from, to, mode, epoch));
+        let renamed = self.change_pool(|epoch| cluster.namespace().rename(from, to, mode, epoch));
         if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.

@@ -83,7 +83,7 @@ impl Origin {
         for name in std::mem::take(names) {
             let (_held, at) = self.path_held(dir)?;
             let path = below(&at, &name);
-            let entry = self.fs.cluster().lookup(dir, &name)?;
+            let entry = self.fs.cluster().namespace().lookup(dir, &name)?;
             let there = self.side.look(&path)?;
             match (entry, there) {
                 (None, None) => {}

@@ -56,7 +56,7 @@ impl Origin {
             mtime: Some(mtime),
             ..SetAttr::default()
         };
-        self.fs.cluster().set_attr(dir, &set)?;
+        self.fs.cluster().namespace().set_attr(dir, &set)?;
         if is_clean {
             let now = self.inode(dir)?;
             let synced = self.print_of_dir(dir, &now)?;
@@ -83,8 +83,8 @@ impl Origin {
                 continue;
             }
             let removed = self.change_pool(|epoch| match entry.kind {
-                libc::S_IFDIR => cluster.rmdir(dir, &name, epoch),
-                _ => cluster.unlink(dir, &name, Some(entry), epoch),
+                libc::S_IFDIR => cluster.namespace().rmdir(dir, &name, epoch),
+                _ => cluster.namespace().unlink(dir, &name, Some(entry), epoch),
             });
             match removed {
                 Ok(()) | Err(Errno::NOENT) => {}

@@ -243,15 +243,19 @@ impl Origin {
         let cluster = self.fs.cluster();
         // Removes a temporary name that a service left when it died.
         let part = part_name(name);
-        if let Some(left) = cluster.lookup(dir, &part)? {
-            self.change_pool(|epoch| cluster.unlink(dir, &part, Some(left), epoch))?;
+        if let Some(left) = cluster.namespace().lookup(dir, &part)? {
+            self.change_pool(|epoch| cluster.namespace().unlink(dir, &part, Some(left), epoch))?;
         }
         let _pending = self.pending_creates.begin(dir, &part);
         self.make_stub(dir, &part, relative, there)?;
         let (from, to) = ((dir, &part[..]), (dir, name));
-        self.change_pool(|epoch| cluster.rename(from, to, RenameMode::Replace, epoch))?;
+        self.change_pool(|epoch| {
+            cluster
+                .namespace()
+                .rename(from, to, RenameMode::Replace, epoch)
+        })?;
         // Renaming has set the new object's change time, but isn't a change to write back.
-        if let Some(new) = cluster.lookup(dir, name)? {
+        if let Some(new) = cluster.namespace().lookup(dir, name)? {
             let _working = self.object_locks.begin(new.id);
             let inode = self.inode(new.id)?;
             if inode.origin.is_released() && inode.origin.print == print(there) {
@@ -262,7 +266,7 @@ impl Origin {
             mtime: Some(mtime),
             ..SetAttr::default()
         };
-        cluster.set_attr(dir, &set)
+        cluster.namespace().set_attr(dir, &set)
     }
 
     /// Fetches those of these blocks that are missing. Returns false if the fill has ended.

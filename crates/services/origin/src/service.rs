@@ -85,7 +85,7 @@ impl Origin {
                 mtime: Some(pool_time(meta.mtime)),
                 ..SetAttr::default()
             };
-            self.fs.cluster().set_attr(id, &set)?;
+            self.fs.cluster().namespace().set_attr(id, &set)?;
             self.set_mark(id, self.stub_of_dir(&self.inode(id)?))?;
         }
         Ok(())
@@ -113,11 +113,11 @@ impl Origin {
             return Ok(print);
         }
         let cluster = self.fs.cluster();
-        let mut names = cluster.attributes(id)?;
+        let mut names = cluster.namespace().attributes(id)?;
         names.sort();
         let mut bytes = print.to_le_bytes().to_vec();
         for name in names {
-            let value = match cluster.attribute(id, &name) {
+            let value = match cluster.namespace().attribute(id, &name) {
                 Err(Errno::NODATA) => continue,
                 value => value?,
             };
@@ -143,7 +143,7 @@ impl Origin {
 
     pub fn inode(&self, id: ObjectId) -> Result<Inode> {
         let cluster = self.fs.cluster();
-        cluster.with_parts(id, cluster.stat(id)?)
+        cluster.with_parts(id, cluster.namespace().stat(id)?)
     }
 
     pub fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
@@ -152,7 +152,7 @@ impl Origin {
             origin: Some(mark),
             ..SetAttr::default()
         };
-        self.fs.cluster().set_attr(id, &set)
+        self.fs.cluster().namespace().set_attr(id, &set)
     }
 
     /// Marks a file as clean: pool and origin have the same version. `set` has further attributes.
@@ -175,7 +175,7 @@ impl Origin {
             }),
             ..set
         };
-        self.fs.cluster().set_attr(id, &set)?;
+        self.fs.cluster().namespace().set_attr(id, &set)?;
         let inode = self.inode(id)?;
         if inode.is_spread && inode.ctime != past {
             // Each part of a striped file has its own change time.

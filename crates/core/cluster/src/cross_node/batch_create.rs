@@ -10,10 +10,10 @@
 //! 3. The confirmation of the names, which puts the files into the index.
 
 use super::{CrossNode, Link, is_unclear};
-use crate::Cluster;
 use crate::peers::messages::{List, Wire};
 use crate::peers::requests::{Signature, request};
 use crate::peers::{Bytes, MAX_HEAD, PeerReply, PeerRequest};
+use crate::views::Namespace;
 use forebay_store::controls::is_ephemeral;
 use forebay_store::record::{Entry, Inode, Key};
 use forebay_store::records::{ChangeRecords, Need, Records};
@@ -27,10 +27,10 @@ pub(super) const MAX_BATCH_FILES: usize = 64;
 /// Maximum sum of the files' names and attributes in one transaction. Bytes.
 const MAX_BATCH_ATTRIBUTE_BYTES: usize = 256 << 10;
 
-/// A file to be made by [`Cluster::create_files`].
+/// A file to be made by [`Namespace::create_files`].
 #[derive(Clone, Copy, Debug)]
 pub struct NewFile<'a> {
-    /// The file's id, from [`Cluster::draw_files`].
+    /// The file's id, from [`Namespace::draw_files`].
     pub id: ObjectId,
     /// The file's name.
     pub name: &'a [u8],
@@ -106,9 +106,9 @@ pub(super) fn of_each<T>(answer: Result<Each<T>>, asked: &NodeRequest) -> Vec<Re
     }
 }
 
-impl<'a> Cluster<'a> {
-    /// Draws ids for new files with these names in `parent`, for [`Cluster::create_files`]. Nothing
-    /// is created yet.
+impl<'a> Namespace<'a> {
+    /// Draws ids for new files with these names in `parent`, for [`Namespace::create_files`].
+    /// Nothing is created yet.
     ///
     /// # Errors
     /// ENOSPC if no ids are left, or this node has no slots.
@@ -117,8 +117,8 @@ impl<'a> Cluster<'a> {
         let mut slots = Vec::with_capacity(names.len());
         for (i, name) in names.iter().enumerate() {
             let slot = Slot::of_entry(parent, name);
-            slots.push(match self.peers() {
-                Some(others) if self.remote_home_of_entry(parent, name).is_some() => {
+            slots.push(match self.cluster.peers() {
+                Some(others) if self.cluster.remote_home_of_entry(parent, name).is_some() => {
                     // Files that one transaction is to create get the same slot.
                     if i % MAX_BATCH_FILES == 0 || near.is_none() {
                         near = others.slot_here(u64::from(slot.0));
@@ -130,17 +130,18 @@ impl<'a> Cluster<'a> {
         }
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (i, slot) in slots.iter().enumerate() {
-            let shard = slot.shard(self.names().shard_count());
+            let shard = slot.shard(self.store().names().shard_count());
             by_shard.entry(shard).or_default().push(i);
         }
         let mut ids = vec![ObjectId(0); names.len()];
         for (shard, all) in by_shard {
-            self.transact(self.set(&[shard]), Need::Removal, |_| {
-                all.iter().try_for_each(|&i| {
-                    ids[i] = ObjectId::new(self.names().next_seq(shard)?, slots[i]);
-                    Ok(())
-                })
-            })?;
+            self.store()
+                .transact(self.store().set(&[shard]), Need::Removal, |_| {
+                    all.iter().try_for_each(|&i| {
+                        ids[i] = ObjectId::new(self.store().names().next_seq(shard)?, slots[i]);
+                        Ok(())
+                    })
+                })?;
         }
         Ok(ids)
     }
@@ -160,11 +161,11 @@ impl<'a> Cluster<'a> {
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (i, file) in files.iter().enumerate() {
             results[i] = match file.name.len() {
-                ..=NAME_MAX => self.index().refuse_view(parent, file.name),
+                ..=NAME_MAX => self.store().index().refuse_view(parent, file.name),
                 _ => Err(Errno::NAMETOOLONG),
             };
             if results[i].is_ok() {
-                let shard = self.shard_of(file.id);
+                let shard = self.store().shard_of(file.id);
                 by_shard.entry(shard).or_default().push(i);
             }
         }
@@ -172,9 +173,10 @@ impl<'a> Cluster<'a> {
         let mut here = false;
         for (shard, all) in by_shard {
             for part in parts_of(files, &all) {
-                let made = self
-                    .cross_node()
-                    .create_part(parent, files, part, shard, (epoch, t));
+                let made =
+                    self.cluster
+                        .cross_node()
+                        .create_part(parent, files, part, shard, (epoch, t));
                 for (n, &i) in part.iter().enumerate() {
                     results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
                 }
@@ -184,18 +186,31 @@ impl<'a> Cluster<'a> {
             if results[i] == Err(Errno::AGAIN) {
                 // Another operation has an intent on that name: complete that operation or wait for
                 // it, then create the file.
-                results[i] = self.cross_node().retry_noted((parent, file.name), || {
-                    let shard = self.shard_of(file.id);
-                    self.cross_node()
-                        .create_part(parent, files, &[i], shard, (epoch, t))?[0]
-                });
+                results[i] = self
+                    .cluster
+                    .cross_node()
+                    .retry_noted((parent, file.name), || {
+                        let shard = self.store().shard_of(file.id);
+                        self.cluster.cross_node().create_part(
+                            parent,
+                            files,
+                            &[i],
+                            shard,
+                            (epoch, t),
+                        )?[0]
+                    });
             }
-            here |= results[i].is_ok() && self.remote_home_of_entry(parent, file.name).is_none();
+            here |= results[i].is_ok()
+                && self
+                    .cluster
+                    .remote_home_of_entry(parent, file.name)
+                    .is_none();
         }
         if here && let Err(e) = self.touch_dir(parent, t) {
             results.iter_mut().for_each(|r| *r = r.and(Err(e)));
         }
-        self.cross_node()
+        self.cluster
+            .cross_node()
             .insert_on_peers(parent, files, epoch, &mut results);
         results
     }
@@ -214,13 +229,14 @@ impl<'a> CrossNode<'a> {
     ) -> Result<Vec<Result<()>>> {
         let bytes = part.iter().map(|&i| files[i].bytes()).sum();
         let pages = part.iter().map(|&i| files[i].pages()).sum();
-        self.transact(self.set(&[shard]), Need::Bytes(bytes), |w| {
-            self.names().check_epoch(epoch)?;
-            self.intents().check_frozen(parent)?;
-            w.more_room(shard, pages)?;
-            let each = part.iter().map(|&i| self.put_file(w, parent, &files[i], t));
-            each.collect()
-        })
+        self.store()
+            .transact(self.store().set(&[shard]), Need::Bytes(bytes), |w| {
+                self.store().names().check_epoch(epoch)?;
+                self.store().intents().check_frozen(parent)?;
+                w.more_room(shard, pages)?;
+                let each = part.iter().map(|&i| self.put_file(w, parent, &files[i], t));
+                each.collect()
+            })
     }
 
     /// Creates one file inside a transaction. An inner error concerns this file alone; an outer one
@@ -233,7 +249,10 @@ impl<'a> CrossNode<'a> {
         t: i64,
     ) -> Result<Result<()>> {
         let name = (parent, file.name);
-        let remote = self.remote_home_of_entry(parent, file.name).is_some();
+        let remote = self
+            .cluster
+            .remote_home_of_entry(parent, file.name)
+            .is_some();
         if let Err(e) = w.charge_file() {
             return Ok(Err(e));
         }
@@ -244,14 +263,14 @@ impl<'a> CrossNode<'a> {
         if remote {
             w.set_inode(file.id, &inode, &[])?;
         } else {
-            match self.intents().check_note(w, name) {
+            match self.store().intents().check_note(w, name) {
                 Err(Errno::AGAIN) => {
                     w.uncharge_file();
                     return Ok(Err(Errno::AGAIN));
                 }
                 checked => checked?,
             }
-            let at = self.entry_ref(name);
+            let at = self.store().entry_ref(name);
             if w.create(at, file.entry(), &inode, &[])?.is_some() {
                 w.uncharge_file();
                 return Ok(Err(Errno::EXIST));
@@ -261,14 +280,19 @@ impl<'a> CrossNode<'a> {
             w.attach(file.id, &Key::attribute(file.id, attribute), value)?;
         }
         if remote {
-            self.links().set_link(w, file.id, name, Link::Unconfirmed)?;
+            self.store()
+                .links()
+                .set_link(w, file.id, name, Link::Unconfirmed)?;
         }
         // The name of an ephemeral file is recorded from the start, and a file with recorded names
         // is in the index.
         if !remote || is_ephemeral(file.new.controls) {
-            self.index().names_in_index(w, file.id, None, Some(name))?;
+            self.store()
+                .index()
+                .names_in_index(w, file.id, None, Some(name))?;
         }
-        self.declared()
+        self.store()
+            .declared()
             .record_creator(w, file.id, &file.new, Some(name))?;
         Ok(Ok(()))
     }
@@ -283,8 +307,10 @@ impl<'a> CrossNode<'a> {
     ) {
         let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (i, file) in files.iter().enumerate() {
-            if let (Some(home), Ok(())) = (self.remote_home_of_entry(parent, file.name), results[i])
-            {
+            if let (Some(home), Ok(())) = (
+                self.cluster.remote_home_of_entry(parent, file.name),
+                results[i],
+            ) {
                 by_home.entry(home).or_default().push(i);
             }
         }
@@ -310,9 +336,15 @@ impl<'a> CrossNode<'a> {
                     Err(Errno::AGAIN | Errno::STALE) => self
                         .insert_at(asked.home, (id, name), libc::S_IFREG, epoch)
                         .and_then(|there| there.map_or(Ok(()), |_| Err(Errno::EXIST))),
-                    Ok(Some(_)) => self.links().lose_link(id, name).and(Err(Errno::EXIST)),
-                    Err(e) if is_unclear(e) => self.intents().disown_link(id, name).and(Err(e)),
-                    Err(e) => self.links().lose_link(id, name).and(Err(e)),
+                    Ok(Some(_)) => self
+                        .store()
+                        .links()
+                        .lose_link(id, name)
+                        .and(Err(Errno::EXIST)),
+                    Err(e) if is_unclear(e) => {
+                        self.store().intents().disown_link(id, name).and(Err(e))
+                    }
+                    Err(e) => self.store().links().lose_link(id, name).and(Err(e)),
                 };
             }
         }
@@ -330,26 +362,32 @@ impl<'a> CrossNode<'a> {
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for &i in all {
             by_shard
-                .entry(self.shard_of(files[i].id))
+                .entry(self.store().shard_of(files[i].id))
                 .or_default()
                 .push(i);
         }
         for (shard, all) in by_shard {
             for part in parts_of(files, &all) {
                 let pages = part.iter().map(|&i| files[i].pages()).sum();
-                let together = self.transact(self.set(&[shard]), Need::Removal, |w| {
-                    w.more_room(shard, pages)?;
-                    part.iter().try_for_each(|&i| {
-                        self.links()
-                            .confirm(w, files[i].id, (parent, files[i].name))
-                    })
-                });
+                let together =
+                    self.store()
+                        .transact(self.store().set(&[shard]), Need::Removal, |w| {
+                            w.more_room(shard, pages)?;
+                            part.iter().try_for_each(|&i| {
+                                self.store().links().confirm(
+                                    w,
+                                    files[i].id,
+                                    (parent, files[i].name),
+                                )
+                            })
+                        });
                 if together.is_ok() {
                     continue;
                 }
                 // Each name confirmed in a transaction alone needs less room.
                 for &i in part {
                     results[i] = self
+                        .store()
                         .links()
                         .confirm_link(files[i].id, (parent, files[i].name));
                 }
@@ -373,7 +411,7 @@ impl<'a> CrossNode<'a> {
                 bytes: Bytes::None,
             })
             .collect();
-        let answers = match self.other_nodes() {
+        let answers = match self.cluster.other_nodes() {
             // SAFETY: there are no bytes.
             Ok(others) if !node_requests.is_empty() => unsafe { others.ask_all(&node_requests) },
             Ok(_) => Vec::new(),
@@ -394,29 +432,31 @@ impl<'a> CrossNode<'a> {
         let mut results = vec![Err(Errno::IO); entries.len()];
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (i, (name, _)) in entries.iter().enumerate() {
-            let shard = self.shard_of_entry(parent, name);
+            let shard = self.store().shard_of_entry(parent, name);
             by_shard.entry(shard).or_default().push(i);
         }
         let t = now();
         for (shard, all) in by_shard {
             for part in all.chunks(MAX_BATCH_FILES) {
                 let bytes = part.iter().map(|&i| entries[i].0.len() + 64).sum();
-                let made = self.transact(self.set(&[shard]), Need::Bytes(bytes), |w| {
-                    self.names().check_epoch(epoch)?;
-                    self.intents().check_frozen(parent)?;
-                    let each = part.iter().map(|&i| {
-                        let (name, entry) = &entries[i];
-                        self.put_entry(w, (parent, name), *entry)
-                    });
-                    each.collect::<Result<Vec<_>>>()
-                });
+                let made =
+                    self.store()
+                        .transact(self.store().set(&[shard]), Need::Bytes(bytes), |w| {
+                            self.store().names().check_epoch(epoch)?;
+                            self.store().intents().check_frozen(parent)?;
+                            let each = part.iter().map(|&i| {
+                                let (name, entry) = &entries[i];
+                                self.put_entry(w, (parent, name), *entry)
+                            });
+                            each.collect::<Result<Vec<_>>>()
+                        });
                 for (n, &i) in part.iter().enumerate() {
                     results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
                 }
             }
         }
         if results.contains(&Ok(None))
-            && let Err(e) = self.touch_dir(parent, t)
+            && let Err(e) = self.cluster.namespace().touch_dir(parent, t)
         {
             return vec![Err(e); entries.len()];
         }
@@ -430,11 +470,11 @@ impl<'a> CrossNode<'a> {
         name: super::Named<'_>,
         entry: Entry,
     ) -> Result<Result<Option<Entry>>> {
-        match self.intents().check_note(w, name) {
+        match self.store().intents().check_note(w, name) {
             Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
             checked => checked?,
         }
-        let there = w.link(self.entry_ref(name), entry)?;
+        let there = w.link(self.store().entry_ref(name), entry)?;
         Ok(Ok(there.map(|there| there.entry)))
     }
 }

@@ -12,9 +12,9 @@
 
 use super::batch_create::{MAX_BATCH_FILES, node_requests, of_each};
 use super::{CrossNode, Named, is_unclear};
-use crate::Cluster;
 use crate::peers::messages::List;
 use crate::peers::requests::request;
+use crate::views::Namespace;
 use forebay_store::names::Note;
 use forebay_store::record::Entry;
 use forebay_store::records::{ChangeRecords, Need, Records};
@@ -26,16 +26,16 @@ use std::collections::BTreeMap;
 /// Number of record pages that marking one entry and recording its intent may need.
 const PAGES: usize = 3;
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Looks these names up in `parent`.
     ///
     /// # Errors
-    /// For each name, those of [`Cluster::lookup`].
+    /// For each name, those of [`Namespace::lookup`].
     pub fn lookup_all(&self, parent: ObjectId, names: &[&[u8]]) -> Vec<Result<Option<Entry>>> {
         let mut results = vec![Ok(None); names.len()];
         let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (i, name) in names.iter().enumerate() {
-            match self.remote_home_of_entry(parent, name) {
+            match self.cluster.remote_home_of_entry(parent, name) {
                 Some(home) if name.len() <= NAME_MAX => by_home.entry(home).or_default().push(i),
                 _ => results[i] = self.lookup(parent, name),
             }
@@ -44,7 +44,10 @@ impl<'a> Cluster<'a> {
             let names = part.iter().map(|&i| names[i].to_vec());
             request::LOOKUP_ALL.encode(&(parent, List(names.collect::<Vec<_>>())))
         });
-        let answers = self.cross_node().ask_together(request::LOOKUP_ALL, &asked);
+        let answers = self
+            .cluster
+            .cross_node()
+            .ask_together(request::LOOKUP_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, answer_of_one) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = match answer_of_one {
@@ -75,8 +78,8 @@ impl<'a> Cluster<'a> {
         let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (i, (name, _)) in files.iter().enumerate() {
             match (
-                self.index().refuse_view(parent, name),
-                self.remote_home_of_entry(parent, name),
+                self.store().index().refuse_view(parent, name),
+                self.cluster.remote_home_of_entry(parent, name),
             ) {
                 (Err(e), _) => results[i] = Err(e),
                 (_, Some(home)) => by_home.entry(home).or_default().push(i),
@@ -87,16 +90,20 @@ impl<'a> Cluster<'a> {
             let own = part.iter().map(|&i| (files[i].0.to_vec(), files[i].1));
             own.collect()
         };
-        for (&i, removed) in
-            here.iter()
-                .zip(self.cross_node().remove_all(parent, &own(&here), epoch))
-        {
+        for (&i, removed) in here.iter().zip(self.cluster.cross_node().remove_all(
+            parent,
+            &own(&here),
+            epoch,
+        )) {
             results[i] = removed;
         }
         let asked = node_requests(by_home, |part| {
             request::REMOVE_ALL.encode(&(parent, List(own(part)), epoch))
         });
-        let answers = self.cross_node().ask_together(request::REMOVE_ALL, &asked);
+        let answers = self
+            .cluster
+            .cross_node()
+            .ask_together(request::REMOVE_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, answer_of_one) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = answer_of_one;
@@ -107,7 +114,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl<'a> CrossNode<'a> {
-    /// Does what [`Cluster::unlink_files`] does for entries of this node.
+    /// Does what [`Namespace::unlink_files`] does for entries of this node.
     pub(crate) fn remove_all(
         &self,
         parent: ObjectId,
@@ -121,25 +128,32 @@ impl<'a> CrossNode<'a> {
             if entry.kind != libc::S_IFREG {
                 continue;
             }
-            match self.remote_home(entry.id) {
+            match self.cluster.remote_home(entry.id) {
                 Some(_) => by_shard
-                    .entry(self.shard_of_entry(parent, name))
+                    .entry(self.store().shard_of_entry(parent, name))
                     .or_default()
                     .push(i),
-                None => results[i] = self.names().remove_beside((parent, name), *entry, epoch, t),
+                None => {
+                    results[i] =
+                        self.store()
+                            .names()
+                            .remove_beside((parent, name), *entry, epoch, t)
+                }
             }
         }
         let mut noted = Vec::new();
         for (shard, all) in by_shard {
             for part in all.chunks(MAX_BATCH_FILES) {
-                let done = self.transact(self.set(&[shard]), Need::Removal, |w| {
-                    w.more_room(shard, PAGES * part.len())?;
-                    self.names().check_epoch(epoch)?;
-                    let each = part
-                        .iter()
-                        .map(|&i| self.note_drop(w, (parent, &entries[i].0), entries[i].1));
-                    each.collect::<Result<Vec<_>>>()
-                });
+                let done = self
+                    .store()
+                    .transact(self.store().set(&[shard]), Need::Removal, |w| {
+                        w.more_room(shard, PAGES * part.len())?;
+                        self.store().names().check_epoch(epoch)?;
+                        let each = part
+                            .iter()
+                            .map(|&i| self.note_drop(w, (parent, &entries[i].0), entries[i].1));
+                        each.collect::<Result<Vec<_>>>()
+                    });
                 for (n, &i) in part.iter().enumerate() {
                     results[i] = match &done {
                         Ok(done) => done[n],
@@ -155,7 +169,7 @@ impl<'a> CrossNode<'a> {
         }
         self.finish_drops(parent, entries, &noted, &mut results);
         if results.contains(&Ok(true))
-            && let Err(e) = self.touch_dir(parent, t)
+            && let Err(e) = self.cluster.namespace().touch_dir(parent, t)
         {
             let removed = results.iter_mut().filter(|r| **r == Ok(true));
             removed.for_each(|r| *r = Err(e));
@@ -166,16 +180,18 @@ impl<'a> CrossNode<'a> {
     /// In a transaction: marks an entry to be removed when its object, which lies on another node,
     /// has lost the name. Returns false if `name` doesn't have `entry`.
     fn note_drop(&self, w: &mut Write<'_>, name: Named<'_>, entry: Entry) -> Result<Result<bool>> {
-        match self.intents().check_note(w, name) {
+        match self.store().intents().check_note(w, name) {
             Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
             checked => checked?,
         }
-        let at = self.entry_ref(name);
+        let at = self.store().entry_ref(name);
         if !w.has_entry(at, entry)? {
             return Ok(Ok(false));
         }
         w.set_changing(at, entry)?;
-        self.intents().put_note(w, name, &Note::Drop(entry))?;
+        self.store()
+            .intents()
+            .put_note(w, name, &Note::Drop(entry))?;
         Ok(Ok(true))
     }
 
@@ -191,7 +207,7 @@ impl<'a> CrossNode<'a> {
         let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         let mut others = Vec::new();
         for &i in noted {
-            match self.remote_home(entries[i].1.id) {
+            match self.cluster.remote_home(entries[i].1.id) {
                 Some(home) => by_home.entry(home).or_default().push(i),
                 None => others.push(i),
             }
@@ -209,13 +225,14 @@ impl<'a> CrossNode<'a> {
                 let (name, entry) = ((parent, &entries[i].0[..]), entries[i].1);
                 match answer_of_one {
                     Ok(()) | Err(Errno::NOENT) => ended
-                        .entry(self.shard_of_entry(parent, name.1))
+                        .entry(self.store().shard_of_entry(parent, name.1))
                         .or_default()
                         .push(i),
                     // The keeper sends the request to the object's home again later.
                     Err(e) if is_unclear(e) => {
-                        let left = self.intents().end_drop(name, entry, false);
-                        if let Err(e) = left.and_then(|()| self.intents().disown_note(name)) {
+                        let left = self.store().intents().end_drop(name, entry, false);
+                        if let Err(e) = left.and_then(|()| self.store().intents().disown_note(name))
+                        {
                             results[i] = Err(e);
                         }
                     }
@@ -225,13 +242,15 @@ impl<'a> CrossNode<'a> {
         }
         for (shard, all) in ended {
             for part in all.chunks(MAX_BATCH_FILES) {
-                let together = self.transact(self.set(&[shard]), Need::Removal, |w| {
-                    part.iter().try_for_each(|&i| {
-                        let name = (parent, &entries[i].0[..]);
-                        self.intents().let_see(w, name, entries[i].1)?;
-                        w.end_intent(self.entry_ref(name))
-                    })
-                });
+                let together =
+                    self.store()
+                        .transact(self.store().set(&[shard]), Need::Removal, |w| {
+                            part.iter().try_for_each(|&i| {
+                                let name = (parent, &entries[i].0[..]);
+                                self.store().intents().let_see(w, name, entries[i].1)?;
+                                w.end_intent(self.store().entry_ref(name))
+                            })
+                        });
                 if together.is_err() {
                     others.extend_from_slice(part);
                 }

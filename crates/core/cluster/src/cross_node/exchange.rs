@@ -26,7 +26,12 @@ impl<'a> CrossNode<'a> {
     /// Exchanges two names in a pool of several nodes.
     pub(crate) fn exchange_among(&self, x: Named<'_>, y: Named<'_>, epoch: u64) -> Result<()> {
         if x == y {
-            return self.lookup(x.0, x.1)?.ok_or(Errno::NOENT).map(|_| ());
+            return self
+                .cluster
+                .namespace()
+                .lookup(x.0, x.1)?
+                .ok_or(Errno::NOENT)
+                .map(|_| ());
         }
         // Two exchanges of the same names begin with the same name, so that neither has to be
         // undone.
@@ -37,8 +42,16 @@ impl<'a> CrossNode<'a> {
         };
         let mut backoff = Backoff::new();
         loop {
-            let source = self.lookup(x.0, x.1)?.ok_or(Errno::NOENT)?;
-            let target = self.lookup(y.0, y.1)?.ok_or(Errno::NOENT)?;
+            let source = self
+                .cluster
+                .namespace()
+                .lookup(x.0, x.1)?
+                .ok_or(Errno::NOENT)?;
+            let target = self
+                .cluster
+                .namespace()
+                .lookup(y.0, y.1)?
+                .ok_or(Errno::NOENT)?;
             let on_paths = is_on_paths(source) || is_on_paths(target);
             if source.id == target.id && !on_paths {
                 if self.are_together((x, source), (y, target))? {
@@ -48,9 +61,9 @@ impl<'a> CrossNode<'a> {
                 }
             }
             let exchanged = if on_paths {
-                let node = self.names_node().ok_or(Errno::NODEV)?;
+                let node = self.cluster.names_node().ok_or(Errno::NODEV)?;
                 let arguments = (x.0, x.1, y.0, y.1, RenameMode::Exchange, epoch);
-                self.ask(node, request::NAMES_RENAME, &arguments)
+                self.cluster.ask(node, request::NAMES_RENAME, &arguments)
             } else {
                 self.exchange(x, y, false, epoch)
             };
@@ -75,8 +88,10 @@ impl<'a> CrossNode<'a> {
         names: bool,
         epoch: u64,
     ) -> Result<()> {
-        if let Some(home) = self.remote_home_of_entry(x.0, x.1) {
-            return self.ask(home, request::EXCHANGE, &(x.0, x.1, y.0, y.1, names, epoch));
+        if let Some(home) = self.cluster.remote_home_of_entry(x.0, x.1) {
+            return self
+                .cluster
+                .ask(home, request::EXCHANGE, &(x.0, x.1, y.0, y.1, names, epoch));
         }
         let mut backoff = Backoff::new();
         loop {
@@ -89,13 +104,13 @@ impl<'a> CrossNode<'a> {
     }
 
     fn try_exchange(&self, x: Named<'_>, y: Named<'_>, names: bool, epoch: u64) -> Result<()> {
-        let at = self.entry_ref(x);
+        let at = self.store().entry_ref(x);
         let number = new_use();
         let t = now();
         let mut exchange = self.retry_noted(x, || {
-            self.transact(at.set(), Need::Bytes(0), |w| {
-                self.names().check_epoch(epoch)?;
-                self.intents().check_note(w, x)?;
+            self.store().transact(at.set(), Need::Bytes(0), |w| {
+                self.store().names().check_epoch(epoch)?;
+                self.store().intents().check_note(w, x)?;
                 let source = w.look_up(at)?.ok_or(Errno::NOENT)?.entry;
                 if is_on_paths(source) && !names {
                     return Err(Errno::REMOTE);
@@ -108,7 +123,8 @@ impl<'a> CrossNode<'a> {
                     phase: Phase::Begun,
                 };
                 w.set_changing(at, source)?;
-                self.intents()
+                self.store()
+                    .intents()
                     .put_note(w, x, &Note::Exchange(exchange.clone()))?;
                 Ok(exchange)
             })
@@ -120,12 +136,12 @@ impl<'a> CrossNode<'a> {
             Err(e) if is_unclear(e) => {
                 // Whether the exchange has happened is found out later from the intent, by the
                 // keeper or by the next operation on the name.
-                let _ = self.intents().disown_note(x);
+                let _ = self.store().intents().disown_note(x);
                 return Err(e);
             }
             Err(e) => {
                 if self.undo_exchange(x, &mut exchange).is_err() {
-                    let _ = self.intents().disown_note(x);
+                    let _ = self.store().intents().disown_note(x);
                 }
                 return Err(e);
             }
@@ -133,14 +149,14 @@ impl<'a> CrossNode<'a> {
         match self.complete_exchange(x, &mut exchange) {
             Ok(()) => {}
             // The exchange has happened; the rest is done later, from the intent.
-            Err(e) if is_unclear(e) => self.intents().disown_note(x)?,
+            Err(e) if is_unclear(e) => self.store().intents().disown_note(x)?,
             Err(e) => {
-                let _ = self.intents().disown_note(x);
+                let _ = self.store().intents().disown_note(x);
                 return Err(e);
             }
         }
-        self.touch_dir(x.0, t)?;
-        self.touch_dir(y.0, t)
+        self.cluster.namespace().touch_dir(x.0, t)?;
+        self.cluster.namespace().touch_dir(y.0, t)
     }
 
     /// Carries out steps 1 to 3. Returns false if both are names of one object: then nothing is to
@@ -173,9 +189,10 @@ impl<'a> CrossNode<'a> {
 
     /// Records the phase of the exchange that `x` leads.
     fn note_exchange(&self, x: Named<'_>, exchange: &Exchange) -> Result<()> {
-        let at = self.entry_ref(x);
-        self.transact(at.set(), Need::Removal, |w| {
-            self.intents()
+        let at = self.store().entry_ref(x);
+        self.store().transact(at.set(), Need::Removal, |w| {
+            self.store()
+                .intents()
                 .put_note(w, x, &Note::Exchange(exchange.clone()))
         })
     }
@@ -238,8 +255,8 @@ impl<'a> CrossNode<'a> {
 
     /// Carries out the last step: sets `x`, which can be looked up again, and removes the intent.
     fn set_exchanged(&self, x: Named<'_>, entry: Entry) -> Result<()> {
-        let at = self.entry_ref(x);
-        self.transact(at.set(), Need::Removal, |w| {
+        let at = self.store().entry_ref(x);
+        self.store().transact(at.set(), Need::Removal, |w| {
             w.set_entry(at, entry)?;
             w.end_intent(at)
         })
@@ -262,15 +279,15 @@ impl<'a> CrossNode<'a> {
         epoch: u64,
     ) -> Result<Option<Entry>> {
         let (x, number) = led;
-        if let Some(home) = self.remote_home_of_entry(y.0, y.1) {
+        if let Some(home) = self.cluster.remote_home_of_entry(y.0, y.1) {
             let arguments = ((y.0, y.1), comes, (x.0, x.1), number, names, epoch);
-            return self.ask(home, request::JOIN_EXCHANGE, &arguments);
+            return self.cluster.ask(home, request::JOIN_EXCHANGE, &arguments);
         }
-        let at = self.entry_ref(y);
+        let at = self.store().entry_ref(y);
         let there = self.retry_noted(y, || {
-            self.transact(at.set(), Need::Bytes(0), |w| {
-                self.names().check_epoch(epoch)?;
-                match self.intents().note_on(w, y)? {
+            self.store().transact(at.set(), Need::Bytes(0), |w| {
+                self.store().names().check_epoch(epoch)?;
+                match self.store().intents().note_on(w, y)? {
                     // The other operation may wait for this one: both would wait for each other.
                     Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
@@ -291,11 +308,11 @@ impl<'a> CrossNode<'a> {
                     comes,
                     led: (x.0, x.1.to_vec(), number),
                 };
-                self.intents().put_note(w, y, &joined)?;
+                self.store().intents().put_note(w, y, &joined)?;
                 Ok(Some(there))
             })
         })?;
-        if there.is_some() && self.remote_home_of_entry(x.0, x.1).is_some() {
+        if there.is_some() && self.cluster.remote_home_of_entry(x.0, x.1).is_some() {
             // The node that sent the request may have given up before it was carried out.
             match self.exchange_stands(led) {
                 Ok(true) => {}
@@ -304,7 +321,7 @@ impl<'a> CrossNode<'a> {
                     return Err(Errno::IO);
                 }
                 Err(e) => {
-                    self.intents().leave_unsettled();
+                    self.store().intents().leave_unsettled();
                     return Err(e);
                 }
             }
@@ -316,7 +333,7 @@ impl<'a> CrossNode<'a> {
     pub(super) fn holds_marks(&self, note: &Note, owner: u32) -> bool {
         match note {
             Note::Move { .. } | Note::Exchange(_) => {
-                owner == 0 || identity_lives(&self.control, owner)
+                owner == 0 || identity_lives(&self.store().control, owner)
             }
             // Only the leader's node knows whether the exchange is in progress.
             Note::Joined { .. } => true,
@@ -327,12 +344,14 @@ impl<'a> CrossNode<'a> {
     /// Sets `y`, if it is still part of this exchange: to the new entry if `done`, else back to the
     /// old one.
     pub(crate) fn end_exchange(&self, y: Named<'_>, number: u64, done: bool) -> Result<()> {
-        if let Some(home) = self.remote_home_of_entry(y.0, y.1) {
-            return self.ask(home, request::END_EXCHANGE, &(y.0, y.1, number, done));
+        if let Some(home) = self.cluster.remote_home_of_entry(y.0, y.1) {
+            return self
+                .cluster
+                .ask(home, request::END_EXCHANGE, &(y.0, y.1, number, done));
         }
-        let at = self.entry_ref(y);
-        self.transact(at.set(), Need::Removal, |w| {
-            let entry = match self.intents().note_on(w, y)? {
+        let at = self.store().entry_ref(y);
+        self.store().transact(at.set(), Need::Removal, |w| {
+            let entry = match self.store().intents().note_on(w, y)? {
                 Some((Note::Joined { led, comes, .. }, _)) if led.2 == number && done => comes,
                 Some((Note::Joined { led, there, .. }, _)) if led.2 == number => there,
                 // An earlier request has ended the part of `y`.
@@ -346,11 +365,13 @@ impl<'a> CrossNode<'a> {
     /// Whether the exchange is in progress: neither undone nor completed.
     pub(crate) fn exchange_stands(&self, led: Led<'_>) -> Result<bool> {
         let (x, number) = led;
-        if let Some(home) = self.remote_home_of_entry(x.0, x.1) {
-            return self.ask(home, request::EXCHANGE_STANDS, &(x.0, x.1, number));
+        if let Some(home) = self.cluster.remote_home_of_entry(x.0, x.1) {
+            return self
+                .cluster
+                .ask(home, request::EXCHANGE_STANDS, &(x.0, x.1, number));
         }
-        let at = self.entry_ref(x);
-        let records = self.records(at.shard())?;
+        let at = self.store().entry_ref(x);
+        let records = self.store().records(at.shard())?;
         let Some(bytes) = records.intent(at)? else {
             return Ok(false);
         };
@@ -365,7 +386,7 @@ impl<'a> CrossNode<'a> {
     /// reply.
     pub(super) fn settle_joined(&self, y: Named<'_>, led: Led<'_>) -> Result<bool> {
         // Only an operation that may wait sends a request to the leader's node.
-        if !self.may_wait() || self.exchange_stands(led)? {
+        if !self.cluster.may_wait() || self.exchange_stands(led)? {
             return Ok(false);
         }
         self.end_exchange(y, led.1, false).map(|()| true)
@@ -381,33 +402,34 @@ impl<'a> CrossNode<'a> {
         old: Named<'_>,
         number: u64,
     ) -> Result<()> {
-        if let Some(home) = self.remote_home(id) {
+        if let Some(home) = self.cluster.remote_home(id) {
             let arguments = (id, new.0, new.1, old.0, old.1, number);
-            return self.ask(home, request::EXCHANGE_LINK, &arguments);
+            return self.cluster.ask(home, request::EXCHANGE_LINK, &arguments);
         }
         let key = Key::link(id, new.0, new.1);
         let coming = Link::Exchanged.encode(number as u32);
-        self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
-            match w.attached(id, &key)? {
-                None => w.attach(id, &key, &coming)?,
-                Some(there) if there == coming => {}
-                // The object is just getting or losing that name in another operation.
-                Some(_) => return Err(Errno::ALREADY),
-            }
-            match self.links().link_state(w, id, old)? {
-                None => self.links().set_link(w, id, old, Link::Counted)?,
-                Some(Link::Counted | Link::Unconfirmed) => {}
-                // The rename that gives the object the name `old` must end before this exchange
-                // begins.
-                Some(_) => return Err(Errno::ALREADY),
-            }
-            // The inode must exist.
-            if w.exists(id)? {
-                Ok(())
-            } else {
-                Err(Errno::NOENT)
-            }
-        })
+        self.store()
+            .transact(self.store().names().object_set(id), Need::Bytes(0), |w| {
+                match w.attached(id, &key)? {
+                    None => w.attach(id, &key, &coming)?,
+                    Some(there) if there == coming => {}
+                    // The object is just getting or losing that name in another operation.
+                    Some(_) => return Err(Errno::ALREADY),
+                }
+                match self.store().links().link_state(w, id, old)? {
+                    None => self.store().links().set_link(w, id, old, Link::Counted)?,
+                    Some(Link::Counted | Link::Unconfirmed) => {}
+                    // The rename that gives the object the name `old` must end before this exchange
+                    // begins.
+                    Some(_) => return Err(Errno::ALREADY),
+                }
+                // The inode must exist.
+                if w.exists(id)? {
+                    Ok(())
+                } else {
+                    Err(Errno::NOENT)
+                }
+            })
     }
 
     /// Removes the record that [`CrossNode::exchange_link`] has made: the exchange is undone.
@@ -417,16 +439,19 @@ impl<'a> CrossNode<'a> {
         new: Named<'_>,
         number: u64,
     ) -> Result<()> {
-        if let Some(home) = self.remote_home(id) {
+        if let Some(home) = self.cluster.remote_home(id) {
             let arguments = (id, new.0, new.1, number);
-            return self.ask(home, request::END_EXCHANGE_LINK, &arguments);
+            return self
+                .cluster
+                .ask(home, request::END_EXCHANGE_LINK, &arguments);
         }
         let key = Key::link(id, new.0, new.1);
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            if w.attached(id, &key)? == Some(&Link::Exchanged.encode(number as u32)) {
-                w.detach(id, &key)?;
-            }
-            Ok(())
-        })
+        self.store()
+            .transact(self.store().names().object_set(id), Need::Removal, |w| {
+                if w.attached(id, &key)? == Some(&Link::Exchanged.encode(number as u32)) {
+                    w.detach(id, &key)?;
+                }
+                Ok(())
+            })
     }
 }

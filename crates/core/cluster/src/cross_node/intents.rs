@@ -6,28 +6,28 @@
 //! returns EAGAIN instead of waiting.
 
 use super::*;
-use crate::Cluster;
+use crate::views::Namespace;
 use forebay_store::names::{Link, Note};
 use forebay_store::process::identity_lives;
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Completes the operations that dead processes of this node have begun: their intents, and
     /// links whose entries may or may not have been created. Returns the number of both.
     ///
     /// # Errors
     /// EHOSTDOWN: some intents have to wait for another node.
     pub fn settle_notes(&self) -> Result<usize> {
-        if self.remote.is_none() {
+        if self.store().remote.is_none() {
             return Ok(0);
         }
         let (mut notes, mut links) = (Vec::new(), Vec::new());
-        for shard in 0..self.names().shard_count() {
-            let records = self.committed(shard)?;
+        for shard in 0..self.store().names().shard_count() {
+            let records = self.store().committed(shard)?;
             records.each_attached(b"L", |key, value| match parse_key(key) {
                 Some((b'L', id, rest)) => {
                     let unsure = Link::decode(value).is_some_and(|(link, owner)| {
                         matches!(link, Link::Unconfirmed | Link::Offered)
-                            && !identity_lives(&self.control, owner)
+                            && !identity_lives(&self.store().control, owner)
                     });
                     if unsure && rest.len() > 8 && rest.len() <= 8 + NAME_MAX {
                         links.push((id, rest.to_vec()));
@@ -39,7 +39,7 @@ impl<'a> Cluster<'a> {
             records.each_intent(|dir, name, value| {
                 let left = Note::decode(value).is_some_and(|(note, owner)| {
                     matches!(note, Note::Held(_) | Note::Joined { .. })
-                        || !identity_lives(&self.control, owner)
+                        || !identity_lives(&self.store().control, owner)
                 });
                 if left {
                     notes.push((dir, name.to_vec()));
@@ -51,6 +51,7 @@ impl<'a> Cluster<'a> {
         let count = notes.len() + links.len();
         for (dir, name) in notes {
             result = self
+                .cluster
                 .cross_node()
                 .settle_note((dir, &name))
                 .map(|_| ())
@@ -59,11 +60,11 @@ impl<'a> Cluster<'a> {
         for (id, rest) in links {
             let (dir, name) = rest.split_at(8);
             let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
-            self.links().withdraw_dead(id, (dir, name))?;
+            self.store().links().withdraw_dead(id, (dir, name))?;
             let there = self.lookup(dir, name);
             result = match there {
-                Ok(Some(e)) if e.id == id => self.links().confirm_link(id, (dir, name)),
-                Ok(_) => self.links().lose_link(id, (dir, name)),
+                Ok(Some(e)) if e.id == id => self.store().links().confirm_link(id, (dir, name)),
+                Ok(_) => self.store().links().lose_link(id, (dir, name)),
                 Err(e) => Err(e),
             }
             .and(result);
@@ -80,8 +81,8 @@ impl<'a> Cluster<'a> {
     ///
     /// [`Recovery::with_room_of_the_dead`]: forebay_store::views::Recovery::with_room_of_the_dead
     pub fn with_room_of_the_removed<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
-        match self.recovery().with_room_of_the_dead(&f) {
-            Err(Errno::NOSPC) if self.cross_node().drop_removed_parts() => f(),
+        match self.store().recovery().with_room_of_the_dead(&f) {
+            Err(Errno::NOSPC) if self.cluster.cross_node().drop_removed_parts() => f(),
             done => done,
         }
     }
@@ -92,12 +93,12 @@ impl<'a> CrossNode<'a> {
     /// removed any.
     #[cold]
     fn drop_removed_parts(&self) -> bool {
-        if self.remote.is_none() || !self.may_wait() {
+        if self.store().remote.is_none() || !self.cluster.may_wait() {
             return false;
         }
         let mut removed = Vec::new();
-        for shard in 0..self.names().shard_count() {
-            let read = self.committed(shard).and_then(|records| {
+        for shard in 0..self.store().names().shard_count() {
+            let read = self.store().committed(shard).and_then(|records| {
                 records.each_intent(|id, name, value| {
                     let note = Note::decode(value).map(|(note, _)| note);
                     if name.is_empty() && note == Some(Note::Parts) {
@@ -136,7 +137,7 @@ impl<'a> CrossNode<'a> {
     pub(super) fn wait_for_note(&self, name: Named<'_>, backoff: &mut Backoff) -> Result<()> {
         match self.settle_note(name)? {
             true => Ok(()),
-            false if !self.may_wait() => Err(Errno::AGAIN),
+            false if !self.cluster.may_wait() => Err(Errno::AGAIN),
             false => backoff.wait(),
         }
     }
@@ -149,20 +150,20 @@ impl<'a> CrossNode<'a> {
     /// Completes the intent on an entry, if the process that began the operation has ended. Returns
     /// false if that process is still working on it.
     pub(super) fn settle_note(&self, name: Named<'_>) -> Result<bool> {
-        let at = self.entry_ref(name);
+        let at = self.store().entry_ref(name);
         // The transaction that finds that the owner has ended also takes the intent over, so that
         // only one process does.
-        let note = self.transact(at.set(), Need::Removal, |w| {
-            let Some((note, owner)) = self.intents().note_on(w, name)? else {
+        let note = self.store().transact(at.set(), Need::Removal, |w| {
+            let Some((note, owner)) = self.store().intents().note_on(w, name)? else {
                 return Ok(None);
             };
             if let Note::Held(_) | Note::Joined { .. } = note {
                 return Ok(Some(Some(note)));
             }
-            if owner != 0 && identity_lives(&self.control, owner) {
+            if owner != 0 && identity_lives(&self.store().control, owner) {
                 return Ok(Some(None));
             }
-            self.intents().put_note(w, name, &note)?;
+            self.store().intents().put_note(w, name, &note)?;
             Ok(Some(Some(note)))
         })?;
         let note = match note {
@@ -182,7 +183,7 @@ impl<'a> CrossNode<'a> {
         }
         let settled = self.redo_note(name, &note);
         if settled.is_err() {
-            self.intents().disown_note(name)?;
+            self.store().intents().disown_note(name)?;
         }
         settled.map(|()| true)
     }
@@ -193,13 +194,13 @@ impl<'a> CrossNode<'a> {
             Note::Held(_) | Note::Joined { .. } => Ok(()),
             Note::Exchange(exchange) => self.redo_exchange(name, exchange),
             Note::Parts => {
-                self.stripes().drop_parts(name.0)?;
-                self.intents().forget_note(name)
+                self.cluster.stripes().drop_parts(name.0)?;
+                self.store().intents().forget_note(name)
             }
             Note::Drop(entry) => match self.lose_name(entry.id, name, None, true) {
-                Ok(()) | Err(Errno::NOENT) => self.intents().end_drop(name, *entry, true),
+                Ok(()) | Err(Errno::NOENT) => self.store().intents().end_drop(name, *entry, true),
                 Err(e) => {
-                    self.intents().end_drop(name, *entry, false)?;
+                    self.store().intents().end_drop(name, *entry, false)?;
                     Err(e)
                 }
             },

@@ -9,30 +9,34 @@ use crate::peers::requests::request;
 impl<'a> CrossNode<'a> {
     /// Records at the object the announcement that a rename will replace its name `from` by `name`.
     pub(crate) fn add_link(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
-        match self.remote_home(id) {
+        match self.cluster.remote_home(id) {
             Some(home) => {
                 let arguments = (id, name.0, name.1, from.0, from.1);
-                self.ask(home, request::ADD_LINK, &arguments)
+                self.cluster.ask(home, request::ADD_LINK, &arguments)
             }
-            None => self.links().add_link_here(id, name, from),
+            None => self.store().links().add_link_here(id, name, from),
         }
     }
 
     /// Whether the link of a held entry counts: Some(true) if it does, Some(false) if it never
     /// will, None if that isn't decided yet.
     pub(crate) fn offered(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
-        match self.remote_home(id) {
-            Some(home) => self.ask(home, request::OFFERED, &(id, name.0, name.1)),
-            None => self.links().offered_here(id, name),
+        match self.cluster.remote_home(id) {
+            Some(home) => self
+                .cluster
+                .ask(home, request::OFFERED, &(id, name.0, name.1)),
+            None => self.store().links().offered_here(id, name),
         }
     }
 
     /// Withdraws the announced name from the object. `from` is the slot of the name that it was to
     /// replace.
     pub(crate) fn undo_link(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
-        match self.remote_home(id) {
-            Some(home) => self.ask(home, request::UNDO_LINK, &(id, name.0, name.1, from)),
-            None => self.links().undo_link_here(id, name, from),
+        match self.cluster.remote_home(id) {
+            Some(home) => self
+                .cluster
+                .ask(home, request::UNDO_LINK, &(id, name.0, name.1, from)),
+            None => self.store().links().undo_link_here(id, name, from),
         }
     }
 
@@ -45,28 +49,36 @@ impl<'a> CrossNode<'a> {
         new: Option<Named<'_>>,
         again: bool,
     ) -> Result<()> {
-        match self.remote_home(id) {
+        match self.cluster.remote_home(id) {
             Some(home) => {
                 let new = new.map(|n| (n.0, n.1.to_vec()));
-                self.ask(home, request::DROP_LINK, &(id, name.0, name.1, new, again))
+                self.cluster
+                    .ask(home, request::DROP_LINK, &(id, name.0, name.1, new, again))
             }
-            None => self.links().lose_name_here(id, name, new, again),
+            None => self.store().links().lose_name_here(id, name, new, again),
         }
     }
 
     /// Whether a rename of the object to `name` is in progress.
     pub(crate) fn has_coming(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
-        match self.remote_home(id) {
-            Some(home) => self.ask(home, request::HAS_LINK, &(id, name.0, name.1)),
-            None => self.links().has_coming_here(id, name),
+        match self.cluster.remote_home(id) {
+            Some(home) => self
+                .cluster
+                .ask(home, request::HAS_LINK, &(id, name.0, name.1)),
+            None => self.store().links().has_coming_here(id, name),
         }
     }
 
     /// Makes a held entry an ordinary one if it `stays`, else removes it.
     pub(crate) fn release_entry(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
-        match self.remote_home_of_entry(name.0, name.1) {
-            Some(home) => self.ask(home, request::RELEASE, &(name.0, name.1, entry, stays)),
-            None => self.intents().release_entry_here(name, entry, stays),
+        match self.cluster.remote_home_of_entry(name.0, name.1) {
+            Some(home) => self
+                .cluster
+                .ask(home, request::RELEASE, &(name.0, name.1, entry, stays)),
+            None => self
+                .store()
+                .intents()
+                .release_entry_here(name, entry, stays),
         }
     }
 }

@@ -37,13 +37,21 @@ impl<'a> CrossNode<'a> {
             return self.exchange_among(from, to, epoch);
         }
         if from == to {
-            let there = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let there = self
+                .cluster
+                .namespace()
+                .lookup(from.0, from.1)?
+                .ok_or(Errno::NOENT)?;
             return without_change(mode, there, there).unwrap_or(Ok(()));
         }
         let mut backoff = Backoff::new();
         loop {
-            let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
-            let target = self.lookup(to.0, to.1)?;
+            let source = self
+                .cluster
+                .namespace()
+                .lookup(from.0, from.1)?
+                .ok_or(Errno::NOENT)?;
+            let target = self.cluster.namespace().lookup(to.0, to.1)?;
             // For names on paths, the node of names makes this check.
             let on_paths = is_on_paths(source) || target.is_some_and(is_on_paths);
             if let Some(target) = target.filter(|_| !on_paths)
@@ -56,9 +64,9 @@ impl<'a> CrossNode<'a> {
                 }
             }
             let renamed = if on_paths {
-                let node = self.names_node().ok_or(Errno::NODEV)?;
+                let node = self.cluster.names_node().ok_or(Errno::NODEV)?;
                 let arguments = (from.0, from.1, to.0, to.1, mode, epoch);
-                self.ask(node, request::NAMES_RENAME, &arguments)
+                self.cluster.ask(node, request::NAMES_RENAME, &arguments)
             } else {
                 self.rename_from(from, to, mode, None, epoch)
             };
@@ -85,16 +93,22 @@ impl<'a> CrossNode<'a> {
         names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<()> {
-        if let Some(home) = self.remote_home_of_entry(from.0, from.1) {
+        if let Some(home) = self.cluster.remote_home_of_entry(from.0, from.1) {
             let arguments = (from, to, mode, names, epoch);
-            return self.ask(home, request::RENAME, &arguments);
+            return self.cluster.ask(home, request::RENAME, &arguments);
         }
-        let source = self.intents().entry_here(from)?.ok_or(Errno::NOENT)?;
-        if self.remote_home_of_entry(to.0, to.1).is_none()
-            && self.remote_home(source.id).is_none()
+        let source = self
+            .store()
+            .intents()
+            .entry_here(from)?
+            .ok_or(Errno::NOENT)?;
+        if self.cluster.remote_home_of_entry(to.0, to.1).is_none()
+            && self.cluster.remote_home(source.id).is_none()
             && !is_on_paths(source)
         {
-            match self.retry_noted(from, || self.rename_here(from, to, mode, epoch)) {
+            match self.retry_noted(from, || {
+                self.cluster.namespace().rename_here(from, to, mode, epoch)
+            }) {
                 Err(Errno::REMOTE) => {}
                 result => return result,
             }
@@ -110,19 +124,23 @@ impl<'a> CrossNode<'a> {
         (from, source): (Named<'_>, Entry),
         (to, target): (Named<'_>, Option<Entry>),
     ) -> Result<()> {
-        if self.remote.is_none() {
+        if self.store().remote.is_none() {
             return Ok(());
         }
-        self.intents().check_frozen(to.0)?;
-        self.intents().check_note(w, from)?;
-        if self.intents().note_on(w, to)?.is_some() {
+        self.store().intents().check_frozen(to.0)?;
+        self.store().intents().check_note(w, from)?;
+        if self.store().intents().note_on(w, to)?.is_some() {
             return Err(Errno::REMOTE);
         }
         for (name, entry) in [(from, Some(source)), (to, target)] {
             let Some(entry) = entry else { continue };
             if is_on_paths(entry)
-                || self.remote_home(entry.id).is_some()
-                || self.links().link_state(w, entry.id, name)?.is_some()
+                || self.cluster.remote_home(entry.id).is_some()
+                || self
+                    .store()
+                    .links()
+                    .link_state(w, entry.id, name)?
+                    .is_some()
             {
                 return Err(Errno::REMOTE);
             }
@@ -138,26 +156,30 @@ impl<'a> CrossNode<'a> {
         (x, at_x): (Named<'_>, Entry),
         (y, at_y): (Named<'_>, Entry),
     ) -> Result<bool> {
-        if let Some(home) = self.remote_home_of_entry(x.0, x.1) {
+        if let Some(home) = self.cluster.remote_home_of_entry(x.0, x.1) {
             let arguments = (x.0, x.1, at_x, y.0, y.1, at_y);
-            return self.ask(home, request::TOGETHER, &arguments);
+            return self.cluster.ask(home, request::TOGETHER, &arguments);
         }
-        let Some(other) = self.remote_home_of_entry(y.0, y.1) else {
-            let (x, y) = (self.entry_ref(x), self.entry_ref(y));
-            return self.transact(x.set().with(y.shard()), Need::Removal, |w| {
-                self.names().entries_are(w, (x, at_x), (y, Some(at_y)))
-            });
+        let Some(other) = self.cluster.remote_home_of_entry(y.0, y.1) else {
+            let (x, y) = (self.store().entry_ref(x), self.store().entry_ref(y));
+            return self
+                .store()
+                .transact(x.set().with(y.shard()), Need::Removal, |w| {
+                    self.store()
+                        .names()
+                        .entries_are(w, (x, at_x), (y, Some(at_y)))
+                });
         };
         let mut backoff = Backoff::new();
         loop {
             if !self.mark(x, at_x, y)? {
                 return Ok(false);
             }
-            let there: Result<Option<Entry>> = self.ask_once(other, request::LOOKUP, &y);
+            let there: Result<Option<Entry>> = self.cluster.ask_once(other, request::LOOKUP, &y);
             self.unmark(x, at_x)?;
             match there {
                 // The entry is being changed.
-                Err(Errno::AGAIN) if self.may_wait() => backoff.wait()?,
+                Err(Errno::AGAIN) if self.cluster.may_wait() => backoff.wait()?,
                 there => return there.map(|there| there == Some(at_y)),
             }
         }
@@ -166,7 +188,7 @@ impl<'a> CrossNode<'a> {
     /// Marks the entry `name` as if a rename to `to` had begun but wasn't announced yet. False if
     /// `name` has another entry than `entry`.
     fn mark(&self, name: Named<'_>, entry: Entry, to: Named<'_>) -> Result<bool> {
-        let at = self.entry_ref(name);
+        let at = self.store().entry_ref(name);
         let note = Note::Move {
             source: entry,
             to: (to.0, to.1.to_vec()),
@@ -174,13 +196,13 @@ impl<'a> CrossNode<'a> {
             placed: false,
         };
         self.retry_noted(name, || {
-            self.transact(at.set(), Need::Bytes(0), |w| {
-                self.intents().check_note(w, name)?;
+            self.store().transact(at.set(), Need::Bytes(0), |w| {
+                self.store().intents().check_note(w, name)?;
                 if !w.has_entry(at, entry)? {
                     return Ok(false);
                 }
                 w.set_changing(at, entry)?;
-                self.intents().put_note(w, name, &note)?;
+                self.store().intents().put_note(w, name, &note)?;
                 Ok(true)
             })
         })
@@ -188,8 +210,8 @@ impl<'a> CrossNode<'a> {
 
     /// Removes the mark from an entry, which stays.
     fn unmark(&self, name: Named<'_>, entry: Entry) -> Result<()> {
-        let at = self.entry_ref(name);
-        self.transact(at.set(), Need::Removal, |w| {
+        let at = self.store().entry_ref(name);
+        self.store().transact(at.set(), Need::Removal, |w| {
             if w.look_up(at)?.is_some() {
                 w.set_entry(at, entry)?;
             }
@@ -214,8 +236,12 @@ impl<'a> CrossNode<'a> {
                 // The object has the new name already, or another operation is adding or removing
                 // it.
                 Err(Errno::ALREADY) => {
-                    let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
-                    if let Some(target) = self.lookup(to.0, to.1)?
+                    let source = self
+                        .cluster
+                        .namespace()
+                        .lookup(from.0, from.1)?
+                        .ok_or(Errno::NOENT)?;
+                    if let Some(target) = self.cluster.namespace().lookup(to.0, to.1)?
                         && target.id == source.id
                         && self.are_together((from, source), (to, target))?
                         && let Some(answer) = without_change(mode, source, target)
@@ -237,17 +263,17 @@ impl<'a> CrossNode<'a> {
         names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<()> {
-        let at = self.entry_ref(from);
+        let at = self.store().entry_ref(from);
         let t = now();
         debug_assert!(
-            self.remote_home_of_entry(from.0, from.1).is_none(),
+            self.cluster.remote_home_of_entry(from.0, from.1).is_none(),
             "the node of the old name carries the rename out"
         );
         let mut note = None;
         let source = self.retry_noted(from, || {
-            self.transact(at.set(), Need::Bytes(0), |w| {
-                self.names().check_epoch(epoch)?;
-                self.intents().check_note(w, from)?;
+            self.store().transact(at.set(), Need::Bytes(0), |w| {
+                self.store().names().check_epoch(epoch)?;
+                self.store().intents().check_note(w, from)?;
                 let source = w.look_up(at)?.ok_or(Errno::NOENT)?.entry;
                 if is_on_paths(source) && names.is_none() {
                     return Err(Errno::REMOTE);
@@ -259,7 +285,7 @@ impl<'a> CrossNode<'a> {
                     announced: false,
                     placed: false,
                 };
-                self.intents().put_note(w, from, &planned)?;
+                self.store().intents().put_note(w, from, &planned)?;
                 note = Some(planned);
                 Ok(source)
             })
@@ -271,8 +297,8 @@ impl<'a> CrossNode<'a> {
                 announced,
                 placed,
             };
-            self.transact(at.set(), Need::Removal, |w| {
-                self.intents().put_note(w, from, &note)
+            self.store().transact(at.set(), Need::Removal, |w| {
+                self.store().intents().put_note(w, from, &note)
             })
         };
         let announced = (|| {
@@ -288,10 +314,10 @@ impl<'a> CrossNode<'a> {
                 let completed =
                     set_note(true, true).and_then(|()| self.complete_move(from, source, to));
                 match completed {
-                    Err(e) if is_for_later(e) => _ = self.intents().disown_note(from),
+                    Err(e) if is_for_later(e) => _ = self.store().intents().disown_note(from),
                     completed => completed?,
                 }
-                self.touch_dir(from.0, t)?;
+                self.cluster.namespace().touch_dir(from.0, t)?;
                 if is_dir(source) && from.0 != to.0 {
                     self.add_dir_links(from.0, -1)?;
                     self.add_dir_links(to.0, 1)?;
@@ -302,7 +328,7 @@ impl<'a> CrossNode<'a> {
             Err(e) if is_unclear(e) => {
                 // Whether the rename has happened is found out later from the intent, by the keeper
                 // or by the next operation on the name.
-                let _ = self.intents().disown_note(from);
+                let _ = self.store().intents().disown_note(from);
                 Err(e)
             }
             Err(e) => {
@@ -319,11 +345,12 @@ impl<'a> CrossNode<'a> {
         source: Entry,
         to: Named<'_>,
     ) -> Result<()> {
-        let at = self.entry_ref(from);
-        self.transact(at.set(), Need::Removal, |w| w.clear_entry(at))?;
+        let at = self.store().entry_ref(from);
+        self.store()
+            .transact(at.set(), Need::Removal, |w| w.clear_entry(at))?;
         match self.lose_name(source.id, from, Some(to), true) {
-            Ok(()) | Err(Errno::NOENT) => self.intents().forget_note(from),
-            Err(e) if is_for_later(e) => self.intents().disown_note(from),
+            Ok(()) | Err(Errno::NOENT) => self.store().intents().forget_note(from),
+            Err(e) if is_for_later(e) => self.store().intents().disown_note(from),
             Err(e) => Err(e),
         }
     }
@@ -333,20 +360,20 @@ impl<'a> CrossNode<'a> {
         if !is_dir(source) {
             // The intent is changed first: if it says `announced` and the object has no `Coming`
             // link, the rename counts as done.
-            let at = self.entry_ref(from);
+            let at = self.store().entry_ref(from);
             let note = Note::Move {
                 source,
                 to: (to.0, to.1.to_vec()),
                 announced: false,
                 placed: false,
             };
-            self.transact(at.set(), Need::Removal, |w| {
-                self.intents().put_note(w, from, &note)
+            self.store().transact(at.set(), Need::Removal, |w| {
+                self.store().intents().put_note(w, from, &note)
             })?;
             match self.undo_link(source.id, to, Slot::of_entry(from.0, from.1).0) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(e) => {
-                    let _ = self.intents().disown_note(from);
+                    let _ = self.store().intents().disown_note(from);
                     return Err(e);
                 }
             }
@@ -365,24 +392,24 @@ impl<'a> CrossNode<'a> {
         names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<Placed> {
-        if let Some(home) = self.remote_home_of_entry(to.0, to.1) {
+        if let Some(home) = self.cluster.remote_home_of_entry(to.0, to.1) {
             let arguments = (to.0, to.1, source, mode, names, epoch);
-            let same: bool = self.ask(home, request::REPLACE, &arguments)?;
+            let same: bool = self.cluster.ask(home, request::REPLACE, &arguments)?;
             return Ok(if same { Placed::Same } else { Placed::Done });
         }
-        let at = self.entry_ref(to);
+        let at = self.store().entry_ref(to);
         let t = now();
         let placed = self.retry_noted(to, || {
-            let seen = self.intents().entry_here(to)?;
-            let beside = seen.filter(|e| self.remote_home(e.id).is_none() && !is_dir(*e));
+            let seen = self.store().intents().entry_here(to)?;
+            let beside = seen.filter(|e| self.cluster.remote_home(e.id).is_none() && !is_dir(*e));
             let set = at.set();
-            let set = beside.map_or(set, |e| set.with(self.shard_of(e.id)));
+            let set = beside.map_or(set, |e| set.with(self.store().shard_of(e.id)));
             // Replacing removes an object, which must work even if the record file is full.
             let need = seen.map_or(Need::Bytes(0), |_| Need::Removal);
-            self.transact(set, need, |w| {
-                self.names().check_epoch(epoch)?;
-                self.intents().check_frozen(to.0)?;
-                match self.intents().note_on(w, to)? {
+            self.store().transact(set, need, |w| {
+                self.store().names().check_epoch(epoch)?;
+                self.store().intents().check_frozen(to.0)?;
+                match self.store().intents().note_on(w, to)? {
                     // The other operation may wait for this rename: both would wait for each other.
                     Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
@@ -418,14 +445,18 @@ impl<'a> CrossNode<'a> {
                     None => w.set_entry(at, source)?,
                 }
                 if let Some(target) = there {
-                    self.intents().put_note(w, to, &Note::Drop(target))?;
+                    self.store()
+                        .intents()
+                        .put_note(w, to, &Note::Drop(target))?;
                 }
                 if let Some(target) = beside
-                    && self.links().link_state(w, target.id, to)?.is_none()
+                    && self.store().links().link_state(w, target.id, to)?.is_none()
                 {
                     // With this link record, removing the name from the object twice removes it
                     // once.
-                    self.links().set_link(w, target.id, to, Link::Counted)?;
+                    self.store()
+                        .links()
+                        .set_link(w, target.id, to, Link::Counted)?;
                 }
                 Ok((Placed::Done, there))
             })
@@ -437,7 +468,7 @@ impl<'a> CrossNode<'a> {
                     self.add_dir_links(to.0, -1)?;
                 }
             }
-            self.touch_dir(to.0, t)?;
+            self.cluster.namespace().touch_dir(to.0, t)?;
         }
         Ok(placed.0)
     }
@@ -445,9 +476,9 @@ impl<'a> CrossNode<'a> {
     /// Whether the new entry of a rename was set, even if it has been changed since.
     pub(super) fn was_placed(&self, source: Entry, to: Named<'_>) -> Result<bool> {
         // The lookup waits for changes of the entry that have begun since.
-        let now_there = match self.remote_home_of_entry(to.0, to.1) {
-            Some(home) => self.ask(home, request::LOOKUP, &to)?,
-            None => self.lookup(to.0, to.1)?,
+        let now_there = match self.cluster.remote_home_of_entry(to.0, to.1) {
+            Some(home) => self.cluster.ask(home, request::LOOKUP, &to)?,
+            None => self.cluster.namespace().lookup(to.0, to.1)?,
         };
         if now_there.is_some_and(|e: Entry| e.id == source.id) {
             return Ok(true);

@@ -5,7 +5,6 @@
 //! request after the first one fails, the call returns the number of bytes done before.
 
 use crate::Cluster;
-use crate::peers::messages::Record;
 use crate::peers::requests::{Signature, request};
 use crate::peers::{Bytes, MAX_BODY, PeerRequest};
 use forebay_store::stripe_units::CHANGED;
@@ -53,10 +52,6 @@ impl<'a> Cluster<'a> {
         let others = nodes.nodes().iter().filter(|n| **n != nodes.this_node());
         let others: Vec<NodeId> = others.copied().collect();
         self.ask_each(&others, request, &()).into_iter().collect()
-    }
-
-    pub(crate) fn stat_remote(&self, home: NodeId, id: ObjectId) -> Result<Record> {
-        self.ask(home, request::STAT, &id)
     }
 
     /// As [`Cluster::read`].

@@ -29,13 +29,16 @@ impl Attributes<Call<'_>> for Server {
         name: Vec<u8>,
     ) -> Result<((), Vec<u8>), Errno> {
         check_attribute(&name)?;
-        let value = call.cluster.attribute(home(&call.cluster, id)?, &name)?;
+        let value = call
+            .cluster
+            .namespace()
+            .attribute(home(&call.cluster, id)?, &name)?;
         Ok(((), value))
     }
 
     fn attributes(&self, call: &Call<'_>, id: ObjectId) -> Result<List<Vec<u8>>, Errno> {
         let id = home(&call.cluster, id)?;
-        call.cluster.attributes(id).map(List)
+        call.cluster.namespace().attributes(id).map(List)
     }
 
     fn set_attribute(
@@ -52,12 +55,14 @@ impl Attributes<Call<'_>> for Server {
         let known = known.filter(|k| check_name(k.1).is_ok());
         let id = home(&call.cluster, id)?;
         call.cluster
+            .namespace()
             .set_attribute(id, &name, body, must_be_new, known)
     }
 
     fn remove_attribute(&self, call: &Call<'_>, id: ObjectId, name: Vec<u8>) -> Result<(), Errno> {
         check_attribute(&name)?;
         call.cluster
+            .namespace()
             .remove_attribute(home(&call.cluster, id)?, &name)
     }
 

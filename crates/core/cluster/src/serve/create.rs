@@ -115,14 +115,21 @@ impl Server {
         let epoch = cluster.names().epoch_for(epoch)?;
         let is_file = new.mode & forebay_store::S_IFMT == libc::S_IFREG;
         let Some(usage) = usage.filter(|_| is_file) else {
-            return cluster.create_object_near(dir, &name, new, epoch);
+            return cluster
+                .namespace()
+                .create_object_near(dir, &name, new, epoch);
         };
-        Ok(match cluster.create_open_near(dir, &name, new, epoch)? {
-            Ok((id, live, held)) => {
-                self.keep(cluster, (call.from, id, usage), (live, held))?;
-                Ok(id)
-            }
-            Err(there) => Err(there),
-        })
+        Ok(
+            match cluster
+                .namespace()
+                .create_open_near(dir, &name, new, epoch)?
+            {
+                Ok((id, live, held)) => {
+                    self.keep(cluster, (call.from, id, usage), (live, held))?;
+                    Ok(id)
+                }
+                Err(there) => Err(there),
+            },
+        )
     }
 }

@@ -76,7 +76,9 @@ impl Entries<Call<'_>> for Server {
     ) -> Result<(), Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
         let epoch = call.cluster.names().epoch_for(epoch)?;
-        call.cluster.unlink_here(parent, &name, None, epoch, names)
+        call.cluster
+            .namespace()
+            .unlink_here(parent, &name, None, epoch, names)
     }
 
     fn unlink_from(
@@ -89,7 +91,9 @@ impl Entries<Call<'_>> for Server {
     ) -> Result<bool, Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
         let epoch = call.cluster.names().epoch_for(epoch)?;
-        call.cluster.unlink_entry((parent, &name), entry, epoch)
+        call.cluster
+            .namespace()
+            .unlink_entry((parent, &name), entry, epoch)
     }
 
     fn link(
@@ -103,7 +107,7 @@ impl Entries<Call<'_>> for Server {
         check_name(&name)?;
         let id = home(&call.cluster, id)?;
         let epoch = call.cluster.names().epoch_for(epoch)?;
-        call.cluster.link(id, parent, &name, epoch)
+        call.cluster.namespace().link(id, parent, &name, epoch)
     }
 
     fn rename(

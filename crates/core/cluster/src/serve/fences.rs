@@ -216,7 +216,11 @@ impl Fences {
     fn lift_lost(&self, cluster: &Cluster<'_>) {
         let all: Vec<_> = lock(self.all(cluster)).iter().copied().collect();
         for (node, id) in all {
-            if cluster.stat(id).is_err_and(|e| e == Errno::NOENT) {
+            if cluster
+                .namespace()
+                .stat(id)
+                .is_err_and(|e| e == Errno::NOENT)
+            {
                 // If this fails, the next call tries again.
                 let _ = self.lift(cluster, node, id);
             }

@@ -15,7 +15,7 @@ fn here(cluster: &Cluster<'_>, entry: Option<Entry>) -> Option<Entry> {
 /// Returns the inode of an entry; None if the object was removed meanwhile, which the requesting
 /// node then handles.
 fn inode_of(cluster: &Cluster<'_>, entry: Option<Entry>) -> Option<Record> {
-    let inode = entry.and_then(|e| cluster.stat(e.id).ok());
+    let inode = entry.and_then(|e| cluster.namespace().stat(e.id).ok());
     inode.map(|inode| Record(inode, Vec::new()))
 }
 
@@ -27,7 +27,7 @@ impl Lookups<Call<'_>> for Server {
         name: Vec<u8>,
     ) -> Result<Option<Entry>, Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
-        call.cluster.lookup(parent, &name)
+        call.cluster.namespace().lookup(parent, &name)
     }
 
     fn lookup_all(
@@ -38,7 +38,7 @@ impl Lookups<Call<'_>> for Server {
     ) -> Result<List<Result<Option<Entry>, u32>>, Errno> {
         let one = |name: &Vec<u8>| {
             home_of_entry(&call.cluster, parent, name)?;
-            call.cluster.lookup(parent, name)
+            call.cluster.namespace().lookup(parent, name)
         };
         Ok(each(names.iter().map(one)))
     }
@@ -50,7 +50,7 @@ impl Lookups<Call<'_>> for Server {
         name: Vec<u8>,
     ) -> Result<(Option<Entry>, Option<Record>), Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
-        let entry = call.cluster.lookup(parent, &name)?;
+        let entry = call.cluster.namespace().lookup(parent, &name)?;
         Ok((entry, inode_of(&call.cluster, here(&call.cluster, entry))))
     }
 
@@ -63,7 +63,7 @@ impl Lookups<Call<'_>> for Server {
     ) -> Result<(Option<Entry>, Option<Record>, bool), Errno> {
         let cluster = &call.cluster;
         home_of_entry(cluster, parent, &name)?;
-        let entry = cluster.lookup(parent, &name)?;
+        let entry = cluster.namespace().lookup(parent, &name)?;
         let here = here(cluster, entry);
         let file = here.filter(|e| e.kind == libc::S_IFREG);
         // If the file was removed meanwhile, the requesting node handles that.
@@ -73,7 +73,10 @@ impl Lookups<Call<'_>> for Server {
     }
 
     fn stat(&self, call: &Call<'_>, id: ObjectId) -> Result<Record, Errno> {
-        let (inode, tail) = call.cluster.inode_tail(home(&call.cluster, id)?)?;
+        let (inode, tail) = call
+            .cluster
+            .namespace()
+            .inode_tail(home(&call.cluster, id)?)?;
         // A small file's content isn't sent.
         let tail = if inode.is_file() { Vec::new() } else { tail };
         Ok(Record(inode, tail))
@@ -86,7 +89,7 @@ impl Lookups<Call<'_>> for Server {
         shard: u64,
         after: Vec<u8>,
     ) -> Result<((u64, bool), Vec<u8>), Errno> {
-        let (list, shard, end) = call.cluster.list_part(dir, shard, after)?;
+        let (list, shard, end) = call.cluster.namespace().list_part(dir, shard, after)?;
         Ok(((shard, end), encode(&list)))
     }
 

@@ -7,10 +7,11 @@
 //! continue meanwhile.
 
 use super::{Call, Server};
-use crate::Cluster;
 use crate::backoff::Backoff;
-use crate::cross_node::{CrossNode, without_change};
+use crate::cross_node::without_change;
 use crate::peers::requests::{Directories, request};
+use crate::views::CrossNode;
+use crate::views::Namespace;
 use forebay_store::dirs::DirPosition;
 use forebay_store::names::is_on_paths;
 use forebay_store::{Entry, ObjectId, RenameMode, Result, SetAttr};
@@ -39,7 +40,11 @@ impl Directories<Call<'_>> for Server {
     ) -> Result<()> {
         let cross_node = call.cluster.cross_node();
         call.cluster.names().epoch_for(epoch)?;
-        let entry = call.cluster.lookup(parent, &name)?.ok_or(Errno::NOENT)?;
+        let entry = call
+            .cluster
+            .namespace()
+            .lookup(parent, &name)?
+            .ok_or(Errno::NOENT)?;
         if entry.kind != libc::S_IFDIR {
             return Err(Errno::NOTDIR);
         }
@@ -66,8 +71,12 @@ impl Directories<Call<'_>> for Server {
     ) -> Result<()> {
         let cross_node = call.cluster.cross_node();
         call.cluster.names().epoch_for(epoch)?;
-        let source = call.cluster.lookup(from, &name)?.ok_or(Errno::NOENT)?;
-        let target = call.cluster.lookup(to, &new)?;
+        let source = call
+            .cluster
+            .namespace()
+            .lookup(from, &name)?
+            .ok_or(Errno::NOENT)?;
+        let target = call.cluster.namespace().lookup(to, &new)?;
         if let Some(target) = target
             && let Some(answer) = without_change(mode, source, target)
         {
@@ -132,7 +141,9 @@ impl Directories<Call<'_>> for Server {
         cluster.cross_node().while_frozen(ObjectId(0), |epoch, _| {
             match cluster.remote_home_of_entry(parent, &name) {
                 Some(home) => cluster.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),
-                None => cluster.unlink_here(parent, &name, None, epoch, true),
+                None => cluster
+                    .namespace()
+                    .unlink_here(parent, &name, None, epoch, true),
             }
         })
     }
@@ -146,19 +157,19 @@ fn not_replaced(source: Entry) -> Errno {
     }
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Namespace<'a> {
     /// Thaws what an earlier daemon may have left frozen. To be called on the node of names before
     /// its first change.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached; the caller should try again.
     pub fn begin_names(&self) -> Result<()> {
-        let nodes = self.other_nodes()?;
-        for epoch in self.ask_each(nodes.nodes(), request::EPOCH, &()) {
-            self.names().raise_epoch(epoch?);
+        let nodes = self.cluster.other_nodes()?;
+        for epoch in self.cluster.ask_each(nodes.nodes(), request::EPOCH, &()) {
+            self.store().names().raise_epoch(epoch?);
         }
-        let epoch = ((self.names().names_epoch() >> 32) + 1) << 32;
-        let reply = self.ask_each(nodes.nodes(), request::THAW, &epoch);
+        let epoch = ((self.store().names().names_epoch() >> 32) + 1) << 32;
+        let reply = self.cluster.ask_each(nodes.nodes(), request::THAW, &epoch);
         reply.into_iter().collect()
     }
 }
@@ -200,10 +211,12 @@ impl<'a> CrossNode<'a> {
                 result => return result,
             }
             let mut filled = false;
-            self.list(dir, &mut DirPosition::default(), |_, _| {
-                filled = true;
-                false
-            })?;
+            self.cluster
+                .namespace()
+                .list(dir, &mut DirPosition::default(), |_, _| {
+                    filled = true;
+                    false
+                })?;
             if filled {
                 return Err(Errno::NOTEMPTY);
             }
@@ -231,7 +244,7 @@ impl<'a> CrossNode<'a> {
         unreachable: Unreachable,
         change: impl FnOnce(u64, bool) -> Result<()>,
     ) -> Result<()> {
-        let nodes = self.other_nodes()?;
+        let nodes = self.cluster.other_nodes()?;
         let others: Vec<_> = nodes
             .nodes()
             .iter()
@@ -239,10 +252,13 @@ impl<'a> CrossNode<'a> {
             .filter(|n| *n != nodes.this_node())
             .collect();
         let next = |epoch: u64| (epoch >> 32).wrapping_add(1) << 32;
-        let epoch = next(self.names().names_epoch());
-        let mut empty = !self.intents().freeze(epoch, dir)?;
+        let epoch = next(self.store().names().names_epoch());
+        let mut empty = !self.store().intents().freeze(epoch, dir)?;
         let mut result = Ok(());
-        for reply in self.ask_each(&others, request::FREEZE, &(epoch, dir)) {
+        for reply in self
+            .cluster
+            .ask_each(&others, request::FREEZE, &(epoch, dir))
+        {
             match reply {
                 Ok(entries) => empty &= !entries,
                 Err(Errno::HOSTDOWN) if unreachable == Unreachable::IsLeftOut => {}
@@ -252,24 +268,24 @@ impl<'a> CrossNode<'a> {
         if result == Err(Errno::STALE) {
             // Another node knows a later epoch: this node's control region was rebuilt.
             for node in &others {
-                match self.ask(*node, request::EPOCH, &()) {
+                match self.cluster.ask(*node, request::EPOCH, &()) {
                     Err(Errno::HOSTDOWN) if unreachable == Unreachable::IsLeftOut => {}
-                    epoch => self.names().raise_epoch(epoch?),
+                    epoch => self.store().names().raise_epoch(epoch?),
                 }
             }
         }
-        let result = result.and_then(|()| change(self.names().names_epoch(), empty));
-        let after = next(self.names().names_epoch());
-        self.intents().thaw(after);
+        let result = result.and_then(|()| change(self.store().names().names_epoch(), empty));
+        let after = next(self.store().names().names_epoch());
+        self.store().intents().thaw(after);
         // A node that can't be reached asks for the epoch with its next request.
-        let _ = self.ask_each(&others, request::THAW, &after);
+        let _ = self.cluster.ask_each(&others, request::THAW, &after);
         result
     }
 
     /// Removes an empty, frozen directory.
     fn remove_dir(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
-        match self.remote_home_of_entry(parent, name) {
-            Some(home) => self.ask(home, request::REMOVE_DIR, &(parent, name)),
+        match self.cluster.remote_home_of_entry(parent, name) {
+            Some(home) => self.cluster.ask(home, request::REMOVE_DIR, &(parent, name)),
             None => self.remove_dir_entry((parent, name)),
         }
     }
@@ -280,7 +296,7 @@ impl<'a> CrossNode<'a> {
             if dir == ancestor {
                 return Ok(true);
             }
-            dir = ObjectId(self.stat(dir)?.parent);
+            dir = ObjectId(self.cluster.namespace().stat(dir)?.parent);
         }
         Ok(dir == ancestor)
     }

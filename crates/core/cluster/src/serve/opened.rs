@@ -46,7 +46,7 @@ impl Opened<Call<'_>> for Server {
         let id = home(&call.cluster, id)?;
         self.fences.lift(&call.cluster, call.from, id)?;
         self.keep_open(&call.cluster, call.from, id, usage)?;
-        Ok(Record(call.cluster.stat(id)?, Vec::new()))
+        Ok(Record(call.cluster.namespace().stat(id)?, Vec::new()))
     }
 
     fn reopen(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<(), Errno> {

@@ -42,7 +42,7 @@ impl Search<Call<'_>> for Server {
     }
 
     fn indexed_name(&self, call: &Call<'_>, id: ObjectId) -> Result<OwnedName, Errno> {
-        call.cluster.indexed_name(home(&call.cluster, id)?)
+        call.cluster.search().indexed_name(home(&call.cluster, id)?)
     }
 
     fn describe(
@@ -50,6 +50,6 @@ impl Search<Call<'_>> for Server {
         call: &Call<'_>,
         List(ids): List<ObjectId>,
     ) -> Result<List<Described>, Errno> {
-        call.cluster.described_part(&ids).map(List)
+        call.cluster.search().described_part(&ids).map(List)
     }
 }

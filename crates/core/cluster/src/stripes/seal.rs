@@ -22,7 +22,7 @@ impl<'a> Cluster<'a> {
         if id.is_part() || self.remote.is_none() {
             return Ok(());
         }
-        if id.stripe().is_none() && !self.stat(id)?.is_spread {
+        if id.stripe().is_none() && !self.namespace().stat(id)?.is_spread {
             return Ok(());
         }
         let (index, held) = self.opens().live_acquire_held(id)?;
@@ -58,7 +58,7 @@ impl<'a> Stripes<'a> {
     /// # Errors
     /// EHOSTDOWN: one of them can't be reached.
     pub(crate) fn notify_parts_without(&self, id: ObjectId, lost: NodeId) -> Result<()> {
-        if self.remote.is_none() || !self.stat(id)?.is_file() {
+        if self.remote.is_none() || !self.namespace().stat(id)?.is_file() {
             return Ok(());
         }
         let (index, held) = self.opens().live_acquire_held(id)?;

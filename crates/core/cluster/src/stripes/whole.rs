@@ -45,7 +45,7 @@ impl<'a> Cluster<'a> {
             // The file is being truncated. If the truncating process has died, complete the
             // truncation now: it must not take effect after this reply.
             self.stripes().settle_cut_of(id)?;
-            inode = self.stat(id)?;
+            inode = self.namespace().stat(id)?;
         }
     }
 }

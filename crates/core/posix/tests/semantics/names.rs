@@ -150,6 +150,7 @@ fn renaming_directories() {
     assert_eq!((links("/"), links("/a"), links("/x")), (5, 2, 3));
     assert_eq!(
         p.cluster()
+            .namespace()
             .path_of(ObjectId(p.stat(b"/x/c", true).unwrap().ino)),
         Ok(b"/x/c".to_vec())
     );

@@ -278,9 +278,9 @@ impl Nodes {
         for view in &self.views {
             view.store().recovery().reap().unwrap();
         }
-        self.views[0].cluster().begin_names().unwrap();
+        self.views[0].cluster().namespace().begin_names().unwrap();
         for view in &self.views {
-            left += view.cluster().settle_notes().unwrap();
+            left += view.cluster().namespace().settle_notes().unwrap();
             view.store().recovery().put_in_order().unwrap();
         }
         left
@@ -289,7 +289,7 @@ impl Nodes {
     /// Does the daemons' work after striped files were removed.
     pub fn drop_parts(&self) {
         for view in &self.views {
-            view.cluster().settle_notes().unwrap();
+            view.cluster().namespace().settle_notes().unwrap();
         }
     }
 

@@ -377,7 +377,7 @@ impl<'s> Index<'s> {
         Ok(Page { items, next: None })
     }
 
-    /// Serves another node's `Cluster::matching`: returns a page of this node's matches.
+    /// Serves another node's `Search::matching`: returns a page of this node's matches.
     ///
     /// # Errors
     /// EPROTO for terms that no node sends.

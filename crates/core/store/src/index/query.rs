@@ -91,7 +91,7 @@ impl<T, P: Ord + Copy> Page<T, P> {
 }
 
 impl<'s> Index<'s> {
-    /// As `Cluster::search`, for the objects on this node.
+    /// As `Search::search`, for the objects on this node.
     pub fn search_here(
         &self,
         words: &[Word],
@@ -135,7 +135,7 @@ impl<'s> Index<'s> {
         Ok(Page { items, next })
     }
 
-    /// As `Cluster::written`, for the objects on this node.
+    /// As `Search::written`, for the objects on this node.
     pub fn written_here(
         &self,
         of: Option<u64>,
@@ -158,7 +158,7 @@ impl<'s> Index<'s> {
         Ok(Page { items, next })
     }
 
-    /// Serves another node's `Cluster::search`.
+    /// Serves another node's `Search::search`.
     pub fn search_part(
         &self,
         words: &[Word],
@@ -175,7 +175,7 @@ impl<'s> Index<'s> {
         Ok(page.fit(|hit| 28 + hit.name.1.len(), |hit| hit.mark))
     }
 
-    /// Serves another node's `Cluster::written`.
+    /// Serves another node's `Search::written`.
     pub fn written_part(
         &self,
         of: Option<u64>,

@@ -160,7 +160,7 @@ impl Intents<'_> {
     }
 
     /// In a transaction that changes an entry: returns EAGAIN if the entry has an intent, since
-    /// another change of it isn't finished. See `Cluster::retry_noted`.
+    /// another change of it isn't finished. See `CrossNode::retry_noted`.
     pub fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
         if self.remote.is_none() || self.note_on(w, name)?.is_none() {
             return Ok(());

@@ -136,7 +136,7 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// As `Cluster::unlink_beside`, but returns EAGAIN instead of waiting for another operation,
+    /// As `Namespace::unlink_beside`, but returns EAGAIN instead of waiting for another operation,
     /// and doesn't set the directory's times.
     pub fn remove_beside(&self, name: Named<'_>, entry: Entry, epoch: u64, t: i64) -> Result<bool> {
         forebay_trace::span!(

@@ -53,7 +53,11 @@ impl Call<'_> {
     }
 
     pub(super) fn readlink(&self, head: &Head, reply: &mut Reply) -> Result<(), Errno> {
-        let (inode, target) = self.fs().cluster().inode_tail(object(head.node))?;
+        let (inode, target) = self
+            .fs()
+            .cluster()
+            .namespace()
+            .inode_tail(object(head.node))?;
         if !inode.is_link() {
             return Err(Errno::INVAL);
         }

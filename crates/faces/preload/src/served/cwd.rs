@@ -245,7 +245,7 @@ fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
     // Steps that can fail come before the record is changed.
     let end = (!is_inside()).then(|| dead_end_of(fs)).transpose()?;
     let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
-    if let Ok(inode) = fs.cluster().stat(dir) {
+    if let Ok(inode) = fs.cluster().namespace().stat(dir) {
         fs.process().note_entered(dir, ObjectId(inode.parent));
     }
     let before = fs.process().note_working_dir(Some(dir))?;
@@ -297,7 +297,7 @@ pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
     let Some(cwd) = working_dir::current(fs) else {
         return PASS;
     };
-    match fs.cluster().path_of(cwd) {
+    match fs.cluster().namespace().path_of(cwd) {
         Err(e) => errno(e),
         Ok(path) => {
             let mut full = visible(fs, &path);
@@ -319,7 +319,7 @@ pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
 pub fn mounted() -> Option<OwnedFd> {
     let fs = pool::open_fs()?;
     let cwd = working_dir::current(fs)?;
-    let path = fs.cluster().path_of(cwd).ok()?;
+    let path = fs.cluster().namespace().path_of(cwd).ok()?;
     let prefix = Path::new(std::ffi::OsStr::from_bytes(settings::settings()?.mount));
     let mut mounts = mounts(fs.pool().dir());
     mounts.sort_by_key(|at| at != prefix);

@@ -244,6 +244,7 @@ unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
         // SAFETY: the program's buffer.
         return value(
             fs.cluster()
+                .namespace()
                 .path_of(cwd)
                 .map(|p| unsafe { copy_cut(&prefix::visible(fs, &p), buffer, size as usize) }),
         );

@@ -124,7 +124,7 @@ impl Pool {
         };
         let gone = || Error::new(Errno::NOENT, format!("there is no workspace {uuid}"));
         let id = self.id_of(uuid).ok_or_else(gone)?;
-        match self.fs.cluster().inode_tail(id) {
+        match self.fs.cluster().namespace().inode_tail(id) {
             Ok((inode, name)) if inode.is_dir() && inode.parent == ObjectId::ROOT.0 => {
                 Ok((id, [b"/", &name[..], b"/"].concat()))
             }
@@ -144,7 +144,7 @@ impl Pool {
 
     /// Reads the record of an object.
     fn record(&self, id: ObjectId, name: &[u8]) -> Errnos<Record> {
-        self.record_described((id, name), &self.fs.cluster().describe(id)?)
+        self.record_described((id, name), &self.fs.cluster().search().describe(id)?)
     }
 
     /// Makes the record of an object from its description. Reads attributes that the description
@@ -156,11 +156,11 @@ impl Pool {
         }
         let cluster = self.fs.cluster();
         let mut attributes = Vec::new();
-        for attribute in cluster.attributes(id)? {
+        for attribute in cluster.namespace().attributes(id)? {
             if !attribute.starts_with(USER) {
                 continue;
             }
-            match cluster.attribute(id, &attribute) {
+            match cluster.namespace().attribute(id, &attribute) {
                 // The attribute was removed meanwhile.
                 Err(Errno::NODATA) => {}
                 value => attributes.push((attribute, value?)),
@@ -316,7 +316,7 @@ impl Pool {
     fn find_uuid(&self, scope: Scope, uuid: Uuid) -> Errnos<Record> {
         let dir = self.dir_id(scope)?;
         let id = self.id_of(uuid).ok_or(Errno::NOENT)?;
-        let is = self.fs.cluster().describe(id)?;
+        let is = self.fs.cluster().search().describe(id)?;
         let name = self.name_in((scope, dir), id, &is)?;
         self.record_described((id, &name.ok_or(Errno::NOENT)?), &is)
     }
@@ -347,7 +347,12 @@ impl Pool {
         let name = match &is.name {
             Some((parent, name)) if *parent == dir => name.clone(),
             // The description lacks the name in this directory: searches for it.
-            _ => self.fs.cluster().name_in(dir, id)?.unwrap_or_default(),
+            _ => self
+                .fs
+                .cluster()
+                .namespace()
+                .name_in(dir, id)?
+                .unwrap_or_default(),
         };
         let is_one = !name.is_empty() && Pool::is_record(scope, is.inode.kind(), &name);
         Ok(is_one.then_some(name))
@@ -383,7 +388,7 @@ impl Pool {
         };
         for terms in &plan {
             let mut failed = Ok(());
-            self.fs.cluster().matching(terms, dir, |one| {
+            self.fs.cluster().search().matching(terms, dir, |one| {
                 match self.found(scope, &one) {
                     Ok(Some(record)) if predicate.holds(&record.meta) => {
                         found.insert(one.name, record);
@@ -415,7 +420,7 @@ impl Pool {
         let entries: Vec<_> = entries.into_iter().collect();
         for part in entries.chunks(RECORDS_PER_REQUEST) {
             let ids: Vec<_> = part.iter().map(|(_, id)| *id).collect();
-            let all = self.fs.cluster().describe_all(&ids);
+            let all = self.fs.cluster().search().describe_all(&ids);
             for ((name, id), is) in part.iter().zip(all) {
                 if found.len() >= most {
                     return Ok(());
