@@ -212,7 +212,7 @@ fn keep_copies(pool: &Pool) {
         // After a loss of power the number of copies is unknown.
         if !known || pool.store().local_copies().copied().files > 0 {
             // A failure is retried in the next turn.
-            known = pool.cluster().sweep_copies().is_ok();
+            known = pool.cluster().data().sweep_copies().is_ok();
         }
         std::thread::sleep(SWEEP_COPIES);
     }

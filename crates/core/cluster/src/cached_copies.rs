@@ -7,9 +7,9 @@
 //! still valid, and removes the others. The store manages the copies themselves
 //! (`store/src/cached_copies.rs`).
 
-use crate::Cluster;
 use crate::peers::messages::List;
 use crate::peers::requests::request;
+use crate::views::FileData;
 use forebay_runtime::guard;
 use forebay_store::cached_copies::{Copy, Last};
 use forebay_store::{CHUNK, NodeId, Result, Slot};
@@ -21,8 +21,8 @@ const MAX_FETCH_BYTES: u64 = 8 * CHUNK;
 /// Maximum number of copies in one request.
 const BATCH: usize = 1000;
 
-impl<'a> Cluster<'a> {
-    /// As [`Cluster::read`], for a laminated file, with cached copies.
+impl<'a> FileData<'a> {
+    /// As [`FileData::read`], for a laminated file, with cached copies.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -68,10 +68,14 @@ impl<'a> Cluster<'a> {
             // SAFETY: n <= len.
             return unsafe { self.read_where_it_lies(index, at, to, n) };
         }
-        let copy = self.local_copies().copy_of(index, last);
+        let copy = self.store().local_copies().copy_of(index, last);
         if let Some(copy) = copy {
             // SAFETY: n <= len.
-            if unsafe { self.local_copies().read_copy(copy, last, at, Some(to), n)? } {
+            if unsafe {
+                self.store()
+                    .local_copies()
+                    .read_copy(copy, last, at, Some(to), n)?
+            } {
                 return Ok(n);
             }
         }
@@ -84,7 +88,11 @@ impl<'a> Cluster<'a> {
         while end < wanted && !self.lies_here(index, end) {
             let n = (last.size - end).min(CHUNK) as usize;
             // SAFETY: nothing is written.
-            let there = |copy| unsafe { self.local_copies().read_copy(copy, last, end, None, n) };
+            let there = |copy| unsafe {
+                self.store()
+                    .local_copies()
+                    .read_copy(copy, last, end, None, n)
+            };
             if copy.is_some_and(|copy| there(copy) == Ok(true)) {
                 break;
             }
@@ -94,7 +102,7 @@ impl<'a> Cluster<'a> {
         let n = (wanted.min(end) - at) as usize;
         let bytes = (end - first) as usize;
         let mut fetched: Vec<u8> = Vec::new();
-        if !self.local_copies().may_copy() || fetched.try_reserve_exact(bytes).is_err() {
+        if !self.store().local_copies().may_copy() || fetched.try_reserve_exact(bytes).is_err() {
             // SAFETY: n <= len.
             return unsafe { self.read_where_it_lies(index, at, to, n) };
         }
@@ -105,7 +113,10 @@ impl<'a> Cluster<'a> {
         }
         if fetched.len() == bytes {
             // If the bytes can't be cached, the next read fetches them again.
-            let _: Result<()> = self.local_copies().keep_copy(index, last, first, &fetched);
+            let _: Result<()> = self
+                .store()
+                .local_copies()
+                .keep_copy(index, last, first, &fetched);
         }
         // Fewer bytes than expected came if the file was opened again and written since.
         let skip = ((at - first) as usize).min(fetched.len());
@@ -121,7 +132,10 @@ impl<'a> Cluster<'a> {
     /// Whether the chunk at this offset of an open file lies on this node, which then needs no
     /// copy.
     fn lies_here(&self, index: u32, offset: u64) -> bool {
-        let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
+        let (Some(f), Ok(others)) = (
+            self.cluster.stripes().striped(index),
+            self.cluster.other_nodes(),
+        ) else {
             return false;
         };
         !f.spilled
@@ -134,13 +148,13 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// EIO.
     pub fn sweep_copies(&self) -> Result<usize> {
-        if self.remote.is_none() {
+        if self.store().remote.is_none() {
             return Ok(0);
         }
-        let all = self.local_copies().all_copies()?;
+        let all = self.store().local_copies().all_copies()?;
         let mut by_home: BTreeMap<Option<NodeId>, Vec<&Copy>> = BTreeMap::new();
         for copy in &all {
-            let home = self.remote_home(copy.id.whole());
+            let home = self.cluster.remote_home(copy.id.whole());
             by_home.entry(home).or_default().push(copy);
         }
         let (mut left, mut result) = (0, Ok(()));
@@ -153,9 +167,12 @@ impl<'a> Cluster<'a> {
                 }
                 let asked = List(batch.iter().map(|c| (c.id.whole(), c.edition)).collect());
                 let stand = match home {
-                    Some(home) => self.ask(home, request::COPIED, &asked).map(|List(l)| l),
+                    Some(home) => self
+                        .cluster
+                        .ask(home, request::COPIED, &asked)
+                        .map(|List(l)| l),
                     None => (asked.0.iter())
-                        .map(|&(id, edition)| self.local_copies().stands(id, edition))
+                        .map(|&(id, edition)| self.store().local_copies().stands(id, edition))
                         .collect(),
                 };
                 silent = stand.is_err();
@@ -164,13 +181,13 @@ impl<'a> Cluster<'a> {
                     if stands {
                         left += 1
                     } else {
-                        result = self.local_copies().drop_copy(copy.id).and(result)
+                        result = self.store().local_copies().drop_copy(copy.id).and(result)
                     }
                 }
             }
         }
-        self.local_copies().recount_copied()?;
-        self.local_copies().make_room(0);
+        self.store().local_copies().recount_copied()?;
+        self.store().local_copies().make_room(0);
         result.map(|()| left)
     }
 }

@@ -49,10 +49,10 @@ impl<'a> Cluster<'a> {
     /// write.
     ///
     /// # Errors
-    /// As for [`Cluster::size`].
+    /// As for [`crate::FileData::size`].
     pub fn size_for(&self, index: u32, word: u64) -> Result<u64> {
         if depends_on_size(word) {
-            self.size(index)
+            self.data().size(index)
         } else {
             Ok(0)
         }

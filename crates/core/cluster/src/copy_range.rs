@@ -1,6 +1,6 @@
 //! Copies between files, whose bytes don't pass through the memory of the requesting process.
 //!
-//! The node that is to store the copied bytes carries the copy out ([`Cluster::copy_in`]). It
+//! The node that is to store the copied bytes carries the copy out ([`FileData::copy_in`]). It
 //! copies source bytes that it stores itself from page to page (`store/src/data/copy.rs`) and reads
 //! the others from their nodes, 1 MiB at a time, without a lock. For a copy into a file of another
 //! node, a process sends that node a request of a few bytes. For a copy into a striped file, it
@@ -12,9 +12,9 @@
 
 mod remote;
 
-use crate::Cluster;
 use crate::live::with_open;
 use crate::peers::MAX_BODY;
+use crate::views::FileData;
 use forebay_store::control_region::Live;
 use forebay_store::controls::Change;
 use forebay_store::data::overlap;
@@ -60,7 +60,7 @@ impl Target {
     }
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> FileData<'a> {
     /// Copies up to `len` bytes of one open file, from an offset on, to an offset of another.
     /// Returns the number of bytes copied. It may be less than `len` at any time; only 0 means the
     /// end of the first file.
@@ -73,20 +73,25 @@ impl<'a> Cluster<'a> {
         if from == to && overlap(at, to_at, len) {
             return Err(Errno::INVAL);
         }
-        self.locks().check_lease(from)?;
-        self.locks().check_lease(to)?;
+        self.cluster.locks().check_lease(from)?;
+        self.cluster.locks().check_lease(to)?;
         let len = len as usize;
-        let done = if let Some(file) = self.striped(to) {
-            self.check_striped(to, Change::From(Some(to_at)))?;
-            self.stripes().copy_striped((from, at), &file, to_at, len)
+        let done = if let Some(file) = self.cluster.stripes().striped(to) {
+            self.cluster.check_striped(to, Change::From(Some(to_at)))?;
+            self.cluster
+                .stripes()
+                .copy_striped((from, at), &file, to_at, len)
         } else {
             let range = (at, to_at, len as u64);
-            let done = match self.opens().remote_live(to) {
+            let done = match self.cluster.opens().remote_live(to) {
                 Some(remote) => self.copy_remote((from, at), remote, to_at, len),
                 None => self.copy_in(Source::Open(from), to, &[range], Target::File(None)),
             };
-            match self.stripes().spilled_by(to, &done)? {
-                Some(file) => self.stripes().copy_striped((from, at), &file, to_at, len),
+            match self.cluster.stripes().spilled_by(to, &done)? {
+                Some(file) => self
+                    .cluster
+                    .stripes()
+                    .copy_striped((from, at), &file, to_at, len),
                 None => done,
             }
         };
@@ -100,7 +105,7 @@ impl<'a> Cluster<'a> {
     /// least one.
     ///
     /// # Errors
-    /// ENODATA: the source ends before the ranges; else as for [`Cluster::copy`].
+    /// ENODATA: the source ends before the ranges; else as for [`FileData::copy`].
     pub(crate) fn copy_in(
         &self,
         source: Source,
@@ -145,17 +150,23 @@ impl<'a> Cluster<'a> {
         {
             let copy = || {
                 let check = |live: &Live, len| self.check_target(live, to_at, len, target);
-                self.content()
-                    .copy_here((from, at), (index, to_at), len, target.grows(), check)
+                self.store().content().copy_here(
+                    (from, at),
+                    (index, to_at),
+                    len,
+                    target.grows(),
+                    check,
+                )
             };
-            match self.namespace().with_room_of_the_removed(copy) {
+            match self.cluster.namespace().with_room_of_the_removed(copy) {
                 // The source has just been spilled to other nodes.
                 Err(CHANGED) if self.is_remote(from) => {}
                 done => return done,
             }
         }
         self.fetch(buffer, source, at, len)?;
-        self.namespace()
+        self.cluster
+            .namespace()
             .with_room_of_the_removed(|| self.put_fetched(buffer, index, to_at, target))
     }
 
@@ -169,7 +180,9 @@ impl<'a> Cluster<'a> {
             let n = match source {
                 Source::Open(from) => self.read(from, at, to, len)?,
                 Source::On(node, id) => match self.read_remote((node, id), at, to, len) {
-                    Err(CHANGED) => with_open(self, id, |live| self.read(live, at, to, len))?,
+                    Err(CHANGED) => {
+                        with_open(&self.cluster, id, |live| self.read(live, at, to, len))?
+                    }
                     read => read?,
                 },
             };
@@ -187,7 +200,8 @@ impl<'a> Cluster<'a> {
         let check = |live: &Live| self.check_target(live, at, bytes.len(), target);
         // SAFETY: a slice.
         unsafe {
-            self.content()
+            self.store()
+                .content()
                 .write_here(index, Some(at), input, target.grows(), check)
         }
         .map(|(_, n)| n)
@@ -198,7 +212,7 @@ impl<'a> Cluster<'a> {
         match target {
             Target::File(by) => {
                 live.change_by(by);
-                self.parts().may_write(live, Some(at), len)
+                self.store().parts().may_write(live, Some(at), len)
             }
             Target::Behind(cuts) => Parts::check_behind(live, cuts, at, len),
             Target::Part(cuts) => Parts::check_cuts(live, cuts),

@@ -7,7 +7,7 @@
 
 mod remote;
 
-use crate::Cluster;
+use crate::views::FileData;
 use forebay_store::Result;
 use forebay_store::controls::Change;
 use forebay_store::stripe_units::CHANGED;
@@ -15,22 +15,23 @@ use forebay_store::views::Parts;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-impl<'a> Cluster<'a> {
+impl<'a> FileData<'a> {
     /// Size of an open file in bytes, as of the last finished write.
     ///
     /// # Errors
     /// EHOSTDOWN if its home can't be reached.
     pub fn size(&self, index: u32) -> Result<u64> {
-        if let Some(file) = self.striped(index) {
-            let inode = self.namespace().stat(file.id)?;
+        if let Some(file) = self.cluster.stripes().striped(index) {
+            let inode = self.cluster.namespace().stat(file.id)?;
             return self.with_parts(file.id, inode).map(|inode| inode.size);
         }
-        match self.opens().remote_live(index) {
+        match self.cluster.opens().remote_live(index) {
             Some((home, id)) => self
+                .cluster
                 .namespace()
                 .stat_remote(home, id)
                 .map(|record| record.0.size),
-            None => Ok(self.objects().live(index).size.load(Acquire)),
+            None => Ok(self.store().objects().live(index).size.load(Acquire)),
         }
     }
 
@@ -45,27 +46,27 @@ impl<'a> Cluster<'a> {
         forebay_trace::span!(
             CLUSTER_READ_ENTER,
             CLUSTER_READ_EXIT,
-            [self.content().live_id(index).0, offset, len],
+            [self.store().content().live_id(index).0, offset, len],
             // SAFETY: the caller's promise.
             unsafe { self.read_open(index, offset, to, len) }
         )
     }
 
     /// # Safety
-    /// As for [`Cluster::read`].
+    /// As for [`FileData::read`].
     #[inline(always)]
     unsafe fn read_open(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
         if !self.is_remote(index) {
             // SAFETY: the caller's promise.
-            let read = unsafe { self.content().read_here(index, offset, to, len) };
+            let read = unsafe { self.store().content().read_here(index, offset, to, len) };
             // Checked after the read: if the file was spilled meanwhile, some of the bytes may lie
             // on other nodes.
-            if !Parts::is_spilled(self.objects().live(index)) {
+            if !Parts::is_spilled(self.store().objects().live(index)) {
                 return read;
             }
         }
-        self.locks().check_lease(index)?;
-        match self.local_copies().last_of(index) {
+        self.cluster.locks().check_lease(index)?;
+        match self.store().local_copies().last_of(index) {
             // SAFETY: the caller's promise.
             Some(last) => unsafe { self.read_last(index, last, offset, to, len) },
             // SAFETY: the caller's promise.
@@ -73,10 +74,10 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// As [`Cluster::read`], without using a cached copy.
+    /// As [`FileData::read`], without using a cached copy.
     ///
     /// # Safety
-    /// As for [`Cluster::read`].
+    /// As for [`FileData::read`].
     pub(crate) unsafe fn read_where_it_lies(
         &self,
         index: u32,
@@ -84,21 +85,23 @@ impl<'a> Cluster<'a> {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        if let Some(file) = self.striped(index) {
+        if let Some(file) = self.cluster.stripes().striped(index) {
             // SAFETY: the caller's promise.
-            return unsafe { self.stripes().read_striped(&file, offset, to, len) };
+            return unsafe { self.cluster.stripes().read_striped(&file, offset, to, len) };
         }
-        if let Some(remote) = self.opens().remote_live(index) {
+        if let Some(remote) = self.cluster.opens().remote_live(index) {
             // SAFETY: the caller's promise.
             let read = unsafe { self.read_remote(remote, offset, to, len) };
-            return match self.stripes().spilled_by(index, &read)? {
+            return match self.cluster.stripes().spilled_by(index, &read)? {
                 // SAFETY: the caller's promise.
-                Some(file) => unsafe { self.stripes().read_striped(&file, offset, to, len) },
+                Some(file) => unsafe {
+                    self.cluster.stripes().read_striped(&file, offset, to, len)
+                },
                 None => read,
             };
         }
         // SAFETY: the caller's promise.
-        unsafe { self.content().read_here(index, offset, to, len) }
+        unsafe { self.store().content().read_here(index, offset, to, len) }
     }
 
     /// Writes `len` bytes from `from` at `offset`, or at the end of the file. Returns the offset
@@ -120,7 +123,7 @@ impl<'a> Cluster<'a> {
             CLUSTER_WRITE_ENTER,
             CLUSTER_WRITE_EXIT,
             [
-                self.content().live_id(index).0,
+                self.store().content().live_id(index).0,
                 offset.unwrap_or(u64::MAX),
                 len
             ],
@@ -130,7 +133,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// # Safety
-    /// As for [`Cluster::write_at`].
+    /// As for [`FileData::write_at`].
     #[inline(always)]
     unsafe fn write_open(
         &self,
@@ -139,48 +142,62 @@ impl<'a> Cluster<'a> {
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
-        self.locks().check_lease(index)?;
-        if let Some(file) = self.striped(index) {
-            self.check_striped(index, Change::From(offset))?;
+        self.cluster.locks().check_lease(index)?;
+        if let Some(file) = self.cluster.stripes().striped(index) {
+            self.cluster.check_striped(index, Change::From(offset))?;
             // SAFETY: the caller's promise.
-            return unsafe { self.stripes().write_striped(&file, offset, from, len) };
+            return unsafe {
+                self.cluster
+                    .stripes()
+                    .write_striped(&file, offset, from, len)
+            };
         }
         // SAFETY: the caller's promise.
         let write = |offset: Option<u64>, from: *const u8, len: usize| unsafe {
-            match self.opens().remote_live(index) {
+            match self.cluster.opens().remote_live(index) {
                 Some(remote) => self.write_remote(remote, offset, from, len),
-                None => self
-                    .content()
-                    .write_here(index, offset, (from, len), true, |live| {
-                        live.change_by(None);
-                        if Parts::is_spilled(live) {
-                            Err(CHANGED)
-                        } else {
-                            Ok(())
-                        }
-                    }),
+                None => {
+                    self.store()
+                        .content()
+                        .write_here(index, offset, (from, len), true, |live| {
+                            live.change_by(None);
+                            if Parts::is_spilled(live) {
+                                Err(CHANGED)
+                            } else {
+                                Ok(())
+                            }
+                        })
+                }
             }
         };
         let written = write(offset, from, len);
         match written {
-            Ok((at, n)) if n < len && self.remote.is_some() => {
+            Ok((at, n)) if n < len && self.store().remote.is_some() => {
                 // The home is full. The rest is written there again, or to other nodes.
                 let (behind, left) = (from.wrapping_add(n), len - n);
                 let rest = write(Some(at + n as u64), behind, left);
-                let rest = match self.stripes().spilled_by(index, &rest)? {
+                let rest = match self.cluster.stripes().spilled_by(index, &rest)? {
                     // SAFETY: the caller's promise.
                     Some(file) => unsafe {
-                        self.stripes()
-                            .write_striped(&file, Some(at + n as u64), behind, left)
+                        self.cluster.stripes().write_striped(
+                            &file,
+                            Some(at + n as u64),
+                            behind,
+                            left,
+                        )
                     },
                     None => rest,
                 };
                 Ok((at, n + rest.map_or(0, |r| r.1)))
             }
             Ok(done) => Ok(done),
-            written => match self.stripes().spilled_by(index, &written)? {
+            written => match self.cluster.stripes().spilled_by(index, &written)? {
                 // SAFETY: the caller's promise.
-                Some(file) => unsafe { self.stripes().write_striped(&file, offset, from, len) },
+                Some(file) => unsafe {
+                    self.cluster
+                        .stripes()
+                        .write_striped(&file, offset, from, len)
+                },
                 None => written,
             },
         }

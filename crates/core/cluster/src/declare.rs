@@ -181,7 +181,7 @@ impl<'a> Cluster<'a> {
             let _ = self.objects().open_release(index);
             counted?;
         }
-        Ok(self.mappings().writable_mappings(id))
+        Ok(self.store().mappings().writable_mappings(id))
     }
 
     fn count_one(&self, index: u32, id: ObjectId, alone: bool, immutable: bool) -> Result<()> {

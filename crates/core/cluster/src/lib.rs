@@ -60,5 +60,5 @@ pub use live::RemoteOpen;
 pub use merge::Conflict;
 pub use names::Found;
 pub use salvage::{LOST_AND_FOUND, Salvage, SalvageCell};
-pub use views::{DeadNodes, Locks, Namespace, Opens, Search};
+pub use views::{DeadNodes, FileData, Locks, Mappings, Namespace, Opens, Search};
 pub use write_buffer::{Sending, WriteBuffer};

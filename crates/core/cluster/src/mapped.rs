@@ -3,7 +3,7 @@
 //! A file of another node is mapped through a shadow copy, which the faces make; here the result is
 //! ENODEV. `stripes/own.rs` maps this node's chunks of a striped file.
 
-use crate::Cluster;
+use crate::views::Mappings;
 use forebay_store::Result;
 use forebay_store::control_region::live_flag as flag;
 use forebay_store::data::{MAX_SIZE, is_summed};
@@ -12,7 +12,7 @@ use forebay_store::process::Critical;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-impl<'a> Cluster<'a> {
+impl<'a> Mappings<'a> {
     /// Returns which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and
     /// where they lie. Pages that don't exist yet (holes, and reserved room that was never written)
     /// are made if there are at most `budget`; otherwise they are left out, as are pages behind the
@@ -23,10 +23,10 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOSPC, EIO; ENODEV if the file's pages lie on another node.
     pub fn map(&self, index: u32, offset: u64, len: usize, budget: usize) -> Result<Vec<MapPiece>> {
-        if self.is_remote(index) {
+        if self.cluster.data().is_remote(index) {
             return Err(Errno::NODEV);
         }
-        self.mappings().map_here(index, offset, len, budget)
+        self.store().mappings().map_here(index, offset, len, budget)
     }
 
     /// Unseals an open file, which a mapping may change without notice from now on: no part of it
@@ -35,23 +35,24 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// EIO if the content doesn't match its checksums; ETIMEDOUT.
     pub fn unseal_for_mapping(&self, index: u32) -> Result<()> {
-        let here = match self.striped(index) {
-            Some(f) if f.home.is_some() => match self.stripes().own_part(&f, false)? {
+        let here = match self.cluster.stripes().striped(index) {
+            Some(f) if f.home.is_some() => match self.cluster.stripes().own_part(&f, false)? {
                 Some(part) => part,
                 None => return Ok(()),
             },
-            None if self.is_remote(index) => return Ok(()),
+            None if self.cluster.data().is_remote(index) => return Ok(()),
             _ => index,
         };
-        if !is_summed(self.objects().live(here).controls.load(Acquire)) {
+        if !is_summed(self.store().objects().live(here).controls.load(Acquire)) {
             return Ok(());
         }
-        self.content()
+        self.store()
+            .content()
             .verify(here, 0, MAX_SIZE)
             .map_err(|_| Errno::IO)?;
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(here)?;
+        let lock = self.store().objects().lock_live(here)?;
         lock.0.flags.fetch_or(flag::MAPPED, AcqRel);
-        self.content().unseal(here, 0, MAX_SIZE)
+        self.store().content().unseal(here, 0, MAX_SIZE)
     }
 }

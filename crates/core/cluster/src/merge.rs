@@ -7,10 +7,10 @@
 //! another process has changed them since. The new bytes overwrite that change, and the conflict is
 //! reported.
 
-use crate::Cluster;
 use crate::data::whole;
 use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY};
+use crate::views::Mappings;
 use forebay_placement::NodeId;
 use forebay_store::control_region::Live;
 use forebay_store::stripe_units::CHANGED;
@@ -155,13 +155,13 @@ fn apply(
     Ok(conflict)
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Mappings<'a> {
     /// Writes those bytes of a range of a file that differ between `before` and `now`. Bytes beyond
     /// the present end of the file are left out. Changes of the same bytes by other processes are
     /// overwritten, and reported.
     ///
     /// # Errors
-    /// As for [`Cluster::write_at`]. Some of the changes may have been written.
+    /// As for [`FileData::write_at`]. Some of the changes may have been written.
     pub fn merge(
         &self,
         index: u32,
@@ -169,25 +169,28 @@ impl<'a> Cluster<'a> {
         before: &[u8],
         now: &[u8],
     ) -> Result<Option<Conflict>> {
-        self.locks().check_lease(index)?;
+        self.cluster.locks().check_lease(index)?;
         let mut conflict = None;
-        if self.striped(index).is_some() {
-            self.stripes()
+        if self.cluster.stripes().striped(index).is_some() {
+            self.cluster
+                .stripes()
                 .merge_striped(index, offset, (before, now), &mut conflict)?;
             return Ok(conflict);
         }
         let merged = pack(before, now, MAX_BODY, |body| {
-            let one = match self.opens().remote_live(index) {
+            let one = match self.cluster.opens().remote_live(index) {
                 Some((home, id)) => self.merge_remote(home, id, None, offset, body)?,
                 None => self.merge_here(index, None, None, offset, body)?,
             };
             Conflict::add(&mut conflict, one);
             Ok(())
         });
-        match self.stripes().spilled_by(index, &merged)? {
-            Some(_) => self
-                .stripes()
-                .merge_striped(index, offset, (before, now), &mut conflict)?,
+        match self.cluster.stripes().spilled_by(index, &merged)? {
+            Some(_) => {
+                self.cluster
+                    .stripes()
+                    .merge_striped(index, offset, (before, now), &mut conflict)?
+            }
             None => merged?,
         }
         Ok(conflict)
@@ -204,7 +207,10 @@ impl<'a> Cluster<'a> {
     ) -> Result<Option<Conflict>> {
         let bytes = Bytes::Send(body.as_ptr(), body.len());
         // SAFETY: a slice.
-        let reply = unsafe { self.ask_with(node, request::MERGE, &(id, cuts, offset), bytes) };
+        let reply = unsafe {
+            self.cluster
+                .ask_with(node, request::MERGE, &(id, cuts, offset), bytes)
+        };
         reply.map(|(conflict, _)| Conflict::from_wire(conflict))
     }
 
@@ -239,17 +245,19 @@ impl<'a> Cluster<'a> {
             body,
             // SAFETY: slices, here and below.
             |at, to| unsafe {
-                self.content()
+                self.store()
+                    .content()
                     .read_here(index, at, to.as_mut_ptr(), to.len())
             },
             |at, now| {
-                let size = self.objects().live(index).size.load(Acquire);
+                let size = self.store().objects().live(index).size.load(Acquire);
                 let now = &now[..now.len().min(size.saturating_sub(at) as usize)];
                 let end = at + now.len() as u64;
                 let bytes = (now.as_ptr(), now.len());
                 // SAFETY: as above.
-                let written = self.recovery().with_room_of_the_dead(|| unsafe {
-                    self.content()
+                let written = self.store().recovery().with_room_of_the_dead(|| unsafe {
+                    self.store()
+                        .content()
                         .write_here(index, Some(at), bytes, true, |live| check(live, end))
                 });
                 whole(written?.1, now.len())
@@ -261,13 +269,13 @@ impl<'a> Cluster<'a> {
     /// Returns the number of the node whose process was the last to change a file of this node, if
     /// that node isn't `by`.
     fn changed_beside(&self, index: u32, by: Option<NodeId>) -> Option<u32> {
-        match self.objects().live(index).changed_beside(by)? {
-            None => self.names().node_of_several(),
+        match self.store().objects().live(index).changed_beside(by)? {
+            None => self.store().names().node_of_several(),
             Some(node) => Some(node.0),
         }
     }
 
-    /// As [`Cluster::merge_here`], for this node's part of a striped file.
+    /// As [`Mappings::merge_here`], for this node's part of a striped file.
     pub(crate) fn merge_part(
         &self,
         part: u32,
@@ -281,12 +289,18 @@ impl<'a> Cluster<'a> {
             |at, to| {
                 let all = to.len();
                 // SAFETY: slices, here and below. Bytes that the part doesn't have are zero.
-                unsafe { self.parts().read_part(part, cuts, at, to.as_mut_ptr(), all) }.map(|_| all)
+                unsafe {
+                    self.store()
+                        .parts()
+                        .read_part(part, cuts, at, to.as_mut_ptr(), all)
+                }
+                .map(|_| all)
             },
             |at, now| {
                 // SAFETY: as above.
-                let written = self.recovery().with_room_of_the_dead(|| unsafe {
-                    self.parts()
+                let written = self.store().recovery().with_room_of_the_dead(|| unsafe {
+                    self.store()
+                        .parts()
                         .write_part(part, cuts, at, (now.as_ptr(), now.len()))
                 });
                 whole(written?, now.len())

@@ -3,8 +3,8 @@
 //! Truncating, reserving, punching holes, and finding data and holes: as in `data.rs`, the first
 //! request goes to the home, and further ones to the parts if the file has spilled.
 
-use crate::Cluster;
 use crate::peers::requests::request;
+use crate::views::FileData;
 use forebay_store::Result;
 use forebay_store::controls::Change;
 use forebay_store::data::MAX_SIZE;
@@ -12,7 +12,7 @@ use forebay_store::stripe_units::CHANGED;
 use forebay_store::views::Parts;
 use rustix::io::Errno;
 
-impl<'a> Cluster<'a> {
+impl<'a> FileData<'a> {
     /// Sets the size of a file.
     ///
     /// # Errors
@@ -21,14 +21,14 @@ impl<'a> Cluster<'a> {
         if size > MAX_SIZE {
             return Err(Errno::FBIG);
         }
-        self.locks().check_lease(index)?;
-        if let Some(file) = self.striped(index) {
-            self.check_striped(index, Change::Size(size))?;
-            return self.stripes().truncate_striped(&file, size);
+        self.cluster.locks().check_lease(index)?;
+        if let Some(file) = self.cluster.stripes().striped(index) {
+            self.cluster.check_striped(index, Change::Size(size))?;
+            return self.cluster.stripes().truncate_striped(&file, size);
         }
-        let cut = match self.opens().remote_live(index) {
-            Some((home, id)) => self.ask(home, request::TRUNCATE, &(id, size)),
-            None => self.content().truncate_here(index, |live| {
+        let cut = match self.cluster.opens().remote_live(index) {
+            Some((home, id)) => self.cluster.ask(home, request::TRUNCATE, &(id, size)),
+            None => self.store().content().truncate_here(index, |live| {
                 if Parts::is_spilled(live) {
                     Err(CHANGED)
                 } else {
@@ -36,8 +36,8 @@ impl<'a> Cluster<'a> {
                 }
             }),
         };
-        match self.stripes().spilled_by(index, &cut)? {
-            Some(file) => self.stripes().truncate_striped(&file, size),
+        match self.cluster.stripes().spilled_by(index, &cut)? {
+            Some(file) => self.cluster.stripes().truncate_striped(&file, size),
             None => cut,
         }
     }
@@ -48,19 +48,26 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOSPC, EFBIG.
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
-        self.locks().check_lease(index)?;
-        if let Some(file) = self.striped(index) {
-            self.check_striped(index, Change::Size(MAX_SIZE))?;
+        self.cluster.locks().check_lease(index)?;
+        if let Some(file) = self.cluster.stripes().striped(index) {
+            self.cluster.check_striped(index, Change::Size(MAX_SIZE))?;
             return self
+                .cluster
                 .stripes()
                 .room_striped(&file, (offset, len), grow, false);
         }
-        let reserved = match self.opens().remote_live(index) {
-            Some((home, id)) => self.ask(home, request::RESERVE, &(id, offset, len, grow)),
-            None => self.content().reserve_here(index, offset, len, grow),
+        let reserved = match self.cluster.opens().remote_live(index) {
+            Some((home, id)) => self
+                .cluster
+                .ask(home, request::RESERVE, &(id, offset, len, grow)),
+            None => self
+                .store()
+                .content()
+                .reserve_here(index, offset, len, grow),
         };
-        match self.stripes().spilled_by(index, &reserved)? {
+        match self.cluster.stripes().spilled_by(index, &reserved)? {
             Some(file) => self
+                .cluster
                 .stripes()
                 .room_striped(&file, (offset, len), grow, false),
             None => reserved,
@@ -73,22 +80,28 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// EFBIG, EIO.
     pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
-        self.locks().check_lease(index)?;
-        if let Some(file) = self.striped(index) {
-            self.check_striped(index, Change::From(Some(offset)))?;
+        self.cluster.locks().check_lease(index)?;
+        if let Some(file) = self.cluster.stripes().striped(index) {
+            self.cluster
+                .check_striped(index, Change::From(Some(offset)))?;
             return self
+                .cluster
                 .stripes()
                 .room_striped(&file, (offset, len), grow, true);
         }
-        let punched = match self.opens().remote_live(index) {
-            Some((home, id)) => self.ask(home, request::PUNCH, &(id, offset, len, grow)),
+        let punched = match self.cluster.opens().remote_live(index) {
+            Some((home, id)) => self
+                .cluster
+                .ask(home, request::PUNCH, &(id, offset, len, grow)),
             None => self
+                .store()
                 .content()
                 .punch_here(index, offset, len, grow)
-                .and(self.parts().not_spilled(index)),
+                .and(self.store().parts().not_spilled(index)),
         };
-        match self.stripes().spilled_by(index, &punched)? {
+        match self.cluster.stripes().spilled_by(index, &punched)? {
             Some(file) => self
+                .cluster
                 .stripes()
                 .room_striped(&file, (offset, len), grow, true),
             None => punched,
@@ -101,19 +114,19 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENXIO if there is no such offset before the end of the file.
     pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
-        self.locks().check_lease(index)?;
-        if let Some(file) = self.striped(index) {
-            return self.stripes().seek_striped(&file, offset, hole);
+        self.cluster.locks().check_lease(index)?;
+        if let Some(file) = self.cluster.stripes().striped(index) {
+            return self.cluster.stripes().seek_striped(&file, offset, hole);
         }
-        let found = match self.opens().remote_live(index) {
-            Some((home, id)) => self.ask(home, request::SEEK, &(id, offset, hole)),
+        let found = match self.cluster.opens().remote_live(index) {
+            Some((home, id)) => self.cluster.ask(home, request::SEEK, &(id, offset, hole)),
             None => {
-                let found = self.content().seek_here(index, offset, hole);
-                self.parts().not_spilled(index).and(found)
+                let found = self.store().content().seek_here(index, offset, hole);
+                self.store().parts().not_spilled(index).and(found)
             }
         };
-        match self.stripes().spilled_by(index, &found)? {
-            Some(file) => self.stripes().seek_striped(&file, offset, hole),
+        match self.cluster.stripes().spilled_by(index, &found)? {
+            Some(file) => self.cluster.stripes().seek_striped(&file, offset, hole),
             None => found,
         }
     }

@@ -31,10 +31,10 @@ mod seal;
 mod whole;
 mod writing;
 
-use crate::Cluster;
 use crate::backoff::Backoff;
 use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY, PeerReply, PeerRequest};
+use crate::views::Stripes;
 use forebay_runtime::guard;
 use forebay_store::control_region::live_flag as flag;
 use forebay_store::controls::{Change, check_word};
@@ -43,7 +43,6 @@ use forebay_store::stripe_units::{CHANGED, Known};
 use forebay_store::views::Parts;
 use forebay_store::{ChunkSize, NodeId, ObjectId, Result, Slot};
 use rustix::io::Errno;
-use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
 
 /// Maximum number of pieces of one call that are in progress at the same time.
@@ -87,51 +86,30 @@ struct Piece {
     len: usize,
 }
 
-/// Operations on files whose chunks lie on several nodes.
-#[derive(Clone, Copy)]
-pub(crate) struct Stripes<'a>(Cluster<'a>);
-
-impl<'a> Deref for Stripes<'a> {
-    type Target = Cluster<'a>;
-
-    #[inline]
-    fn deref(&self) -> &Cluster<'a> {
-        &self.0
-    }
-}
-
-impl<'a> Cluster<'a> {
-    /// Operations on files whose chunks lie on several nodes.
-    #[inline]
-    pub(crate) fn stripes(&self) -> Stripes<'a> {
-        Stripes(*self)
-    }
-
+impl<'a> Stripes<'a> {
     /// Returns the open file with the live entry `index`, if it is striped or spilled.
     #[inline]
     pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
-        let live = self.objects().live(index);
+        let live = self.store().objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let (chunk, spilled) = match id.stripe() {
             Some(chunk) => (chunk, false),
             None if live.flags.load(Acquire) & flag::PARTS != 0 => (ChunkSize::LEAST, true),
             None => return None,
         };
-        if id.is_part() || self.remote.is_none() {
+        if id.is_part() || self.store().remote.is_none() {
             return None;
         }
         Some(Striped {
             id,
             index,
             chunk,
-            home: self.remote_home(id),
+            home: self.cluster.remote_home(id),
             spilled,
             lost: None,
         })
     }
-}
 
-impl<'a> Stripes<'a> {
     /// Whether all of `offset..offset + len` lies at the home.
     fn is_first(f: &Striped, offset: u64, len: usize) -> bool {
         !f.spilled && offset.saturating_add(len as u64) <= f.chunk.bytes()
@@ -140,7 +118,7 @@ impl<'a> Stripes<'a> {
     /// Returns the layout that is known without a request: at the home the present one, on other
     /// nodes that of the home's last reply.
     fn known(&self, f: &Striped) -> Option<Known> {
-        let live = self.objects().live(f.index);
+        let live = self.store().objects().live(f.index);
         let cuts = live.cuts.load(Acquire);
         let appends = live.appends.load(Acquire);
         let size = live.size.load(Acquire);
@@ -159,9 +137,10 @@ impl<'a> Stripes<'a> {
     /// know that the file has parts.
     fn look(&self, f: &Striped, write: bool) -> Result<Known> {
         let Some(home) = f.home else {
-            return self.parts().layout_here(f.index, write);
+            return self.store().parts().layout_here(f.index, write);
         };
-        let (size, cuts, appends, word) = self.ask(home, request::LAYOUT, &(f.id, write))?;
+        let (size, cuts, appends, word) =
+            self.cluster.ask(home, request::LAYOUT, &(f.id, write))?;
         let known = Known {
             size,
             cuts,
@@ -170,7 +149,8 @@ impl<'a> Stripes<'a> {
         };
         self.remember(f, known)?;
         if write {
-            self.objects()
+            self.store()
+                .objects()
                 .live(f.index)
                 .flags
                 .fetch_or(flag::PARTS, AcqRel);
@@ -180,8 +160,8 @@ impl<'a> Stripes<'a> {
 
     /// Stores the home's reply in the live entry, for all processes of this node.
     fn remember(&self, f: &Striped, known: Known) -> Result<()> {
-        let _lock = self.objects().lock_live(f.index)?;
-        let live = self.objects().live(f.index);
+        let _lock = self.store().objects().lock_live(f.index)?;
+        let live = self.store().objects().live(f.index);
         Parts::remember_locked(live, known.size, known.cuts);
         live.appends.store(known.appends, Release);
         self.learn(f, known.word);
@@ -192,7 +172,11 @@ impl<'a> Stripes<'a> {
     /// before they were declared.
     fn learn(&self, f: &Striped, word: u64) {
         if f.home.is_some() && word != 0 {
-            self.objects().live(f.index).controls.store(word, Release);
+            self.store()
+                .objects()
+                .live(f.index)
+                .controls
+                .store(word, Release);
         }
     }
 
@@ -208,7 +192,7 @@ impl<'a> Stripes<'a> {
         if f.spilled {
             return self.spread_by_room(f, cuts, (offset, len), make);
         }
-        let others = self.other_nodes()?;
+        let others = self.cluster.other_nodes()?;
         let me = others.this_node();
         let mut pieces = Vec::with_capacity(len / MAX_BODY + 2);
         let mut done = 0;
@@ -269,7 +253,7 @@ impl<'a> Stripes<'a> {
             })
             .collect();
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.other_nodes()?.ask_all(&requests) })
+        Ok(unsafe { self.cluster.other_nodes()?.ask_all(&requests) })
     }
 
     /// Repeats `f` while it fails because the file was truncated meanwhile (EXFULL).
@@ -291,7 +275,7 @@ impl<'a> Stripes<'a> {
 
     // ---- reading ----
 
-    /// As [`Cluster::read`].
+    /// As [`crate::FileData::read`].
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -305,9 +289,13 @@ impl<'a> Stripes<'a> {
         if Stripes::is_first(f, offset, len) {
             return match f.home {
                 // SAFETY: the caller's promise.
-                Some(home) => unsafe { self.read_remote((home, f.id), offset, to, len) },
+                Some(home) => unsafe {
+                    self.cluster
+                        .data()
+                        .read_remote((home, f.id), offset, to, len)
+                },
                 // SAFETY: the caller's promise.
-                None => unsafe { self.content().read_here(f.index, offset, to, len) },
+                None => unsafe { self.store().content().read_here(f.index, offset, to, len) },
             };
         }
         let mut fresh = false;
@@ -359,12 +347,16 @@ impl<'a> Stripes<'a> {
             let got = match p.place {
                 // SAFETY: as above.
                 Place::Object => unsafe {
-                    self.content().read_here(f.index, p.offset, at(p), p.len)?
+                    self.store()
+                        .content()
+                        .read_here(f.index, p.offset, at(p), p.len)?
                 },
                 Place::Part => match self.own_part(f, false)? {
                     // SAFETY: as above.
                     Some(part) => unsafe {
-                        self.parts().read_part(part, cuts, p.offset, at(p), p.len)?
+                        self.store()
+                            .parts()
+                            .read_part(part, cuts, p.offset, at(p), p.len)?
                     },
                     None => 0,
                 },
@@ -389,15 +381,15 @@ impl<'a> Stripes<'a> {
     /// Returns the live entry of this node's part, which stays open as long as the file. With
     /// `make`, the part is created if there is none.
     pub(crate) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
-        let live = self.objects().live(f.index);
+        let live = self.store().objects().live(f.index);
         if let Some(part) = live.part.load(Acquire).checked_sub(1) {
             return Ok(Some(part));
         }
-        let _section = self.section()?;
-        let (part, held) = match self.opens().live_acquire_held(f.id.part()) {
+        let _section = self.store().section()?;
+        let (part, held) = match self.cluster.opens().live_acquire_held(f.id.part()) {
             Err(Errno::NOENT) if make => {
-                self.parts().make_part(f.id)?;
-                self.opens().live_acquire_held(f.id.part())?
+                self.store().parts().make_part(f.id)?;
+                self.cluster.opens().live_acquire_held(f.id.part())?
             }
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
@@ -412,7 +404,7 @@ impl<'a> Stripes<'a> {
             return Ok(Some(part));
         }
         // Another thread was faster.
-        self.objects().live_release(part)?;
+        self.store().objects().live_release(part)?;
         Ok(live.part.load(Acquire).checked_sub(1))
     }
 }

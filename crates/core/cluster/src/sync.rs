@@ -3,11 +3,11 @@
 //! The nodes with parts come first, then the home, which knows the size. A file with `persistence =
 //! "durable"` is durable together with the entries that lead to it.
 
-use crate::Cluster;
 use crate::peers::requests::request;
+use crate::views::FileData;
 use forebay_store::Result;
 
-impl<'a> Cluster<'a> {
+impl<'a> FileData<'a> {
     /// Makes an open file's data and record durable as far as its media can; for a file with
     /// `persistence=durable` also the entries that lead to it.
     ///
@@ -16,7 +16,7 @@ impl<'a> Cluster<'a> {
     /// storage, always EIO.
     pub fn sync(&self, index: u32) -> Result<()> {
         self.sync_file(index)?;
-        if self.declared().is_durable(index) {
+        if self.store().declared().is_durable(index) {
             // The file's entries may lie on any nodes.
             self.sync_entries_everywhere()
         } else {
@@ -25,19 +25,20 @@ impl<'a> Cluster<'a> {
     }
 
     fn sync_file(&self, index: u32) -> Result<()> {
-        self.locks().check_lease(index)?;
-        if let Some(file) = self.striped(index) {
-            return self.stripes().sync_striped(&file);
+        self.cluster.locks().check_lease(index)?;
+        if let Some(file) = self.cluster.stripes().striped(index) {
+            return self.cluster.stripes().sync_striped(&file);
         }
-        let synced = match self.opens().remote_live(index) {
-            Some((home, id)) => self.ask(home, request::SYNC, &id),
+        let synced = match self.cluster.opens().remote_live(index) {
+            Some((home, id)) => self.cluster.ask(home, request::SYNC, &id),
             None => self
+                .store()
                 .durability()
                 .sync_here(index)
-                .and(self.parts().not_spilled(index)),
+                .and(self.store().parts().not_spilled(index)),
         };
-        match self.stripes().spilled_by(index, &synced)? {
-            Some(file) => self.stripes().sync_striped(&file),
+        match self.cluster.stripes().spilled_by(index, &synced)? {
+            Some(file) => self.cluster.stripes().sync_striped(&file),
             None => synced,
         }
     }

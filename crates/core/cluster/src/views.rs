@@ -66,3 +66,20 @@ view! {
     /// Files by their attributes, and the view `.by`: `find.rs`, `search.rs`, `attribute_view.rs`.
     pub Search, search
 }
+
+view! {
+    /// Bytes of open files, wherever they lie: `data.rs`, `data/`, `room.rs`, `copy_range.rs`,
+    /// `write_buffer.rs`, `cached_copies.rs`, `sync.rs`.
+    pub FileData, data
+}
+
+view! {
+    /// Memory mappings of files, wherever their bytes lie: `mapped.rs`, `merge.rs`,
+    /// `stripes/own.rs`.
+    pub Mappings, mappings
+}
+
+view! {
+    /// Bytes of files whose chunks lie on several nodes: `stripes.rs`, `stripes/`.
+    pub(crate) Stripes, stripes
+}

@@ -1,15 +1,15 @@
 //! Buffers a process's writes to a file, and sends them to the file's home in one message.
 //!
 //! The home carries the writes out in their order, each as one write. Meanwhile the process may
-//! continue ([`Cluster::begin_writes`]). A message has at most [`MAX_WRITES_PER_MESSAGE`] pieces
+//! continue ([`FileData::begin_writes`]). A message has at most [`MAX_WRITES_PER_MESSAGE`] pieces
 //! and `MAX_BODY` bytes.
 
-use crate::Cluster;
 use crate::data::whole;
 use crate::live::with_open;
 use crate::peers::messages::List;
 use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY, Sent};
+use crate::views::FileData;
 use forebay_runtime::guard;
 use forebay_store::stripe_units::CHANGED;
 use forebay_store::{NodeId, ObjectId, Result};
@@ -139,7 +139,7 @@ impl WriteBuffer {
     }
 }
 
-/// Buffered writes that are being carried out; see [`Cluster::end_writes`].
+/// Buffered writes that are being carried out; see [`FileData::end_writes`].
 #[derive(Debug)]
 pub struct Sending(Way);
 
@@ -149,21 +149,22 @@ enum Way {
     Sent(NodeId, Sent),
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> FileData<'a> {
     /// Begins the buffered writes to the open file `id`. The caller keeps the buffer until
-    /// [`Cluster::end_writes`].
+    /// [`FileData::end_writes`].
     pub fn begin_writes(&self, index: u32, id: ObjectId, buffer: &WriteBuffer) -> Sending {
-        if self.content().live_id(index) != id {
+        if self.store().content().live_id(index) != id {
             // The file was closed by another thread meanwhile.
             return Sending(Way::Done(Err(Errno::STALE)));
         }
-        if let Err(e) = self.locks().check_lease(index) {
+        if let Err(e) = self.cluster.locks().check_lease(index) {
             return Sending(Way::Done(Err(e)));
         }
         let Some((home, id)) = self
+            .cluster
             .opens()
             .remote_live(index)
-            .filter(|_| self.striped(index).is_none())
+            .filter(|_| self.cluster.stripes().striped(index).is_none())
         else {
             return Sending(Way::Done(self.write_each(index, buffer)));
         };
@@ -171,6 +172,7 @@ impl<'a> Cluster<'a> {
         let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
         // SAFETY: a vector's bytes.
         let sent = self
+            .cluster
             .other_nodes()
             .map(|nodes| unsafe { nodes.send(home, kind, &head, bytes) });
         Sending(match sent {
@@ -182,7 +184,7 @@ impl<'a> Cluster<'a> {
     /// Waits until the buffered writes are done.
     ///
     /// # Errors
-    /// As for [`Cluster::write_at`]; ENOSPC also if only some of the writes were done.
+    /// As for [`FileData::write_at`]; ENOSPC also if only some of the writes were done.
     pub fn end_writes(&self, id: ObjectId, buffer: &WriteBuffer, sending: Sending) -> Result<()> {
         let (home, sent) = match sending.0 {
             Way::Done(done) => return done,
@@ -190,7 +192,7 @@ impl<'a> Cluster<'a> {
         };
         match self.answer_writes(home, id, buffer, sent) {
             // The file is spilled, or has to be.
-            Err(CHANGED) => with_open(self, id, |live| self.write_each(live, buffer)),
+            Err(CHANGED) => with_open(&self.cluster, id, |live| self.write_each(live, buffer)),
             done => done,
         }
     }
@@ -202,15 +204,17 @@ impl<'a> Cluster<'a> {
         buffer: &WriteBuffer,
         sent: Sent,
     ) -> Result<()> {
-        match self.other_nodes()?.answer(sent) {
+        match self.cluster.other_nodes()?.answer(sent) {
             // Another operation is in progress at the home, which doesn't wait for it: this node
             // does.
             Err(Errno::AGAIN) => {
                 let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
                 let arguments = (id, List(buffer.list.clone()));
                 // SAFETY: a vector's bytes.
-                let asked =
-                    unsafe { self.ask_with(home, request::WRITE_PIECES, &arguments, bytes) };
+                let asked = unsafe {
+                    self.cluster
+                        .ask_with(home, request::WRITE_PIECES, &arguments, bytes)
+                };
                 asked.map(|_| ())
             }
             reply => reply.map(|_| ()),
@@ -223,7 +227,7 @@ impl<'a> Cluster<'a> {
             // SAFETY: a slice.
             let write = || unsafe { self.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
             whole(
-                self.namespace().with_room_of_the_removed(write)?.1,
+                self.cluster.namespace().with_room_of_the_removed(write)?.1,
                 bytes.len(),
             )
         })
@@ -246,12 +250,13 @@ impl<'a> Cluster<'a> {
             let (bytes, behind) = rest.split_at(len as usize);
             rest = behind;
             // SAFETY: a slice.
-            let written = self.recovery().with_room_of_the_dead(|| unsafe {
+            let written = self.store().recovery().with_room_of_the_dead(|| unsafe {
                 let input = (bytes.as_ptr(), bytes.len());
-                self.content()
+                self.store()
+                    .content()
                     .write_here(index, Some(at), input, true, |live| {
                         live.change_by(Some(from));
-                        self.parts().may_write(live, Some(at), bytes.len())
+                        self.store().parts().may_write(live, Some(at), bytes.len())
                     })
             });
             whole(written?.1, bytes.len())?;

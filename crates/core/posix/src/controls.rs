@@ -658,7 +658,7 @@ impl ControlGate<'_> {
     /// EPERM.
     pub fn check_shared_writing_again(&self, open: u32, live: u32) -> Result<()> {
         fence(SeqCst);
-        self.cluster().unseal_for_mapping(live)?;
+        self.cluster().mappings().unseal_for_mapping(live)?;
         if self.only_grows(live) {
             self.check_shared_writing(open, live)
         } else {

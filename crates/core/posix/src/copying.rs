@@ -59,7 +59,11 @@ impl Fs {
         let mut done = 0;
         let mut copy = || {
             while done < len {
-                match cluster.copy((source, start + done), (live, to_start + done), len - done) {
+                match cluster.data().copy(
+                    (source, start + done),
+                    (live, to_start + done),
+                    len - done,
+                ) {
                     Ok(0) => break,
                     Ok(n) => done += n,
                     Err(e) if done == 0 => return Err(e),
@@ -88,7 +92,7 @@ impl Fs {
         self.notify_bytes(from, done as usize, libc::IN_ACCESS);
         self.notify_bytes(to, done as usize, libc::IN_MODIFY);
         if flags & libc::O_DSYNC != 0 && done > 0 {
-            cluster.sync(live)?;
+            cluster.data().sync(live)?;
         }
         Ok(done)
     }

@@ -37,7 +37,11 @@ fn write_through(
     from: UserSlice<'_>,
 ) -> Result<(u64, usize)> {
     // SAFETY: the type's invariant is what this needs.
-    unsafe { cluster.write_at(live, offset, from.address(), from.len()) }
+    unsafe {
+        cluster
+            .data()
+            .write_at(live, offset, from.address(), from.len())
+    }
 }
 
 impl Fs {
@@ -231,7 +235,7 @@ impl Fs {
         let finish = |n| match flags & libc::O_DSYNC {
             0 => Ok(n),
             // O_SYNC contains O_DSYNC; the pool treats both alike.
-            _ => cluster.sync(live).map(|()| n),
+            _ => cluster.data().sync(live).map(|()| n),
         };
         let file = || cluster.content().live_id(live).0;
         let begins = |offset: Option<u64>, from: UserSlice<'_>| {
@@ -531,7 +535,7 @@ impl Fs {
         let allocate = || match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => cluster
                 .namespace()
-                .with_room_of_the_removed(|| cluster.reserve_range(live, at, len, !keep))
+                .with_room_of_the_removed(|| cluster.data().reserve_range(live, at, len, !keep))
                 .inspect_err(|e| {
                     if *e == Errno::NOSPC {
                         let what = format!("reserving {len} bytes at {at}");
@@ -564,9 +568,9 @@ impl Fs {
             let published = self.buffers().publish(open);
             let live = &self.store().objects().open_file(open).live;
             let synced = match live.load(Relaxed).checked_sub(1) {
-                Some(live) => self.cluster().sync(live),
+                Some(live) => self.cluster().data().sync(live),
                 // A directory: its entries are records.
-                None => self.cluster().sync_entries_everywhere(),
+                None => self.cluster().data().sync_entries_everywhere(),
             };
             published.and(synced)?;
             self.origin_gate().sync_through_open(open)

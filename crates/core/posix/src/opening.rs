@@ -357,7 +357,7 @@ impl Fs {
                 let controlled = cluster.declared().controls(live) != 0 || at_home != 0;
                 if ready.is_ok() && cut && !controlled {
                     ready = self.before_change(live);
-                    ready = ready.and_then(|()| cluster.truncate(live, 0));
+                    ready = ready.and_then(|()| cluster.data().truncate(live, 0));
                 }
                 if let Err(error) = ready {
                     drop(held);

@@ -93,7 +93,7 @@ impl Fs {
         if let Some(inode) = place.inode()
             && !self.buffers().keeps(id)
         {
-            return Ok(self.stat_of(id, &self.cluster().with_parts(id, inode)?));
+            return Ok(self.stat_of(id, &self.cluster().data().with_parts(id, inode)?));
         }
         match self.stat_id(id) {
             // The object was removed between the lookup and the check: look again.

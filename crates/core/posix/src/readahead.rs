@@ -45,7 +45,9 @@ impl Window {
         let asked_at = Instant::now();
         // SAFETY: there is room for `want` bytes, and the call has written `n` of them.
         unsafe {
-            let n = cluster.read(live, at, self.bytes.as_mut_ptr(), want)?;
+            let n = cluster
+                .data()
+                .read(live, at, self.bytes.as_mut_ptr(), want)?;
             self.bytes.set_len(n);
         }
         self.asked_at = Some(asked_at);
@@ -80,7 +82,10 @@ impl FileBuffers<'_> {
             _ => return Ok(None),
         };
         let id = cluster.content().live_id(live);
-        if len == 0 || !cluster.is_remote(live) || cluster.mappings().may_be_copied(live) {
+        if len == 0
+            || !cluster.data().is_remote(live)
+            || cluster.store().mappings().may_be_copied(live)
+        {
             return Ok(None);
         }
         let Some(mut window) = windows.make(id) else {

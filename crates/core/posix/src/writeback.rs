@@ -48,7 +48,7 @@ impl BufferedWrites {
     /// Waits until the writes that are being sent are done.
     fn finish(&mut self, cluster: Cluster<'_>, id: ObjectId) {
         if let Some((mut buffer, sending)) = self.under_way.take() {
-            if let Err(e) = cluster.end_writes(id, &buffer, sending) {
+            if let Err(e) = cluster.data().end_writes(id, &buffer, sending) {
                 self.error.get_or_insert(e);
             }
             buffer.clear();
@@ -62,7 +62,7 @@ impl BufferedWrites {
         if !self.buffer.is_empty() {
             let next = std::mem::take(&mut self.spare);
             let buffer = std::mem::replace(&mut self.buffer, next);
-            let sending = cluster.begin_writes(self.live, id, &buffer);
+            let sending = cluster.data().begin_writes(self.live, id, &buffer);
             assert!(self.under_way.is_none(), "one buffer is sent at a time");
             self.under_way = Some((buffer, sending));
         }
@@ -195,10 +195,10 @@ impl<'a> FileBuffers<'a> {
         let cluster = self.cluster();
         let (declared, laminated) = declared(word);
         may_wait(&declared.resolve(), laminated)
-            && cluster.is_remote(live)
+            && cluster.data().is_remote(live)
             // A buffered write would report too late that the quota is exceeded.
             && !cluster.quota().is_active()
-            && !cluster.mappings().may_be_copied(live)
+            && !cluster.store().mappings().may_be_copied(live)
             && id.0 != 0
     }
 
@@ -237,7 +237,9 @@ impl<'a> FileBuffers<'a> {
         let found = match all.of(id) {
             // Whether the file may be buffered was checked for the first write; a mapping may have
             // come since.
-            Some(found) if found.word == word && !cluster.mappings().may_be_copied(live) => {
+            Some(found)
+                if found.word == word && !cluster.store().mappings().may_be_copied(live) =>
+            {
                 Some(found)
             }
             Some(found) => {
@@ -264,10 +266,10 @@ impl<'a> FileBuffers<'a> {
         done.map(Some)
     }
 
-    /// As [`Cluster::read`], with the buffered writes of this process.
+    /// As [`forebay_cluster::FileData::read`], with the buffered writes of this process.
     ///
     /// # Errors
-    /// As for [`Cluster::read`].
+    /// As for [`forebay_cluster::FileData::read`].
     pub(crate) fn read_live(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
         let cluster = self.cluster();
         cluster.locks().check_lease(live)?;
@@ -289,7 +291,7 @@ impl<'a> FileBuffers<'a> {
             }
         }
         // SAFETY: the type's invariant is what this needs.
-        let read = || unsafe { cluster.read(live, at, to.address(), to.len()) };
+        let read = || unsafe { cluster.data().read(live, at, to.address(), to.len()) };
         let n = read()?;
         if n < to.len() && at.saturating_add(n as u64) < end {
             // The file is longer than its home knows: the buffered bytes are published first.

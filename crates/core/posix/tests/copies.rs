@@ -72,7 +72,7 @@ fn requests_during(nodes: &Nodes, f: impl FnOnce()) -> usize {
 fn sweep(nodes: &Nodes) -> Vec<usize> {
     let views = nodes.views.iter();
     views
-        .map(|fs| fs.cluster().sweep_copies().unwrap())
+        .map(|fs| fs.cluster().data().sweep_copies().unwrap())
         .collect()
 }
 

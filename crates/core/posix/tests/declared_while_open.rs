@@ -386,7 +386,7 @@ fn the_dead_do_not_count() {
 /// Claims a place in the table of mappings, as for a mapping that can be written.
 fn map(fs: &Fs, open: u32) -> &forebay_store::control_region::MapRef {
     use forebay_store::control_region::map_flag::{CHANGES, COPY, SHARED};
-    let copy = if fs.cluster().is_remote(fs.live_of(open).unwrap()) {
+    let copy = if fs.cluster().data().is_remote(fs.live_of(open).unwrap()) {
         COPY
     } else {
         0

@@ -99,7 +99,10 @@ fn no_byte_lies_in_memory_ever() {
             .opens()
             .live_acquire(id_of(&p, "/n/mapped"))
             .unwrap();
-        let pieces = cluster.map(live, 0, 2 * MIB, usize::MAX).unwrap();
+        let pieces = cluster
+            .mappings()
+            .map(live, 0, 2 * MIB, usize::MAX)
+            .unwrap();
         let files = |medium: usize| {
             !matches!(
                 cluster.media()[medium].kind(),
@@ -108,6 +111,7 @@ fn no_byte_lies_in_memory_ever() {
         };
         assert!(pieces.iter().all(|piece| files(piece.medium)), "{pieces:?}");
         cluster
+            .data()
             .reserve_range(live, 5 * MIB as u64, MIB as u64, true)
             .unwrap();
         cluster.objects().live_release(live).unwrap();
@@ -150,7 +154,10 @@ fn without_room_on_files_there_is_none() {
         .opens()
         .live_acquire(ObjectId(f.stat().unwrap().ino))
         .unwrap();
-    let reserved = p.cluster().reserve_range(live, 0, 4 * MIB as u64, true);
+    let reserved = p
+        .cluster()
+        .data()
+        .reserve_range(live, 0, 4 * MIB as u64, true);
     assert_eq!(reserved, Err(Errno::NOSPC));
     p.store().objects().live_release(live).unwrap();
     // The pool's list of violations has the reason.
@@ -211,7 +218,10 @@ fn what_lies_in_memory_is_moved_when_it_is_said() {
     assert!(used(p.store())[0] >= MIB as u64);
     // Pages that a program has mapped aren't moved.
     let live = p.cluster().opens().live_acquire(id_of(&p, "/4")).unwrap();
-    p.cluster().map(live, 0, MIB, usize::MAX).unwrap();
+    p.cluster()
+        .mappings()
+        .map(live, 0, MIB, usize::MAX)
+        .unwrap();
     assert_eq!(declare(&p, "/4", "persistence=node"), Err(Errno::BUSY));
     let (said, _) = p.controls_of(id_of(&p, "/4")).unwrap();
     assert_eq!(said.to_string(), "persistence=pool");
@@ -363,13 +373,21 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             // Bytes that a mapping on another node has stored.
             let cluster = other.cluster();
             let live = cluster.opens().live_acquire(id_of(other, &path)).unwrap();
-            let merged =
-                cluster.merge(live, 2 * MIB as u64, &content[2 * MIB..][..9], b"by others");
+            let merged = cluster.mappings().merge(
+                live,
+                2 * MIB as u64,
+                &content[2 * MIB..][..9],
+                b"by others",
+            );
             assert_eq!(merged, Ok(None));
             cluster
+                .data()
                 .reserve_range(live, 8 * MIB as u64, 3 * MIB as u64, true)
                 .unwrap();
-            cluster.punch(live, 3 * MIB as u64, 10_000, false).unwrap();
+            cluster
+                .data()
+                .punch(live, 3 * MIB as u64, 10_000, false)
+                .unwrap();
             cluster.objects().live_release(live).unwrap();
             no_memory_is_used(&nodes, "merged and reserved");
             g.set_len(5 * MIB as u64 + 5).unwrap();
@@ -405,8 +423,11 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             .unwrap();
         for chunk in 0..9 {
             let (at, size) = (chunk * MIB as u64, 9 * MIB as u64);
-            if cluster.is_own(live, at, 4096, size) {
-                let pieces = cluster.map_own(live, at, 4096, usize::MAX).unwrap();
+            if cluster.mappings().is_own(live, at, 4096, size) {
+                let pieces = cluster
+                    .mappings()
+                    .map_own(live, at, 4096, usize::MAX)
+                    .unwrap();
                 assert!(pieces.iter().all(|p| p.medium == 1), "{pieces:?}");
                 own += 1;
             }

@@ -92,8 +92,8 @@ fn corpus(nodes: &Nodes) -> Vec<PeerRequest> {
         fs.list(b"/").unwrap();
         striped(fs, other, n);
         fs.cluster().namespace().settle_notes().unwrap();
-        fs.cluster().sync_everywhere().unwrap();
-        fs.cluster().sync_entries_everywhere().unwrap();
+        fs.cluster().data().sync_everywhere().unwrap();
+        fs.cluster().data().sync_entries_everywhere().unwrap();
         nodes.together.down.store((n + 2) % 3, SeqCst);
         assert!(fs.salvage(b"/").unwrap().is_some());
         fs.end_salvage();
@@ -151,8 +151,8 @@ fn striped(fs: &Fs, other: &Fs, n: usize) {
         .opens()
         .live_acquire(ObjectId(g.stat().unwrap().ino))
         .unwrap();
-    assert_eq!(cluster.reserve_range(live, 0, 5 << 20, true), Ok(()));
-    assert_eq!(cluster.punch(live, 1 << 20, 3 << 20, false), Ok(()));
+    assert_eq!(cluster.data().reserve_range(live, 0, 5 << 20, true), Ok(()));
+    assert_eq!(cluster.data().punch(live, 1 << 20, 3 << 20, false), Ok(()));
     let id = ObjectId(g.stat().unwrap().ino);
     for said in ["persistence=node", ""] {
         fs.set_controls(id, said.parse().unwrap()).unwrap();

@@ -128,7 +128,7 @@ impl<'s> DeclaredControls<'s> {
     ///
     /// # Errors
     /// ENOSPC: no room. EXFULL: processes that may not know the controls have the file open; see
-    /// `Cluster::seal`.
+    /// `Stripes::seal`.
     pub fn laminate_here(&self, id: ObjectId) -> Result<()> {
         self.laminate(id, None).map(|_| ())
     }

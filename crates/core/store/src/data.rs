@@ -240,7 +240,7 @@ impl<'s> Content<'s> {
 
     // ---- reading ----
 
-    /// As `Cluster::read`, for bytes on this node.
+    /// As `FileData::read`, for bytes on this node.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -352,7 +352,7 @@ impl<'s> Content<'s> {
 
     // ---- writing ----
 
-    /// As `Cluster::write_at`, for bytes on this node. `check` may refuse, with the file locked.
+    /// As `FileData::write_at`, for bytes on this node. `check` may refuse, with the file locked.
     /// Bytes beyond the end become part of the file only if it `grows`.
     ///
     /// # Safety

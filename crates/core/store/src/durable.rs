@@ -30,7 +30,7 @@ const TRIES: u32 = 3;
 const MAX_WAITS: u32 = 20;
 
 impl<'s> Durability<'s> {
-    /// As `Cluster::sync`, for bytes on this node.
+    /// As `FileData::sync`, for bytes on this node.
     pub fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             self.content().flush(index, false)?;
@@ -147,7 +147,7 @@ impl<'s> Durability<'s> {
     /// Makes all records durable, if the pool has a journal: the work of `fsync` on a directory.
     ///
     /// # Errors
-    /// As for `Cluster::sync`.
+    /// As for `FileData::sync`.
     pub fn sync_entries(&self) -> Result<()> {
         self.sync_journal()
     }
@@ -155,7 +155,7 @@ impl<'s> Durability<'s> {
     /// Makes all earlier writes durable, to closed and open files, by all processes: `syncfs`.
     ///
     /// # Errors
-    /// As for `Cluster::sync`; ENOSPC: some data couldn't be written, all others are.
+    /// As for `FileData::sync`; ENOSPC: some data couldn't be written, all others are.
     pub fn sync_all(&self) -> Result<()> {
         let mut written = Ok(());
         for i in 0..self.control().header().free_live.end(MAX_LIVE) {

@@ -312,7 +312,7 @@ impl<'s> Mappings<'s> {
 
     // ---- pages ----
 
-    /// As `Cluster::map`, for this node's bytes of the file.
+    /// As `Mappings::map`, for this node's bytes of the file.
     pub fn map_here(
         &self,
         index: u32,

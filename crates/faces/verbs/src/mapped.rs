@@ -135,13 +135,13 @@ impl Mapped {
         let failed = |e| Error::of(format!("can't map {len} bytes at {at}"), e);
         fs.origin_gate().bring_whole(open).map_err(failed)?;
         let live = fs.live_of(open).map_err(failed)?;
-        if cluster.is_remote(live) {
+        if cluster.data().is_remote(live) {
             return Err(Error::new(
                 Errno::REMOTE,
                 "its bytes lie on another node, or on several: only what lies on this node can be mapped; read it",
             ));
         }
-        let size = cluster.size(live).map_err(failed)?;
+        let size = cluster.data().size(live).map_err(failed)?;
         let end = at.checked_add(len as u64);
         if len == 0 || end.is_none_or(|end| end > size) {
             return Err(Error::invalid(format!(
@@ -173,6 +173,7 @@ impl Mapped {
         let place = {
             let _turn = fs.claiming()?;
             cluster
+                .store()
                 .mappings()
                 .map_claim(open, kind)
                 .map_err(|e| match e {
@@ -205,7 +206,7 @@ impl Mapped {
                 })
             }
             Err(e) => {
-                let _ = cluster.mappings().map_release(place);
+                let _ = cluster.store().mappings().map_release(place);
                 Err(failed(e))
             }
         }
@@ -337,7 +338,7 @@ fn put_pages(
     let (from, whole) = (at - skip as u64, (skip + len).next_multiple_of(PAGE));
     let range = Range::reserve(whole)?;
     let mut there = 0;
-    for piece in fs.cluster().map(live, from, whole, usize::MAX)? {
+    for piece in fs.cluster().mappings().map(live, from, whole, usize::MAX)? {
         range.put(fs, &piece, (piece.at - from) as usize, access)?;
         there += piece.len;
     }

@@ -143,7 +143,7 @@ impl Origin {
 
     pub fn inode(&self, id: ObjectId) -> Result<Inode> {
         let cluster = self.fs.cluster();
-        cluster.with_parts(id, cluster.namespace().stat(id)?)
+        cluster.data().with_parts(id, cluster.namespace().stat(id)?)
     }
 
     pub fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
@@ -203,7 +203,7 @@ impl Origin {
     /// older than the origin's version.
     pub fn sync_pool(&self) -> Result<()> {
         if self.is_durable() {
-            self.fs.cluster().sync_everywhere()
+            self.fs.cluster().data().sync_everywhere()
         } else {
             Ok(())
         }

@@ -4,14 +4,14 @@
 //! node does (`serve/copy.rs`).
 
 use super::Range;
-use crate::Cluster;
 use crate::peers::messages::List;
 use crate::peers::requests::request;
 use crate::peers::{Bytes, PeerRequest};
+use crate::views::FileData;
 use forebay_store::{NodeId, ObjectId, Result};
 use std::collections::BTreeMap;
 
-impl<'a> Cluster<'a> {
+impl<'a> FileData<'a> {
     /// Makes another node copy from an open file to one of that node's files. Returns the number of
     /// bytes, at least one.
     ///
@@ -25,8 +25,13 @@ impl<'a> Cluster<'a> {
         len: usize,
     ) -> Result<usize> {
         let ranges = List(vec![(at, to_at, len as u64)]);
-        let arguments = (self.content().live_id(from), id, None::<u64>, ranges);
-        let done: u64 = self.ask(home, request::COPY, &arguments)?;
+        let arguments = (
+            self.store().content().live_id(from),
+            id,
+            None::<u64>,
+            ranges,
+        );
+        let done: u64 = self.cluster.ask(home, request::COPY, &arguments)?;
         Ok(done as usize)
     }
 
@@ -40,7 +45,7 @@ impl<'a> Cluster<'a> {
         cuts: u64,
         ranges: BTreeMap<NodeId, Vec<Range>>,
     ) -> Result<BTreeMap<NodeId, Result<usize>>> {
-        let from = self.content().live_id(from);
+        let from = self.store().content().live_id(from);
         let head = |ranges| request::COPY.encode(&(from, id, Some(cuts), List(ranges)));
         let (nodes, heads): (Vec<NodeId>, Vec<Vec<u8>>) = ranges
             .into_iter()
@@ -55,7 +60,7 @@ impl<'a> Cluster<'a> {
         let heads = heads.iter().map(Vec::as_slice);
         let requests: Vec<PeerRequest<'_>> = nodes.iter().zip(heads).map(ask).collect();
         // SAFETY: there are no bytes.
-        let answers = unsafe { self.other_nodes()?.ask_all(&requests) };
+        let answers = unsafe { self.cluster.other_nodes()?.ask_all(&requests) };
         let done = answers
             .into_iter()
             .map(|answer| Ok(request::COPY.decode(&answer?.head)? as usize));

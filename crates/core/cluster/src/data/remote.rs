@@ -4,9 +4,9 @@
 //! other processes may see the effect of each. The requests of a read are in flight together. If a
 //! request after the first one fails, the call returns the number of bytes done before.
 
-use crate::Cluster;
 use crate::peers::requests::{Signature, request};
 use crate::peers::{Bytes, MAX_BODY, PeerRequest};
+use crate::views::FileData;
 use forebay_store::stripe_units::CHANGED;
 use forebay_store::{NodeId, ObjectId, Result};
 
@@ -20,19 +20,20 @@ enum Batch {
     Failed,
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> FileData<'a> {
     /// Whether the file's bytes lie on another node, or may lie there.
     pub fn is_remote(&self, index: u32) -> bool {
-        self.opens().remote_live(index).is_some() || self.striped(index).is_some()
+        self.cluster.opens().remote_live(index).is_some()
+            || self.cluster.stripes().striped(index).is_some()
     }
 
     /// Makes the entries of all nodes durable: the effect of `fsync` on a directory.
     ///
     /// # Errors
-    /// As for [`Cluster::sync`]; EHOSTDOWN if a node can't be reached.
+    /// As for [`FileData::sync`]; EHOSTDOWN if a node can't be reached.
     pub fn sync_entries_everywhere(&self) -> Result<()> {
         self.everywhere(request::SYNC_RECORDS)
-            .and(self.durability().sync_entries())
+            .and(self.store().durability().sync_entries())
     }
 
     /// Makes everything durable on all nodes: `syncfs`.
@@ -41,20 +42,23 @@ impl<'a> Cluster<'a> {
     /// As for `Store::sync_all`; EHOSTDOWN if a node can't be reached: the others have synced.
     pub fn sync_everywhere(&self) -> Result<()> {
         let others = self.everywhere(request::SYNC_ALL);
-        self.durability().sync_all().and(others)
+        self.store().durability().sync_all().and(others)
     }
 
     /// Sends a request without arguments to all other nodes at once.
     fn everywhere(&self, request: Signature<(), ()>) -> Result<()> {
-        let Some(nodes) = self.peers() else {
+        let Some(nodes) = self.cluster.peers() else {
             return Ok(());
         };
         let others = nodes.nodes().iter().filter(|n| **n != nodes.this_node());
         let others: Vec<NodeId> = others.copied().collect();
-        self.ask_each(&others, request, &()).into_iter().collect()
+        self.cluster
+            .ask_each(&others, request, &())
+            .into_iter()
+            .collect()
     }
 
-    /// As [`Cluster::read`].
+    /// As [`FileData::read`].
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -86,7 +90,8 @@ impl<'a> Cluster<'a> {
             // SAFETY: done + want <= len.
             let reply = unsafe {
                 let bytes = Bytes::Receive(to.add(done), want);
-                self.ask_with(home, request::READ, &arguments, bytes)
+                self.cluster
+                    .ask_with(home, request::READ, &arguments, bytes)
             };
             match reply {
                 Ok(((), n)) => {
@@ -112,7 +117,7 @@ impl<'a> Cluster<'a> {
         (home, id): (NodeId, ObjectId),
         (offset, to, len): (u64, *mut u8, usize),
     ) -> (usize, Batch) {
-        let Ok(others) = self.other_nodes() else {
+        let Ok(others) = self.cluster.other_nodes() else {
             return (0, Batch::Failed);
         };
         let mut pieces = Vec::with_capacity(MAX_READS_IN_FLIGHT);
@@ -150,7 +155,7 @@ impl<'a> Cluster<'a> {
         (done, Batch::Whole)
     }
 
-    /// As [`Cluster::write_at`]. A write of more than `MAX_BODY` bytes takes several requests, and
+    /// As [`FileData::write_at`]. A write of more than `MAX_BODY` bytes takes several requests, and
     /// other processes may see the effect of each.
     ///
     /// # Safety
@@ -170,7 +175,8 @@ impl<'a> Cluster<'a> {
             // SAFETY: done + part <= len.
             let reply = unsafe {
                 let bytes = Bytes::Send(from.add(done), part);
-                self.ask_with(home, request::WRITE, &(id, at), bytes)
+                self.cluster
+                    .ask_with(home, request::WRITE, &(id, at), bytes)
             };
             match reply {
                 Ok(((at, n), _)) => {

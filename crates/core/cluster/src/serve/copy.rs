@@ -36,7 +36,7 @@ impl Copying<Call<'_>> for Server {
         };
         let done = with_open(cluster, to, |to| {
             let done = with_source(cluster, source, |source| {
-                cluster.copy_in(source, to, &ranges, target)
+                cluster.data().copy_in(source, to, &ranges, target)
             });
             match done {
                 // The target is spilled now: the requesting process continues the copy on other

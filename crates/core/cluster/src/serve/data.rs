@@ -63,7 +63,9 @@ impl Data<Call<'_>> for Server {
     ) -> Result<(), Errno> {
         let cluster = &call.cluster;
         with_file_in_room(cluster, id, |live| {
-            cluster.write_all_here(live, call.from, &pieces, body)
+            cluster
+                .data()
+                .write_all_here(live, call.from, &pieces, body)
         })
     }
 

@@ -152,7 +152,9 @@ impl Parts<Call<'_>> for Server {
                 if cuts.is_none() {
                     cluster.parts().not_spilled(live)?;
                 }
-                cluster.merge_here(live, cuts, Some(call.from), offset, body)
+                cluster
+                    .mappings()
+                    .merge_here(live, cuts, Some(call.from), offset, body)
             };
             let merged = match cuts {
                 None => with_file_in_room(cluster, id, merge),
@@ -161,7 +163,7 @@ impl Parts<Call<'_>> for Server {
             return merged.map(Conflict::reply);
         }
         let cuts = cuts.ok_or(Errno::REMCHG)?;
-        let merge = |part| cluster.merge_part(part, cuts, offset, body);
+        let merge = |part| cluster.mappings().merge_part(part, cuts, offset, body);
         let merged = self.parts.with_part(cluster, id, true, merge)?;
         merged.map(Conflict::reply).ok_or(Errno::IO)
     }

@@ -25,16 +25,16 @@ pub(super) struct Lease {
 impl<'a> Stripes<'a> {
     /// Waits for the file's lease and returns it. Takes the lease over if its holder is dead.
     pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
-        let me = identity(&self.control, self.process_slot()?);
+        let me = identity(&self.store().control, self.store().process_slot()?);
         let mut backoff = Backoff::new();
         let mut over = None;
         for n in 1u32.. {
             let reply = match f.home {
                 None => {
-                    let node = self.other_nodes()?.this_node();
-                    self.parts().lease_here(f.index, (node, me), over)?
+                    let node = self.cluster.other_nodes()?.this_node();
+                    self.store().parts().lease_here(f.index, (node, me), over)?
                 }
-                Some(home) => self.ask(home, request::LEASE, &(f.id, me, over))?,
+                Some(home) => self.cluster.ask(home, request::LEASE, &(f.id, me, over))?,
             };
             let holder: Holder = match reply {
                 Ok((number, size, cuts, appends, taken, word)) => {
@@ -67,10 +67,14 @@ impl<'a> Stripes<'a> {
     /// lease has to expire.
     fn lessee_is_dead(&self, (node, process, _): &Holder) -> bool {
         let node = NodeId(*node);
-        if self.other_nodes().is_ok_and(|o| o.this_node() == node) {
-            return !identity_lives(&self.control, *process);
+        if self
+            .cluster
+            .other_nodes()
+            .is_ok_and(|o| o.this_node() == node)
+        {
+            return !identity_lives(&self.store().control, *process);
         }
-        self.ask(node, request::LIVES, process) == Ok(false)
+        self.cluster.ask(node, request::LIVES, process) == Ok(false)
     }
 
     /// Gives the lease back, after truncating or extending the file to `size`. EXFULL if another
@@ -85,11 +89,12 @@ impl<'a> Stripes<'a> {
         let as_of = (cuts, lease.known.appends);
         let ours = match f.home {
             None => self
+                .store()
                 .parts()
                 .end_lease_here(f.index, lease.number, as_of, size)?,
             Some(home) => {
                 let arguments = (f.id, lease.number, as_of, size);
-                self.ask(home, request::END_LEASE, &arguments)?
+                self.cluster.ask(home, request::END_LEASE, &arguments)?
             }
         };
         if ours { Ok(()) } else { Err(CHANGED) }
@@ -99,10 +104,12 @@ impl<'a> Stripes<'a> {
     pub(super) fn cut_parts(&self, f: &Striped, cuts: u64, size: u64) -> Result<()> {
         let mut nodes = self.part_nodes(f.id)?;
         nodes.retain(|&node| Some(node) != f.lost);
-        let reply = self.ask_each(&nodes, request::CUT_PART, &(f.id, cuts, size));
+        let reply = self
+            .cluster
+            .ask_each(&nodes, request::CUT_PART, &(f.id, cuts, size));
         reply.into_iter().collect::<Result<()>>()?;
         if f.home.is_some() {
-            self.parts().cut_part(f.id, cuts, size)?;
+            self.store().parts().cut_part(f.id, cuts, size)?;
         }
         Ok(())
     }
@@ -153,13 +160,13 @@ impl<'a> Stripes<'a> {
 
     /// As [`Stripes::settle_cut`], for a file that needn't be open.
     pub(super) fn settle_cut_of(&self, id: ObjectId) -> Result<()> {
-        let (index, held) = self.opens().live_acquire_held(id)?;
+        let (index, held) = self.cluster.opens().live_acquire_held(id)?;
         let settled = match self.striped(index) {
             Some(f) => self.settle_cut(&f),
             None => Ok(()),
         };
         drop(held);
-        self.objects().live_release(index).and(settled)
+        self.store().objects().live_release(index).and(settled)
     }
 
     /// Completes a truncation whose process has died, if there is one.
@@ -170,14 +177,15 @@ impl<'a> Stripes<'a> {
             .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
     }
 
-    /// As [`Cluster::truncate`].
+    /// As [`FileData::truncate`].
     pub(crate) fn truncate_striped(&self, f: &Striped, size: u64) -> Result<()> {
         self.retry_cut(f, || {
             let done = match f.home {
                 None => self
+                    .store()
                     .content()
-                    .truncate_here(f.index, |live| self.parts().may_cut(live, size)),
-                Some(home) => self.ask(home, request::TRUNCATE, &(f.id, size)),
+                    .truncate_here(f.index, |live| self.store().parts().may_cut(live, size)),
+                Some(home) => self.cluster.ask(home, request::TRUNCATE, &(f.id, size)),
             };
             if done != Err(CHANGED) {
                 return done;

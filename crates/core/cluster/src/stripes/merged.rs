@@ -5,7 +5,7 @@ use super::*;
 use crate::merge::{Conflict, pack};
 
 impl<'a> Stripes<'a> {
-    /// As [`Cluster::merge`].
+    /// As [`Mappings::merge`].
     pub(crate) fn merge_striped(
         &self,
         index: u32,
@@ -22,21 +22,27 @@ impl<'a> Stripes<'a> {
                 check_word(known.word, known.size, Change::From(Some(offset)))?;
             }
             if !first {
-                self.prepare_parts(&f)?;
+                self.cluster.prepare_parts(&f)?;
             }
             for p in self.spread(&f, known.cuts, (offset, len), true)? {
                 let (from, to) = (p.done, p.done + p.len);
                 let cuts = Some(known.cuts);
                 pack(&before[from..to], &now[from..to], MAX_BODY, |body| {
                     let one = match p.place {
-                        Place::Object => self.merge_here(f.index, cuts, None, p.offset, body)?,
+                        Place::Object => self
+                            .cluster
+                            .mappings()
+                            .merge_here(f.index, cuts, None, p.offset, body)?,
                         Place::Part => {
                             let part = self.own_part(&f, true)?.ok_or(Errno::IO)?;
-                            self.merge_part(part, known.cuts, p.offset, body)?
+                            self.cluster
+                                .mappings()
+                                .merge_part(part, known.cuts, p.offset, body)?
                         }
-                        Place::Home(node) | Place::On(node) => {
-                            self.merge_remote(node, f.id, cuts, p.offset, body)?
-                        }
+                        Place::Home(node) | Place::On(node) => self
+                            .cluster
+                            .mappings()
+                            .merge_remote(node, f.id, cuts, p.offset, body)?,
                     };
                     Conflict::add(conflict, one);
                     Ok(())

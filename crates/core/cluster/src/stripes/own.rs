@@ -7,15 +7,18 @@
 //! this one, so nobody would clear the bytes behind the end.
 
 use super::*;
-use crate::Cluster;
+use crate::views::Mappings;
 use forebay_media::PAGE;
 use forebay_store::mapped::MapPiece;
 
-impl<'a> Cluster<'a> {
+impl<'a> Mappings<'a> {
     /// Whether `len` bytes of a striped file from `offset` on, in one chunk, can be mapped from
     /// this node's medium directly. `size` is the file's.
     pub fn is_own(&self, index: u32, offset: u64, len: u64, size: u64) -> bool {
-        let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
+        let (Some(f), Ok(others)) = (
+            self.cluster.stripes().striped(index),
+            self.cluster.other_nodes(),
+        ) else {
             return false;
         };
         if f.spilled {
@@ -26,10 +29,10 @@ impl<'a> Cluster<'a> {
         node == others.this_node() && (f.home.is_none() || offset + len <= size)
     }
 
-    /// As [`Cluster::map`], for ranges for which [`Cluster::is_own`] is true.
+    /// As [`Mappings::map`], for ranges for which [`Mappings::is_own`] is true.
     ///
     /// # Errors
-    /// Those of [`Cluster::map`]; EHOSTDOWN if the home can't be reached.
+    /// Those of [`Mappings::map`]; EHOSTDOWN if the home can't be reached.
     pub fn map_own(
         &self,
         index: u32,
@@ -37,30 +40,40 @@ impl<'a> Cluster<'a> {
         len: usize,
         budget: usize,
     ) -> Result<Vec<MapPiece>> {
-        self.locks().check_lease(index)?;
-        let f = self.striped(index).ok_or(Errno::NODEV)?;
+        self.cluster.locks().check_lease(index)?;
+        let f = self.cluster.stripes().striped(index).ok_or(Errno::NODEV)?;
         if f.home.is_none() {
-            return self.mappings().map_here(index, offset, len, budget);
+            return self.store().mappings().map_here(index, offset, len, budget);
         }
         let mut fresh = false;
-        self.stripes().retry_cut(&f, || {
-            let has_parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
+        self.cluster.stripes().retry_cut(&f, || {
+            let has_parts =
+                self.store().objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
             let wanted = offset + len as u64;
             let mut known = self
+                .cluster
                 .stripes()
                 .known(&f)
                 .filter(|k| has_parts && !fresh && k.size >= wanted);
             if known.is_none() {
-                known = Some(self.stripes().look(&f, true)?);
+                known = Some(self.cluster.stripes().look(&f, true)?);
             }
             fresh = true;
             let known = known.ok_or(Errno::IO)?;
-            self.prepare_parts(&f)?;
+            self.cluster.prepare_parts(&f)?;
             let end = known.size.next_multiple_of(PAGE as u64).min(wanted);
-            let part = self.stripes().own_part(&f, true)?.ok_or(Errno::IO)?;
-            self.parts().reach(part, known.cuts, end)?;
-            self.mappings()
-                .map_here(part, offset, end.saturating_sub(offset) as usize, budget)
+            let part = self
+                .cluster
+                .stripes()
+                .own_part(&f, true)?
+                .ok_or(Errno::IO)?;
+            self.store().parts().reach(part, known.cuts, end)?;
+            self.store().mappings().map_here(
+                part,
+                offset,
+                end.saturating_sub(offset) as usize,
+                budget,
+            )
         })
     }
 }

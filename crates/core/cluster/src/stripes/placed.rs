@@ -39,13 +39,13 @@ impl<'a> Stripes<'a> {
     /// Marks a file of this node as spilled ([`Store::spill_here`]) if another node may have room.
     /// Returns whether the file is spilled now.
     pub(crate) fn spill(&self, index: u32) -> Result<bool> {
-        if self.remote.is_none() || self.opens().remote_live(index).is_some() {
+        if self.store().remote.is_none() || self.cluster.opens().remote_live(index).is_some() {
             return Ok(false);
         }
-        if Parts::is_spilled(self.objects().live(index)) {
+        if Parts::is_spilled(self.store().objects().live(index)) {
             return Ok(true);
         }
-        Ok(!self.roomy_nodes(0).is_empty() && self.parts().spill_here(index)?)
+        Ok(!self.roomy_nodes(0).is_empty() && self.store().parts().spill_here(index)?)
     }
 
     // ---- at the requesting process ----
@@ -68,12 +68,12 @@ impl<'a> Stripes<'a> {
     /// # Errors
     /// Those of locking the live entry.
     pub(crate) fn learn_spilled(&self, index: u32) -> Result<()> {
-        let live = self.objects().live(index);
-        if Parts::is_spilled(live) || self.opens().remote_live(index).is_none() {
+        let live = self.store().objects().live(index);
+        if Parts::is_spilled(live) || self.cluster.opens().remote_live(index).is_none() {
             return Ok(());
         }
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store().objects().lock_live(index)?;
         if !Parts::is_spilled(lock.0) {
             // Size 0: the next operation asks the home for the size and the cuts.
             lock.0.size.store(0, Release);
@@ -87,7 +87,7 @@ impl<'a> Stripes<'a> {
     /// reported last. Nodes with little room come last: they may have more now. If no node's room
     /// is known, returns all other nodes.
     pub(crate) fn roomy_nodes(&self, n: u64) -> Vec<NodeId> {
-        let Ok(others) = self.other_nodes() else {
+        let Ok(others) = self.cluster.other_nodes() else {
             return Vec::new();
         };
         let me = others.this_node();
@@ -96,7 +96,7 @@ impl<'a> Stripes<'a> {
             nodes.rotate_left(n as usize % len);
             nodes
         };
-        let Some(rooms) = self.rooms() else {
+        let Some(rooms) = self.cluster.rooms() else {
             return turn(
                 others
                     .nodes()
@@ -125,24 +125,27 @@ impl<'a> Stripes<'a> {
         (offset, len): (u64, usize),
         make: bool,
     ) -> Result<Vec<Piece>> {
-        let me = self.other_nodes()?.this_node();
+        let me = self.cluster.other_nodes()?.this_node();
         let end = offset + len as u64;
         let (first, behind) = (offset / CHUNK, end.div_ceil(CHUNK));
         let mut places = BTreeMap::new();
         for chunk in first..behind {
-            let known = self.placed().get([f.id.0, cuts, chunk]);
+            let known = self.cluster.placed().get([f.id.0, cuts, chunk]);
             places.extend(known.map(|placed| (chunk, placed)));
         }
         let all_known = places.len() as u64 == behind - first;
         if !make && !all_known {
             let count = behind - first;
             let reply = match f.home {
-                None => self.parts().places_here(f.index, cuts, (first, count))?,
+                None => self
+                    .store()
+                    .parts()
+                    .places_here(f.index, cuts, (first, count))?,
                 Some(home) => {
                     let asked = (f.id, cuts, first, count + AHEAD);
-                    let List(reply) = self.ask(home, request::PLACES, &asked)?;
+                    let List(reply) = self.cluster.ask(home, request::PLACES, &asked)?;
                     for &(chunk, placed) in &reply {
-                        self.placed().put([f.id.0, cuts, chunk], placed);
+                        self.cluster.placed().put([f.id.0, cuts, chunk], placed);
                     }
                     reply
                 }
@@ -156,7 +159,7 @@ impl<'a> Stripes<'a> {
                 }
                 let end = (end - chunk * CHUNK).min(CHUNK);
                 if let Some(placed) = self.place_chunk(f, cuts, chunk, end)? {
-                    self.placed().put([f.id.0, cuts, chunk], placed);
+                    self.cluster.placed().put([f.id.0, cuts, chunk], placed);
                     places.insert(chunk, placed);
                 }
             }
@@ -192,10 +195,12 @@ impl<'a> Stripes<'a> {
     fn place_chunk(&self, f: &Striped, cuts: u64, chunk: u64, end: u64) -> Result<Option<Placed>> {
         loop {
             let reply = match f.home {
-                None => self
-                    .recovery()
-                    .with_room_of_the_dead(|| self.parts().place_here(f.index, cuts, chunk, end))?,
-                Some(home) => self.ask(home, request::PLACE, &(f.id, cuts, chunk, end))?,
+                None => self.store().recovery().with_room_of_the_dead(|| {
+                    self.store().parts().place_here(f.index, cuts, chunk, end)
+                })?,
+                Some(home) => self
+                    .cluster
+                    .ask(home, request::PLACE, &(f.id, cuts, chunk, end))?,
             };
             let (from, content) = match reply {
                 Chunk::Home => return Ok(None),
@@ -210,9 +215,13 @@ impl<'a> Stripes<'a> {
             let inline = content.map(|c| c.len() as u64);
             let noted = match f.home {
                 None => self
+                    .store()
                     .parts()
                     .assign_here(f.index, cuts, chunk, placed, inline),
-                Some(home) => self.ask(home, request::ASSIGN, &(f.id, cuts, chunk, placed, inline)),
+                Some(home) => {
+                    self.cluster
+                        .ask(home, request::ASSIGN, &(f.id, cuts, chunk, placed, inline))
+                }
             };
             match noted {
                 // Another process wrote to the chunk meanwhile, or truncated it: the next request
@@ -225,7 +234,7 @@ impl<'a> Stripes<'a> {
 
     /// Reserves a chunk in the part of a node that has room for it. Returns that node's id.
     fn reserve_chunk(&self, f: &Striped, cuts: u64, chunk: u64) -> Result<NodeId> {
-        let others = self.other_nodes()?;
+        let others = self.cluster.other_nodes()?;
         let home = f.home.unwrap_or(others.this_node());
         let mut error = Errno::NOSPC;
         for node in self.roomy_nodes(chunk) {
@@ -235,13 +244,14 @@ impl<'a> Stripes<'a> {
             let reserved = if node == others.this_node() {
                 let reserve = |part| {
                     let range = (chunk * CHUNK, CHUNK);
-                    self.recovery()
-                        .with_room_of_the_dead(|| self.parts().room_part(part, cuts, range, false))
+                    self.store().recovery().with_room_of_the_dead(|| {
+                        self.store().parts().room_part(part, cuts, range, false)
+                    })
                 };
                 self.own_part(f, true)?.ok_or(Errno::IO).and_then(reserve)
             } else {
                 let arguments = (f.id, cuts, chunk * CHUNK, CHUNK, false);
-                self.ask(node, request::ROOM_PART, &arguments)
+                self.cluster.ask(node, request::ROOM_PART, &arguments)
             };
             match reserved {
                 Ok(()) => return Ok(node),
@@ -259,14 +269,18 @@ impl<'a> Stripes<'a> {
             return Ok(());
         }
         let bytes = (content.as_ptr(), content.len());
-        if node == self.other_nodes()?.this_node() {
+        if node == self.cluster.other_nodes()?.this_node() {
             let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
             // SAFETY: a slice.
-            return unsafe { self.parts().write_part(part, cuts, 0, bytes) }.map(|_| ());
+            return unsafe { self.store().parts().write_part(part, cuts, 0, bytes) }.map(|_| ());
         }
         let bytes = Bytes::Send(bytes.0, bytes.1);
         // SAFETY: a slice.
-        unsafe { self.ask_with(node, request::WRITE_PART, &(f.id, cuts, 0u64), bytes) }.map(|_| ())
+        unsafe {
+            self.cluster
+                .ask_with(node, request::WRITE_PART, &(f.id, cuts, 0u64), bytes)
+        }
+        .map(|_| ())
     }
 }
 

@@ -29,7 +29,7 @@ impl<'a> Cluster<'a> {
         if id.stripe().is_none() {
             self.stripes().learn_spilled(index)?;
         }
-        let reply = match self.striped(index) {
+        let reply = match self.stripes().striped(index) {
             Some(f) => self.stripes().fence(&f, |_, _| Ok(false)),
             None => Ok(()),
         };
@@ -58,11 +58,11 @@ impl<'a> Stripes<'a> {
     /// # Errors
     /// EHOSTDOWN: one of them can't be reached.
     pub(crate) fn notify_parts_without(&self, id: ObjectId, lost: NodeId) -> Result<()> {
-        if self.remote.is_none() || !self.namespace().stat(id)?.is_file() {
+        if self.store().remote.is_none() || !self.cluster.namespace().stat(id)?.is_file() {
             return Ok(());
         }
-        let (index, held) = self.opens().live_acquire_held(id)?;
-        let parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
+        let (index, held) = self.cluster.opens().live_acquire_held(id)?;
+        let parts = self.store().objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
         let reply = match self.striped(index).filter(|_| parts) {
             Some(f) => {
                 let f = Striped {
@@ -77,7 +77,7 @@ impl<'a> Stripes<'a> {
             None => Ok(()),
         };
         drop(held);
-        self.objects().live_release(index).and(reply)
+        self.store().objects().live_release(index).and(reply)
     }
 
     /// Laminates an open file unless a process uses it for writing. Other processes may have it
@@ -85,8 +85,8 @@ impl<'a> Stripes<'a> {
     pub(crate) fn seal(&self, index: u32) -> Result<()> {
         let f = self.striped(index).ok_or(CHANGED)?;
         self.fence(&f, |lease, cuts| match f.home {
-            None => self.declared().seal_here(f.id, (lease, cuts)),
-            Some(home) => self.ask(home, request::SEAL, &(f.id, lease, cuts)),
+            None => self.store().declared().seal_here(f.id, (lease, cuts)),
+            Some(home) => self.cluster.ask(home, request::SEAL, &(f.id, lease, cuts)),
         })
     }
 

@@ -4,9 +4,9 @@
 //! Requests go to all nodes with parts at once.
 
 use super::{MAX_PIECES_IN_FLIGHT, Piece, Place, Striped, Stripes};
-use crate::Cluster;
 use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY};
+use crate::views::FileData;
 use forebay_store::controls::{Change, check_word};
 use forebay_store::data::MAX_SIZE;
 use forebay_store::record::Inode;
@@ -27,25 +27,25 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
     inode
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> FileData<'a> {
     /// Returns the attributes of a file: those in `inode`, as the home has sent it, with the pages
     /// and the last write times of its parts.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached; ENOENT if the file is removed meanwhile.
     pub fn with_parts(&self, id: ObjectId, mut inode: Inode) -> Result<Inode> {
-        if !inode.is_spread || self.remote.is_none() {
+        if !inode.is_spread || self.store().remote.is_none() {
             return Ok(inode);
         }
         loop {
-            let parts = self.stripes().part_inodes(id, None)?;
+            let parts = self.cluster.stripes().part_inodes(id, None)?;
             if parts.iter().all(|part| part.cuts <= inode.cuts) {
                 return Ok(with_times_and_pages(inode, &parts));
             }
             // The file is being truncated. If the truncating process has died, complete the
             // truncation now: it must not take effect after this reply.
-            self.stripes().settle_cut_of(id)?;
-            inode = self.namespace().stat(id)?;
+            self.cluster.stripes().settle_cut_of(id)?;
+            inode = self.cluster.namespace().stat(id)?;
         }
     }
 }
@@ -53,7 +53,7 @@ impl<'a> Cluster<'a> {
 impl<'a> Stripes<'a> {
     /// The other nodes that may have a part.
     pub(crate) fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
-        let others = self.other_nodes()?;
+        let others = self.cluster.other_nodes()?;
         let home = others.node_of(id.slot());
         let all = others.nodes().iter().copied();
         Ok(all
@@ -65,38 +65,38 @@ impl<'a> Stripes<'a> {
     pub(super) fn part_inodes(&self, id: ObjectId, lost: Option<NodeId>) -> Result<Vec<Inode>> {
         let mut nodes = self.part_nodes(id)?;
         nodes.retain(|&node| Some(node) != lost);
-        let reply = self.ask_each(&nodes, request::STAT_PART, &id);
+        let reply = self.cluster.ask_each(&nodes, request::STAT_PART, &id);
         let mut parts = Vec::with_capacity(reply.len() + 1);
         for reply in reply {
             parts.extend(reply?.map(|record| record.0));
         }
-        if self.remote_home(id).is_some() {
-            parts.extend(self.parts().stat_part(id)?);
+        if self.cluster.remote_home(id).is_some() {
+            parts.extend(self.store().parts().stat_part(id)?);
         }
         Ok(parts)
     }
 
-    /// As [`Cluster::sync`].
+    /// As [`FileData::sync`].
     pub(crate) fn sync_striped(&self, f: &Striped) -> Result<()> {
         if self.look(f, false)?.size > f.chunk.bytes() || f.spilled {
             let nodes = self.part_nodes(f.id)?;
-            let reply = self.ask_each(&nodes, request::SYNC_PART, &f.id);
+            let reply = self.cluster.ask_each(&nodes, request::SYNC_PART, &f.id);
             reply.into_iter().collect::<Result<()>>()?;
             if f.home.is_some()
                 && let Some(part) = self.own_part(f, false)?
             {
-                self.durability().sync_here(part)?;
+                self.store().durability().sync_here(part)?;
             }
         }
         // The home comes last: its record contains the file's size.
         match f.home {
-            None => self.durability().sync_here(f.index),
-            Some(home) if f.spilled => self.ask(home, request::SYNC_PART, &f.id),
-            Some(home) => self.ask(home, request::SYNC, &f.id),
+            None => self.store().durability().sync_here(f.index),
+            Some(home) if f.spilled => self.cluster.ask(home, request::SYNC_PART, &f.id),
+            Some(home) => self.cluster.ask(home, request::SYNC, &f.id),
         }
     }
 
-    /// As [`Cluster::reserve_range`], and with `punch` as [`Cluster::punch`].
+    /// As [`FileData::reserve_range`], and with `punch` as [`FileData::punch`].
     pub(crate) fn room_striped(
         &self,
         f: &Striped,
@@ -116,7 +116,7 @@ impl<'a> Stripes<'a> {
             };
             check_word(known.word, known.size, change)?;
             if !first && !punch {
-                self.prepare_parts(f)?;
+                self.cluster.prepare_parts(f)?;
             }
             // Beyond the end there is nothing to punch.
             let until = if punch { end.min(known.size) } else { end };
@@ -165,17 +165,23 @@ impl<'a> Stripes<'a> {
         for p in &pieces {
             match p.place {
                 Place::Object if punch => {
-                    self.content()
+                    self.store()
+                        .content()
                         .punch_here(f.index, p.offset, p.len as u64, false)?;
                 }
                 Place::Object => {
-                    self.content()
+                    self.store()
+                        .content()
                         .reserve_here(f.index, p.offset, p.len as u64, false)?
                 }
                 Place::Part => {
                     if let Some(part) = self.own_part(f, !punch)? {
-                        self.parts()
-                            .room_part(part, cuts, (p.offset, p.len as u64), punch)?;
+                        self.store().parts().room_part(
+                            part,
+                            cuts,
+                            (p.offset, p.len as u64),
+                            punch,
+                        )?;
                     }
                 }
                 _ => {}
@@ -184,7 +190,7 @@ impl<'a> Stripes<'a> {
         Ok(())
     }
 
-    /// As [`Cluster::seek_data`]. In a file of several chunks, all bytes count as data.
+    /// As [`FileData::seek_data`]. In a file of several chunks, all bytes count as data.
     pub(crate) fn seek_striped(&self, f: &Striped, offset: u64, hole: bool) -> Result<u64> {
         let size = self.look(f, false)?.size;
         if size > f.chunk.bytes() || f.spilled {
@@ -195,15 +201,15 @@ impl<'a> Stripes<'a> {
             };
         }
         match f.home {
-            None => self.content().seek_here(f.index, offset, hole),
-            Some(home) => self.ask(home, request::SEEK, &(f.id, offset, hole)),
+            None => self.store().content().seek_here(f.index, offset, hole),
+            Some(home) => self.cluster.ask(home, request::SEEK, &(f.id, offset, hole)),
         }
     }
 
     /// Makes the other nodes remove their parts of a removed file of this node.
     pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
         let nodes = self.part_nodes(id)?;
-        let reply = self.ask_each(&nodes, request::DROP_PART, &id);
+        let reply = self.cluster.ask_each(&nodes, request::DROP_PART, &id);
         reply.into_iter().collect()
     }
 }

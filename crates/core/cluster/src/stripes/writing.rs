@@ -78,7 +78,7 @@ fn add_up(
 impl<'a> Stripes<'a> {
     // ---- writing ----
 
-    /// As `Cluster::write_at`.
+    /// As `FileData::write_at`.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
@@ -93,7 +93,7 @@ impl<'a> Stripes<'a> {
         unsafe { self.put_striped(f, offset, Content::Bytes(from), len) }
     }
 
-    /// As `Cluster::copy`.
+    /// As `FileData::copy`.
     pub(crate) fn copy_striped(
         &self,
         (from, at): (u32, u64),
@@ -120,22 +120,34 @@ impl<'a> Stripes<'a> {
         match (content, f.home) {
             // SAFETY: the caller's promise.
             (Content::Bytes(from), Some(home)) => unsafe {
-                self.write_remote((home, f.id), offset, from, len)
+                self.cluster
+                    .data()
+                    .write_remote((home, f.id), offset, from, len)
             },
             // SAFETY: the caller's promise.
             (Content::Bytes(from), None) => unsafe {
-                self.content()
+                self.store()
+                    .content()
                     .write_here(f.index, offset, (from, len), true, |live| {
-                        self.parts().may_write(live, offset, len)
+                        self.store().parts().may_write(live, offset, len)
                     })
             },
             (Content::Of(from, at), home) => {
                 let to = offset.ok_or(Errno::INVAL)?;
                 let done = match home {
-                    Some(home) => self.copy_remote((from, at), (home, f.id), to, len),
+                    Some(home) => {
+                        self.cluster
+                            .data()
+                            .copy_remote((from, at), (home, f.id), to, len)
+                    }
                     None => {
                         let range = (at, to, len as u64);
-                        self.copy_in(Source::Open(from), f.index, &[range], Target::File(None))
+                        self.cluster.data().copy_in(
+                            Source::Open(from),
+                            f.index,
+                            &[range],
+                            Target::File(None),
+                        )
                     }
                 };
                 done.map(|n| (to, n))
@@ -179,7 +191,8 @@ impl<'a> Stripes<'a> {
                 // SAFETY: the caller's promise.
                 return unsafe { self.write_leased(f, Some(offset), (content, len), in_place) };
             }
-            let has_parts = self.objects().live(f.index).flags.load(Acquire) & flag::PARTS != 0;
+            let has_parts =
+                self.store().objects().live(f.index).flags.load(Acquire) & flag::PARTS != 0;
             let known = match self.known(f).filter(|_| has_parts && !fresh) {
                 Some(known) => known,
                 None => {
@@ -243,7 +256,7 @@ impl<'a> Stripes<'a> {
         content: Content,
         len: usize,
     ) -> Result<(usize, Option<Errno>)> {
-        self.prepare_parts(f)?;
+        self.cluster.prepare_parts(f)?;
         let mut done = 0;
         while done < len {
             let turn = (len - done).min(MAX_PIECES_IN_FLIGHT * MAX_BODY);
@@ -282,11 +295,15 @@ impl<'a> Stripes<'a> {
             match p.place {
                 // SAFETY: as above.
                 Place::Object => unsafe {
-                    self.parts().write_behind(f.index, cuts, p.offset, bytes)
+                    self.store()
+                        .parts()
+                        .write_behind(f.index, cuts, p.offset, bytes)
                 },
                 Place::Part => match self.own_part(f, true)? {
                     // SAFETY: as above.
-                    Some(part) => unsafe { self.parts().write_part(part, cuts, p.offset, bytes) },
+                    Some(part) => unsafe {
+                        self.store().parts().write_part(part, cuts, p.offset, bytes)
+                    },
                     None => Err(Errno::IO),
                 },
                 Place::Home(_) | Place::On(_) => {
@@ -314,13 +331,19 @@ impl<'a> Stripes<'a> {
                 asked.entry(node).or_default().push(range(p));
             }
         }
-        let mut done = self.ask_copies(from, f.id, cuts, asked)?;
+        let mut done = self.cluster.data().ask_copies(from, f.id, cuts, asked)?;
         let source = Source::Open(from);
         add_up(pieces, |p| match p.place {
-            Place::Object => self.copy_in(source, f.index, &[range(p)], Target::Behind(cuts)),
+            Place::Object => {
+                self.cluster
+                    .data()
+                    .copy_in(source, f.index, &[range(p)], Target::Behind(cuts))
+            }
             Place::Part => {
                 let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
-                self.copy_in(source, part, &[range(p)], Target::Part(cuts))
+                self.cluster
+                    .data()
+                    .copy_in(source, part, &[range(p)], Target::Part(cuts))
             }
             // The node's total counts for its pieces in their order.
             Place::Home(node) | Place::On(node) => match done.get_mut(&node) {
@@ -339,9 +362,9 @@ impl<'a> Stripes<'a> {
     pub(super) fn grow(&self, f: &Striped, known: Known, end: u64) -> Result<()> {
         let as_of = (known.cuts, known.appends);
         match f.home {
-            None => self.parts().grow_here(f.index, as_of, end),
+            None => self.store().parts().grow_here(f.index, as_of, end),
             Some(home) => {
-                self.ask(home, request::GROW, &(f.id, as_of, end))?;
+                self.cluster.ask(home, request::GROW, &(f.id, as_of, end))?;
                 self.remember(f, Known { size: end, ..known })
             }
         }

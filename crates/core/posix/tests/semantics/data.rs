@@ -216,7 +216,7 @@ fn a_hole_gives_its_room_back() {
     ];
     for (from, to, room) in holes {
         let len = (to - from) as u64;
-        cluster.punch(live, from as u64, len, false).unwrap();
+        cluster.data().punch(live, from as u64, len, false).unwrap();
         expected[from..to].fill(0);
         assert!(p.get("/f") == expected, "{from}..{to}");
         let left = p.stat_open(open).unwrap().blocks;
@@ -246,11 +246,12 @@ fn punching_reserving_and_finding_holes() {
     let open = p.open_at(ObjectId::ROOT, b"/f", O_RDWR, 0).unwrap();
     let live = p.live_of(open).unwrap();
     let cluster = p.cluster();
-    cluster.punch(live, 4096, 8192, false).unwrap();
+    cluster.data().punch(live, 4096, 8192, false).unwrap();
     cluster
+        .data()
         .punch(live, 2 * MIB as u64 - 10, 100, false)
         .unwrap();
-    assert_eq!(cluster.size(live), Ok(2 * MIB as u64));
+    assert_eq!(cluster.data().size(live), Ok(2 * MIB as u64));
     assert_eq!(p.seek(open, Whence::Hole, 0), Ok(4096));
     assert_eq!(p.seek(open, Whence::Data, 4096), Ok(12288));
     assert_eq!(p.seek(open, Whence::Hole, 12288), Ok(2 * MIB as u64));
@@ -261,11 +262,14 @@ fn punching_reserving_and_finding_holes() {
     assert!(p.get("/f") == expected);
     // Reserved ranges can be written even when the pool is full.
     cluster
+        .data()
         .reserve_range(live, 2 * MIB as u64, 2 * MIB as u64, false)
         .unwrap();
-    assert_eq!(cluster.size(live), Ok(2 * MIB as u64));
+    assert_eq!(cluster.data().size(live), Ok(2 * MIB as u64));
     assert_eq!(
-        cluster.reserve_range(live, 0, 20 * MIB as u64, false),
+        cluster
+            .data()
+            .reserve_range(live, 0, 20 * MIB as u64, false),
         Err(Errno::NOSPC)
     );
     let filler = p.open(b"/filler", O_CREAT | O_WRONLY, 0o600).unwrap();
@@ -276,9 +280,13 @@ fn punching_reserving_and_finding_holes() {
     let f = p.open(b"/f", O_RDWR, 0).unwrap();
     write_all(&f, &pattern(1, 2 * MIB), 2 * MIB as u64);
     cluster
+        .data()
         .reserve_range(live, 0, 4 * MIB as u64, true)
         .unwrap();
-    cluster.punch(live, 4 * MIB as u64, 10, true).unwrap();
+    cluster
+        .data()
+        .punch(live, 4 * MIB as u64, 10, true)
+        .unwrap();
     assert_eq!(f.size(), 4 * MIB as u64 + 10);
     expected.extend(pattern(1, 2 * MIB));
     expected.extend([0; 10]);

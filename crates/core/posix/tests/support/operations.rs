@@ -409,7 +409,10 @@ pub fn operations() -> Vec<Operation> {
                 |p| p.open("sized", O_RDWR),
                 |p| {
                     let live = p.fs.live_of(*p.opens.last().unwrap())?;
-                    p.fs.cluster().map(live, 0, 12_288, usize::MAX).map(|_| ())
+                    p.fs.cluster()
+                        .mappings()
+                        .map(live, 0, 12_288, usize::MAX)
+                        .map(|_| ())
                 },
                 |p| p.close(),
             ],
@@ -420,7 +423,9 @@ pub fn operations() -> Vec<Operation> {
                 |p| p.open("tiny", O_RDWR),
                 |p| {
                     let live = p.fs.live_of(*p.opens.last().unwrap())?;
-                    p.fs.cluster().reserve_range(live, 0, 1_500_000, false)
+                    p.fs.cluster()
+                        .data()
+                        .reserve_range(live, 0, 1_500_000, false)
                 },
                 |p| p.close(),
             ],
@@ -508,7 +513,7 @@ pub fn operations() -> Vec<Operation> {
             |p| p.open("sized", O_RDWR),
             |p| {
                 let live = p.fs.live_of(*p.opens.last().unwrap())?;
-                p.fs.cluster().punch(live, 100, 8000, false)
+                p.fs.cluster().data().punch(live, 100, 8000, false)
             },
             |p| p.close(),
         ],

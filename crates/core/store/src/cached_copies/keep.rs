@@ -4,7 +4,7 @@
 //!   is free. Before a program's write that would leave less than a twentieth free, copies are
 //!   removed, the oldest first. All of them are removed before a write fails with ENOSPC.
 //! - The keeper periodically asks the homes, for many files per request, whether the files still
-//!   exist unchanged (`Cluster::sweep_copies`). A home doesn't record which nodes have copies of
+//!   exist unchanged (`FileData::sweep_copies`). A home doesn't record which nodes have copies of
 //!   its files: it need not notify them, and their death requires no work.
 
 use super::*;

@@ -5,7 +5,7 @@ use crate::views::Content;
 use crate::views::Mappings;
 
 impl<'s> Content<'s> {
-    /// As `Cluster::truncate`, for bytes on this node. `decide` returns the size while the file is
+    /// As `FileData::truncate`, for bytes on this node. `decide` returns the size while the file is
     /// locked.
     pub fn truncate_here(
         &self,
@@ -178,7 +178,7 @@ impl<'s> Content<'s> {
         Ok(())
     }
 
-    /// As `Cluster::reserve_range`, for bytes on this node.
+    /// As `FileData::reserve_range`, for bytes on this node.
     pub fn reserve_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         let end = offset
             .checked_add(len)
@@ -223,7 +223,7 @@ impl<'s> Content<'s> {
         Ok(())
     }
 
-    /// As `Cluster::punch`, for bytes on this node.
+    /// As `FileData::punch`, for bytes on this node.
     pub fn punch_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         let end = offset
             .checked_add(len)
@@ -346,7 +346,7 @@ impl<'s> Content<'s> {
         })
     }
 
-    /// As `Cluster::seek_data`, for bytes on this node.
+    /// As `FileData::seek_data`, for bytes on this node.
     pub fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
         let live = self.objects().live(index);
         loop {

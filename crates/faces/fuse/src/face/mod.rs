@@ -241,7 +241,7 @@ impl Call<'_> {
             op::WRITE => self.write(head, a, reply),
             op::FLUSH => self.flush(head, a),
             op::FSYNC | op::FSYNCDIR => self.fsync(a),
-            op::SYNCFS => self.fs().cluster().sync_everywhere(),
+            op::SYNCFS => self.fs().cluster().data().sync_everywhere(),
             op::RELEASE => self.release(head, a),
             op::FALLOCATE => self.fallocate(head, a),
             op::LSEEK => self.lseek(a, reply),

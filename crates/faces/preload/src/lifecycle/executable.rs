@@ -32,7 +32,11 @@ impl Source for File {
             File::Pool(fs, open) => {
                 let live = fs.live_of(*open)?;
                 // SAFETY: a buffer with its length.
-                unsafe { fs.cluster().read(live, offset, to.as_mut_ptr(), to.len()) }
+                unsafe {
+                    fs.cluster()
+                        .data()
+                        .read(live, offset, to.as_mut_ptr(), to.len())
+                }
             }
             File::Kernel(Some(fd)) => Ok(rustix::io::pread(fd, to, offset)?),
             File::Kernel(None) => Err(Errno::ACCESS),

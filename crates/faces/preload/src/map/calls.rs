@@ -95,7 +95,7 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     if shared && write {
         fs.controls().check_shared_writing(open, live)?;
     }
-    if fs.cluster().is_remote(live) {
+    if fs.cluster().data().is_remote(live) {
         if !(shared && access == libc::O_RDWR) {
             // SAFETY: the range is the one that the program asked for.
             return unsafe { copied::map_copy(fs, live, at, len, offset, prot, flags) };
@@ -212,10 +212,11 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
         }
         if let Some(live) = span.open().and_then(|o| spans.fs.live_of(o).ok()) {
             let _ = cluster
+                .store()
                 .mappings()
                 .touch_mapped(live, span.0.flags.load(Relaxed));
             if a[2] as i32 & libc::MS_SYNC != 0
-                && let Err(e) = cluster.sync(live)
+                && let Err(e) = cluster.data().sync(live)
                 && result == 0
             {
                 result = errno(e);
@@ -277,7 +278,7 @@ pub fn madvise(a: &[i64; 6]) -> i64 {
                 let from = span.start().max(start);
                 let (at, len) = (span.offset_of(from), span.end().min(end) - from);
                 let copied = before_change(spans.fs, open);
-                spans.fs.cluster().punch(live, at, len, false)?;
+                spans.fs.cluster().data().punch(live, at, len, false)?;
                 after_change(spans.fs, open, copied);
             }
         }

@@ -50,6 +50,7 @@ pub unsafe fn map_copy(
         match unsafe {
             let to = (start as *mut u8).add(done);
             fs.cluster()
+                .data()
                 .read(live, offset + done as u64, to, len - done)
         } {
             // The rest stays zeros: it is beyond the file's end.

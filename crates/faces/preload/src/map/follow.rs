@@ -121,7 +121,7 @@ pub fn grown(fs: &Fs, open: u32) {
             && s.file(fs)
                 .is_some_and(|(l, size)| l == live && s.offset_of(s.start()) < size)
     };
-    let copy = fs.cluster().is_remote(live);
+    let copy = fs.cluster().data().is_remote(live);
     let some: Vec<Span> = spans.of_file(live, copy).filter(gains).collect();
     pages::fill_grown(&spans, &some);
 }

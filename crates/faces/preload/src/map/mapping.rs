@@ -48,7 +48,7 @@ pub unsafe fn map_range(
     let fs = spans.fs;
     prepare(fs);
     let live = fs.live_of(open)?;
-    let is_remote = fs.cluster().is_remote(live);
+    let is_remote = fs.cluster().data().is_remote(live);
     let mut kind = 0;
     if how.shared {
         kind |= map_flag::SHARED;
@@ -79,11 +79,11 @@ pub unsafe fn map_range(
         };
         let pieces = match &copy {
             Some(copy) => copy.pieces(range, pages::fetched_pages(how))?,
-            None => match fs.cluster().map(live, offset, len, budget) {
+            None => match fs.cluster().mappings().map(live, offset, len, budget) {
                 // The file is sparse, and there is no room: missing pages are allocated when they
                 // are touched.
                 Err(Errno::NOSPC) if budget == usize::MAX => {
-                    fs.cluster().map(live, offset, len, 0)?
+                    fs.cluster().mappings().map(live, offset, len, 0)?
                 }
                 other => other?,
             },

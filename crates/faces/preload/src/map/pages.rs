@@ -230,6 +230,7 @@ fn fill_empty(
         Some(copy) => copy.pieces(offset..offset + (to - from), budget)?,
         None => fs
             .cluster()
+            .mappings()
             .map(live, offset, (to - from) as usize, budget)?,
     };
     let mut result = Ok(());

@@ -126,7 +126,7 @@ pub fn before_write(
     let copy = copy(fs, open)?;
     let mut range = range(fs, open, at, len);
     if append {
-        range = fs.cluster().size(fs.live_of(open).ok()?).ok()?..u64::MAX;
+        range = fs.cluster().data().size(fs.live_of(open).ok()?).ok()?..u64::MAX;
     }
     note(fs, open, copy.write_back(range.clone()));
     Some(range)

@@ -312,6 +312,7 @@ impl<'a> ShadowCopy<'a> {
                 let to = bytes.as_mut_ptr().add(done);
                 self.fs
                     .cluster()
+                    .data()
                     .read(self.live, at + done as u64, to, len - done)?
             };
             if n == 0 {
@@ -342,7 +343,7 @@ impl<'a> ShadowCopy<'a> {
     /// # Errors
     /// EHOSTDOWN and other errors of reading remote files; ENOSPC if there is no room for the copy.
     pub fn pieces(&self, range: Range<u64>, budget: usize) -> Result<Vec<MapPiece>, Errno> {
-        let size = self.fs.cluster().size(self.live)?;
+        let size = self.fs.cluster().data().size(self.live)?;
         let end = range
             .end
             .min(size.next_multiple_of(PAGE as u64))
@@ -361,7 +362,11 @@ impl<'a> ShadowCopy<'a> {
         // originals if they lie on this node.
         let is_own = |chunk: u64, state: u16| {
             let cluster = self.fs.cluster();
-            state == OWN || state == 0 && cluster.is_own(self.live, chunk * CHUNK, CHUNK, size)
+            state == OWN
+                || state == 0
+                    && cluster
+                        .mappings()
+                        .is_own(self.live, chunk * CHUNK, CHUNK, size)
         };
         let missing: u64 = chunks
             .clone()
@@ -410,10 +415,12 @@ impl<'a> ShadowCopy<'a> {
     fn own(&self, from: u64, to: u64, budget: usize) -> Result<Vec<MapPiece>, Errno> {
         let cluster = self.fs.cluster();
         let len = (to - from) as usize;
-        match cluster.map_own(self.live, from, len, budget) {
+        match cluster.mappings().map_own(self.live, from, len, budget) {
             // The file is sparse, and there is no room: missing pages are allocated when they are
             // touched.
-            Err(Errno::NOSPC) if budget != usize::MAX => cluster.map_own(self.live, from, len, 0),
+            Err(Errno::NOSPC) if budget != usize::MAX => {
+                cluster.mappings().map_own(self.live, from, len, 0)
+            }
             other => other,
         }
     }
@@ -484,7 +491,7 @@ impl<'a> ShadowCopy<'a> {
         if fetched.is_empty() {
             return Ok(None);
         }
-        let size = self.fs.cluster().size(self.live)?;
+        let size = self.fs.cluster().data().size(self.live)?;
         let mut conflict = None;
         for (chunk, state) in fetched {
             Conflict::add(&mut conflict, self.follow(chunk, state, size)?.1);
@@ -524,7 +531,10 @@ impl<'a> ShadowCopy<'a> {
             let then = &old[first * PAGE..][..now.len()];
             Conflict::add(
                 &mut conflict,
-                self.fs.cluster().merge(self.live, at, then, &now)?,
+                self.fs
+                    .cluster()
+                    .mappings()
+                    .merge(self.live, at, then, &now)?,
             );
             before.put(first * PAGE, &now);
         }

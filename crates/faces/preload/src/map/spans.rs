@@ -64,7 +64,7 @@ impl Span {
     /// Returns the file's live entry and its size in bytes, rounded up to pages.
     pub fn file(self, fs: &Fs) -> Option<(u32, u64)> {
         let live = fs.live_of(self.open()?).ok()?;
-        let size = fs.cluster().size(live).ok()?;
+        let size = fs.cluster().data().size(live).ok()?;
         Some((live, size.next_multiple_of(forebay_store::PAGE as u64)))
     }
 }

@@ -47,7 +47,12 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
         Some((fs, open)) => {
             let live = fs.live_of(open).ok()?;
             // SAFETY: a buffer with its length.
-            unsafe { fs.cluster().read(live, at, to.as_mut_ptr(), to.len()) }.ok()
+            unsafe {
+                fs.cluster()
+                    .data()
+                    .read(live, at, to.as_mut_ptr(), to.len())
+            }
+            .ok()
         }
         None => {
             let args = [

@@ -326,7 +326,7 @@ impl Object for Open {
         // Written bytes that aren't published yet count, too.
         let size = self.fs.buffers().publish(self.open());
         let size = size.and_then(|()| self.fs.live_of(self.open()));
-        let size = size.and_then(|live| self.fs.cluster().size(live));
+        let size = size.and_then(|live| self.fs.cluster().data().size(live));
         size.map_err(|e| self.failed("stat", e))
     }
 
