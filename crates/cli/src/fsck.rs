@@ -182,7 +182,7 @@ fn compare_nodes(
             Ok(()) => {
                 for pool in &pools {
                     // If a repair fails, the comparison below finds the difference again.
-                    let _ = pool.cluster().mend_across();
+                    let _ = pool.cluster().checks().mend_across();
                 }
             }
             Err(why) => print_notice(format!(
@@ -209,7 +209,7 @@ fn compare_nodes(
 /// # Errors
 /// Why the operations weren't completed within [`COMPLETION`].
 ///
-/// [`mend_across`]: forebay_client::Cluster::mend_across
+/// [`mend_across`]: forebay_client::Checks::mend_across
 pub fn settle_notes(pools: &[Arc<Pool>]) -> Result<(), String> {
     let until = Instant::now() + COMPLETION;
     loop {
@@ -219,7 +219,7 @@ pub fn settle_notes(pools: &[Arc<Pool>]) -> Result<(), String> {
             // An intent of one node may have to wait for another node's. The keepers complete
             // intents, too.
             let settled = cluster.namespace().settle_notes();
-            match settled.and_then(|n| Ok(n > 0 || cluster.has_notes()?)) {
+            match settled.and_then(|n| Ok(n > 0 || cluster.checks().has_notes()?)) {
                 Ok(some) => pending |= some,
                 Err(e) => failed = Some(std::io::Error::from(e).to_string()),
             }
@@ -249,7 +249,7 @@ fn check_unused(name: &str, pools: &[Arc<Pool>]) -> Result<(), Fail> {
 fn compare(pool: &Pool) -> rustix::io::Result<Report> {
     let until = Instant::now() + RELEASE;
     loop {
-        match pool.cluster().inspect_across() {
+        match pool.cluster().checks().inspect_across() {
             Err(rustix::io::Errno::HOSTDOWN) if Instant::now() < until => std::thread::sleep(AGAIN),
             result => return result,
         }

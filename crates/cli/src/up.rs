@@ -329,7 +329,7 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
         unsettled = fsck::settle_notes(&pools).err();
         for (place, pool) in places.iter().zip(&pools) {
             let fitted = match unsettled {
-                None => pool.cluster().mend_across(),
+                None => pool.cluster().checks().mend_across(),
                 Some(_) => Ok(0),
             };
             let _ = pool.store().recovery().detach();

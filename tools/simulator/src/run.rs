@@ -223,6 +223,7 @@ fn inspect(node: u32) {
         (
             "doesn't fit",
             pool.cluster()
+                .checks()
                 .inspect_across()
                 .map(|r| r.findings.iter().map(|f| format!("{f:?}")).collect()),
         ),

@@ -180,9 +180,9 @@ impl EphemeralFiles {
 
     /// Removes the ephemeral files of ended creators. Returns whether files are left: of living
     /// creators, or because they couldn't be removed.
-    fn step(&mut self, store: Cluster<'_>) -> bool {
+    fn step(&mut self, cluster: Cluster<'_>) -> bool {
         let begun = Instant::now();
-        let followed = store.follow_creators();
+        let followed = cluster.declarations().follow_creators();
         self.next = begun + (begun.elapsed() * FOLLOW_SHARE).max(EPHEMERAL_INTERVAL);
         let failed = followed.err();
         // EHOSTDOWN isn't reported here: operations that need the node report it.
@@ -377,7 +377,7 @@ impl<'a> Tasks<'a> {
         if !self.store.content().drains() || !self.drain.is_due() && self.store.any_attached() {
             return false;
         }
-        let left = self.cluster.drain(MAX_DRAIN_BYTES);
+        let left = self.cluster.room().drain(MAX_DRAIN_BYTES);
         self.drain.has_been_done();
         self.drained
             .note(left.err(), "can't move files from memory");

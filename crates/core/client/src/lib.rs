@@ -474,7 +474,7 @@ impl Pool {
     /// remote nodes may be some seconds old. Capacity for which the hosts have no room isn't
     /// counted.
     pub fn capacity(&self) -> (u64, u64) {
-        self.cluster().capacity_of_all().unwrap_or_else(|| {
+        self.cluster().room().capacity_of_all().unwrap_or_else(|| {
             self.usage().iter().fold((0, 0), |(size, used), u| {
                 (size + u.used + u.available, used + u.used)
             })

@@ -11,7 +11,7 @@ use crate::Cluster;
 use crate::backoff::Backoff;
 use crate::peers::messages::Wire;
 use crate::peers::requests::{Signature, kind, request};
-use crate::peers::{Bytes, CAPACITY, Peers};
+use crate::peers::{Bytes, Peers};
 use forebay_placement::NodeId;
 use forebay_store::{Errno, Result};
 
@@ -113,31 +113,5 @@ impl<'a> Cluster<'a> {
     /// ENOTCONN if the service doesn't run, or doesn't know the number; EHOSTDOWN.
     pub fn ask_origin(&self, node: NodeId, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         self.ask(node, request::ORIGIN, &(number, bytes))
-    }
-
-    /// Returns the size of all nodes' media, and how much of them is used. Bytes. Figures of other
-    /// nodes may be some seconds old. None in a pool of one node, or if they aren't known.
-    pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
-        let e = self.peers()?;
-        // SAFETY: there are no bytes.
-        let reply = unsafe { e.ask(e.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;
-        let (size, used) = reply.head.split_first_chunk::<8>()?;
-        let used = used.first_chunk::<8>()?;
-        Some((u64::from_le_bytes(*size), u64::from_le_bytes(*used)))
-    }
-
-    /// Returns the other nodes with the most room and the free bytes that they reported last, in
-    /// descending order. None if they aren't known.
-    pub fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
-        let others = self.peers()?;
-        // SAFETY: there are no bytes.
-        let reply = unsafe { others.ask(others.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;
-        let list = reply.head.get(16..)?;
-        let room = |one: &[u8]| -> Option<(NodeId, u64)> {
-            let (node, free) = one.split_first_chunk::<4>()?;
-            let free = u64::from_le_bytes(*free.first_chunk::<8>()?);
-            Some((NodeId(u32::from_le_bytes(*node)), free))
-        };
-        list.chunks_exact(12).map(room).collect()
     }
 }

@@ -5,8 +5,8 @@
 //! it. The end of the description ends the use and, where the controls ask for that, laminates the
 //! file.
 
-use crate::Cluster;
 use crate::peers::requests::request;
+use crate::views::Declarations;
 use forebay_controls::{Mutability, OnViolation, Parallelism};
 use forebay_store::control_region::open_flag::LAMINATES;
 use forebay_store::controls::{
@@ -21,22 +21,26 @@ use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-impl<'a> Cluster<'a> {
+impl<'a> Declarations<'a> {
     /// Checks whether the controls of a striped file of any node permit a change, as
     /// [`Store::check_change`] does for other files.
     pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
-        let word = self.declared().controls(index);
+        let word = self.store().declared().controls(index);
         if word == 0 {
             return Ok(());
         }
         let judged = check_word(word, self.size_for(index, word)?, change);
-        if judged.is_ok() || self.opens().remote_live(index).is_none() {
+        if judged.is_ok() || self.cluster.opens().remote_live(index).is_none() {
             return judged;
         }
         // Other controls may have been declared since.
-        let inode = self.namespace().stat(self.content().live_id(index))?;
+        let inode = self
+            .cluster
+            .namespace()
+            .stat(self.store().content().live_id(index))?;
         if inode.controls != word {
-            self.objects()
+            self.store()
+                .objects()
                 .live(index)
                 .controls
                 .store(inode.controls, Release);
@@ -52,7 +56,7 @@ impl<'a> Cluster<'a> {
     /// As for [`crate::FileData::size`].
     pub fn size_for(&self, index: u32, word: u64) -> Result<u64> {
         if depends_on_size(word) {
-            self.data().size(index)
+            self.cluster.data().size(index)
         } else {
             Ok(0)
         }
@@ -61,17 +65,17 @@ impl<'a> Cluster<'a> {
     /// Stores in the live entry the controls of another node's file, as its home has reported them
     /// when the file was opened.
     pub fn note_controls(&self, index: u32, inode: &Inode) {
-        if self.opens().remote_live(index).is_none() {
+        if self.cluster.opens().remote_live(index).is_none() {
             return;
         }
-        let live = self.objects().live(index);
+        let live = self.store().objects().live(index);
         let known = live.edition.load(Acquire);
         if inode.edition == 0 && known == 0 {
             live.controls.store(inode.controls, Release);
             return;
         }
         let _critical = Critical::enter();
-        let Ok(_lock) = self.objects().lock_live(index) else {
+        let Ok(_lock) = self.store().objects().lock_live(index) else {
             // With an even edition this node uses no copies, and the home refuses what the controls
             // forbid.
             live.edition.store(known.next_multiple_of(2), Release);
@@ -83,7 +87,7 @@ impl<'a> Cluster<'a> {
             live.controls.store(inode.controls, Release);
             live.edition.store(0, SeqCst);
             live.last_size.store(inode.size, SeqCst);
-            if is_last(inode.edition) && self.content().live_id(index).stripe().is_some() {
+            if is_last(inode.edition) && self.store().content().live_id(index).stripe().is_some() {
                 Parts::remember_locked(live, inode.size, inode.cuts);
             }
             live.edition.store(inode.edition, SeqCst);
@@ -97,12 +101,12 @@ impl<'a> Cluster<'a> {
     /// ENOSPC: the home has no room, and the file stays as it was. EHOSTDOWN: the home doesn't
     /// reply.
     pub(crate) fn laminate_written(&self, id: ObjectId, live: Option<u32>) -> Result<()> {
-        let laminated = match self.remote_home(id) {
-            Some(home) => self.ask(home, request::LAMINATE, &id),
-            None => self.declared().laminate_here(id),
+        let laminated = match self.cluster.remote_home(id) {
+            Some(home) => self.cluster.ask(home, request::LAMINATE, &id),
+            None => self.store().declared().laminate_here(id),
         };
         match live {
-            Some(live) if laminated == Err(CHANGED) => self.stripes().seal(live),
+            Some(live) if laminated == Err(CHANGED) => self.cluster.stripes().seal(live),
             _ => laminated,
         }
     }
@@ -129,7 +133,7 @@ impl<'a> Cluster<'a> {
             Parallelism::Shared if laminates || counted => LockType::Shared,
             Parallelism::Shared => return Ok(None),
         };
-        let o = self.objects().open_file(open);
+        let o = self.store().objects().open_file(open);
         let request = Request {
             object: ObjectId(o.id.load(Acquire)),
             owner: self.store().locks().lock_owner_description(open),
@@ -138,11 +142,11 @@ impl<'a> Cluster<'a> {
             start: party,
             end: if writes { WRITES } else { 0 },
         };
-        let mut begun = self.locks().lock(&request, false);
+        let mut begun = self.cluster.locks().lock(&request, false);
         if begun == Err(Errno::AGAIN) {
             // The conflicting use may be that of a killed process.
-            self.recovery().reap()?;
-            begun = self.locks().lock(&request, false);
+            self.store().recovery().reap()?;
+            begun = self.cluster.locks().lock(&request, false);
         }
         let report = controls.on_violation == OnViolation::Report;
         // A violation that is only reported doesn't keep the description from laminating the file.

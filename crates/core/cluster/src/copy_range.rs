@@ -77,7 +77,9 @@ impl<'a> FileData<'a> {
         self.cluster.locks().check_lease(to)?;
         let len = len as usize;
         let done = if let Some(file) = self.cluster.stripes().striped(to) {
-            self.cluster.check_striped(to, Change::From(Some(to_at)))?;
+            self.cluster
+                .declarations()
+                .check_striped(to, Change::From(Some(to_at)))?;
             self.cluster
                 .stripes()
                 .copy_striped((from, at), &file, to_at, len)

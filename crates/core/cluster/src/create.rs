@@ -112,7 +112,7 @@ impl<'a> Namespace<'a> {
                         controls: new.controls,
                         ..Inode::default()
                     };
-                    self.cluster.note_controls(*live, &inode);
+                    self.cluster.declarations().note_controls(*live, &inode);
                 }
                 if let Some(unused) = remote.opened {
                     self.cluster.opens().close_opened(unused);

@@ -144,7 +144,9 @@ impl<'a> FileData<'a> {
     ) -> Result<(u64, usize)> {
         self.cluster.locks().check_lease(index)?;
         if let Some(file) = self.cluster.stripes().striped(index) {
-            self.cluster.check_striped(index, Change::From(offset))?;
+            self.cluster
+                .declarations()
+                .check_striped(index, Change::From(offset))?;
             // SAFETY: the caller's promise.
             return unsafe {
                 self.cluster

@@ -7,9 +7,9 @@
 //!
 //! `store/src/controls/declare.rs` contains the home's side of each step.
 
-use crate::Cluster;
 use crate::peers::messages::List;
 use crate::peers::requests::request;
+use crate::views::Declarations;
 use forebay_controls::{Declared, Mutability, OnViolation, Parallelism};
 use forebay_runtime::atomics::{Ordering::*, fence};
 use forebay_store::control_region::MAX_OPEN;
@@ -22,7 +22,7 @@ use forebay_store::locks::{LockType, Request, Sort};
 use forebay_store::{NodeId, ObjectId, Result, SetAttr};
 use rustix::io::Errno;
 
-impl<'a> Cluster<'a> {
+impl<'a> Declarations<'a> {
     /// Declares these controls for a file on any node, which any processes may have open. Returns
     /// whether the declaration was refused, and the conflicting uses.
     ///
@@ -37,23 +37,26 @@ impl<'a> Cluster<'a> {
                 ..SetAttr::default()
             };
             return self
+                .cluster
                 .namespace()
                 .set_attr(id, &set)
                 .map(|()| DeclareOutcome::default());
         }
-        let home = self.remote_home(id);
+        let home = self.cluster.remote_home(id);
         for _ in 0..ATTEMPTS {
             let begun = match home {
                 Some(home) => {
-                    let asked = self.ask(home, request::BEGIN_DECLARING, &(id, word))?;
+                    let asked = self
+                        .cluster
+                        .ask(home, request::BEGIN_DECLARING, &(id, word))?;
                     asked.map(|List(nodes)| nodes)
                 }
-                None => self.declared().begin_declaring_here(id, word)?,
+                None => self.store().declared().begin_declaring_here(id, word)?,
             };
             let Some(known) = begun else {
                 return Ok(DeclareOutcome::default());
             };
-            let before = self.namespace().stat(id)?.controls & !COUNTED;
+            let before = self.cluster.namespace().stat(id)?.controls & !COUNTED;
             let mapped = self.count_everywhere((id, word, false), &known)?;
             let grows = controls.mutability == Mutability::Append;
             let refused = controls.on_violation == OnViolation::Refuse;
@@ -65,8 +68,10 @@ impl<'a> Cluster<'a> {
                 });
             }
             let outcome = match home {
-                Some(home) => self.ask(home, request::END_DECLARING, &(id, word))?,
-                None => self.declared().end_declaring_here(id, word)?,
+                Some(home) => self
+                    .cluster
+                    .ask(home, request::END_DECLARING, &(id, word))?,
+                None => self.store().declared().end_declaring_here(id, word)?,
             };
             let Some(mut outcome): Option<DeclareOutcome> = outcome else {
                 continue;
@@ -75,7 +80,7 @@ impl<'a> Cluster<'a> {
                 return Ok(outcome);
             }
             outcome.mapped.extend(mapped);
-            if self.remote.is_some() {
+            if self.store().remote.is_some() {
                 let reply = self.count_everywhere((id, word, true), &known);
                 let new = reply.as_ref().map_or(true, |new| !new.is_empty());
                 if refused && new {
@@ -83,7 +88,7 @@ impl<'a> Cluster<'a> {
                         controls: Some(before),
                         ..SetAttr::default()
                     };
-                    self.namespace().set_attr(id, &set)?;
+                    self.cluster.namespace().set_attr(id, &set)?;
                     outcome.refused = true;
                 }
                 outcome.mapped.extend(reply?);
@@ -103,7 +108,7 @@ impl<'a> Cluster<'a> {
         arguments: (ObjectId, u64, bool),
         known: &[u32],
     ) -> Result<Vec<User>> {
-        let me = self.names().node();
+        let me = self.store().names().node();
         let of = |node: NodeId| {
             move |party: Party| User {
                 node: node.0,
@@ -113,19 +118,21 @@ impl<'a> Cluster<'a> {
         let (id, word, is_declared) = arguments;
         let here = self.count_here(id, word, is_declared)?;
         let mut mapped: Vec<User> = here.into_iter().map(of(me)).collect();
-        let Some(peers) = self.peers() else {
+        let Some(peers) = self.cluster.peers() else {
             return Ok(mapped);
         };
         let others = peers.nodes().iter().copied().filter(|n| *n != me);
         let others: Vec<NodeId> = others.collect();
-        let answers = self.ask_each(&others, request::COUNT_USES, &arguments);
+        let answers = self
+            .cluster
+            .ask_each(&others, request::COUNT_USES, &arguments);
         for (&node, reply) in others.iter().zip(answers) {
             let List(parties) = match reply {
                 Ok(parties) => parties,
                 // An unreachable node that isn't among `known` doesn't have the file open.
                 Err(Errno::HOSTDOWN) if !known.contains(&node.0) => continue,
                 // Another operation is in progress there.
-                Err(Errno::AGAIN) => self.ask(node, request::COUNT_USES, &arguments)?,
+                Err(Errno::AGAIN) => self.cluster.ask(node, request::COUNT_USES, &arguments)?,
                 Err(e) => return Err(e),
             };
             mapped.extend(parties.into_iter().map(of(node)));
@@ -144,28 +151,31 @@ impl<'a> Cluster<'a> {
     ) -> Result<Vec<Party>> {
         // Files that dead daemons keep open stay open: the other nodes first have to report to the
         // next daemon which files they have open.
-        self.recovery().reap_but(&self.declared().keepers())?;
-        if is_declared && self.remote_home(id).is_some() {
+        self.store()
+            .recovery()
+            .reap_but(&self.store().declared().keepers())?;
+        if is_declared && self.cluster.remote_home(id).is_some() {
             let note = |index| {
-                self.objects()
+                self.store()
+                    .objects()
                     .live(index)
                     .controls
                     .store(word | COUNTED, SeqCst)
             };
-            self.objects().with_live(id, note)?;
+            self.store().objects().with_live(id, note)?;
         }
-        let header = self.control.header();
+        let header = self.store().control.header();
         header.counts.fetch_add(1, SeqCst);
         fence(SeqCst);
         let controls = declared(word).0.resolve();
         let alone = controls.parallelism != Parallelism::Shared;
         let immutable = controls.mutability == Mutability::Immutable;
         for index in 0..header.free_open.end(MAX_OPEN) {
-            let o = self.objects().open_file(index);
+            let o = self.store().objects().open_file(index);
             if o.id.load(SeqCst) != id.0 || !alone && !immutable {
                 continue;
             }
-            let _section = self.section()?;
+            let _section = self.store().section()?;
             // A reference keeps the description open while it is counted. If all others are
             // released meanwhile, the description ends here.
             let more = |n: u32| (n > 0).then_some(n + 1);
@@ -178,14 +188,14 @@ impl<'a> Cluster<'a> {
                 Ok(())
             };
             // Records that can't be written back are tried again by the next repair.
-            let _ = self.objects().open_release(index);
+            let _ = self.store().objects().open_release(index);
             counted?;
         }
         Ok(self.store().mappings().writable_mappings(id))
     }
 
     fn count_one(&self, index: u32, id: ObjectId, alone: bool, immutable: bool) -> Result<()> {
-        let o = self.objects().open_file(index);
+        let o = self.store().objects().open_file(index);
         let (flags, party) = (o.flags.load(Acquire) as i32, o.party.load(Acquire));
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         if flags & libc::O_PATH != 0 || is_kept(party) || !alone && !writes {
@@ -206,6 +216,6 @@ impl<'a> Cluster<'a> {
             start: settled(party),
             end: THERE | if writes { WRITES } else { 0 },
         };
-        self.locks().lock(&request, false)
+        self.cluster.locks().lock(&request, false)
     }
 }

@@ -6,9 +6,9 @@
 //! creators count as running. A file whose name is being changed is left for the keeper's next
 //! turn.
 
-use crate::Cluster;
 use crate::peers::messages::{List, decode};
 use crate::peers::requests::request;
+use crate::views::Declarations;
 use forebay_store::controls::is_ephemeral;
 use forebay_store::ephemeral::{Creator, Followed, MAX_CREATORS_PER_REQUEST, TRIES};
 use forebay_store::index::known_in;
@@ -19,33 +19,35 @@ use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 
-impl<'a> Cluster<'a> {
+impl<'a> Declarations<'a> {
     /// Removes files of this node whose creators, on any node, have ended.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached: the files of its creators are left, the others are
     /// removed; EIO.
     pub fn follow_creators(&self) -> Result<Followed> {
-        let me = self.names().node_of_several().unwrap_or(0);
+        let me = self.store().names().node_of_several().unwrap_or(0);
         let mut done = Followed::default();
         let mut run: HashMap<Creator, bool> = HashMap::new();
         let mut notes = Vec::new();
-        for shard in 0..self.names().shard_count() {
-            self.records(shard)?.each_attached(b"M", |key, value| {
-                let Some((b'M', id, _)) = parse_key(key) else {
-                    return false;
-                };
-                // Fsck handles values of other forms.
-                let Some(creator) = decode::<Creator>(value) else {
-                    return true;
-                };
-                if creator.node == me && *run.entry(creator).or_insert_with(|| creator.runs()) {
-                    done.left += 1
-                } else {
-                    notes.push((id, creator))
-                }
-                true
-            })?;
+        for shard in 0..self.store().names().shard_count() {
+            self.store()
+                .records(shard)?
+                .each_attached(b"M", |key, value| {
+                    let Some((b'M', id, _)) = parse_key(key) else {
+                        return false;
+                    };
+                    // Fsck handles values of other forms.
+                    let Some(creator) = decode::<Creator>(value) else {
+                        return true;
+                    };
+                    if creator.node == me && *run.entry(creator).or_insert_with(|| creator.runs()) {
+                        done.left += 1
+                    } else {
+                        notes.push((id, creator))
+                    }
+                    true
+                })?;
         }
         let mut result = self.ask_for_creators(me, &notes, &mut run);
         for (id, creator) in notes {
@@ -53,7 +55,7 @@ impl<'a> Cluster<'a> {
                 done.left += 1;
                 continue;
             }
-            match self.nonblocking().remove_made(id) {
+            match self.cluster.nonblocking().declarations().remove_made(id) {
                 Ok(true) => done.gone += 1,
                 // An operation is in progress on one of its names.
                 Ok(false) | Err(Errno::AGAIN) => done.left += 1,
@@ -84,7 +86,10 @@ impl<'a> Cluster<'a> {
         for (node, creators) in remote {
             for creators in creators.chunks(MAX_CREATORS_PER_REQUEST) {
                 let arguments = List(creators.to_vec());
-                match self.ask(NodeId(node), request::CREATORS, &arguments) {
+                match self
+                    .cluster
+                    .ask(NodeId(node), request::CREATORS, &arguments)
+                {
                     Ok(List(answers)) if answers.len() == creators.len() => {
                         run.extend(creators.iter().copied().zip(answers));
                     }
@@ -103,11 +108,11 @@ impl<'a> Cluster<'a> {
     fn remove_made(&self, id: ObjectId) -> Result<bool> {
         let mut names = Vec::new();
         {
-            let records = self.records_of(id)?;
+            let records = self.store().records_of(id)?;
             let inode = records.inode(id)?;
             if !inode.is_some_and(|(inode, _)| is_ephemeral(inode.controls)) {
                 drop(records);
-                return self.declared().forget_creator(id).map(|()| true);
+                return self.store().declared().forget_creator(id).map(|()| true);
             }
             records.each_attached(&Key::known_names(id), |key, _| match parse_key(key) {
                 Some((b'P', of, rest)) if of == id => {
@@ -119,30 +124,36 @@ impl<'a> Cluster<'a> {
         }
         for (dir, name) in &names {
             if self.unlink_from(id, (*dir, name))? {
-                self.watches()
+                self.store()
+                    .watches()
                     .notify_self(id, libc::S_IFREG, libc::IN_ATTRIB);
-                self.watches().notify_if_gone(id, libc::S_IFREG);
-                self.watches()
+                self.store().watches().notify_if_gone(id, libc::S_IFREG);
+                self.store()
+                    .watches()
                     .notify_dir(*dir, name, libc::S_IFREG, libc::IN_DELETE);
             }
         }
-        Ok(!self.records_of(id)?.exists(id)?)
+        Ok(!self.store().records_of(id)?.exists(id)?)
     }
 
     /// Removes an entry while it leads to the file `id`. Returns whether it did.
     fn unlink_from(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         for _ in 0..TRIES {
-            let epoch = self.names().names_epoch();
+            let epoch = self.store().names().names_epoch();
             let Some(entry) = self
+                .cluster
                 .namespace()
                 .lookup(name.0, name.1)?
                 .filter(|e| e.id == id)
             else {
                 return Ok(false);
             };
-            let removed = match self.remote_home_of_entry(name.0, name.1) {
-                Some(home) => self.ask(home, request::UNLINK_FROM, &(name.0, name.1, entry, epoch)),
-                None => self.namespace().unlink_entry(name, entry, epoch),
+            let removed = match self.cluster.remote_home_of_entry(name.0, name.1) {
+                Some(home) => {
+                    self.cluster
+                        .ask(home, request::UNLINK_FROM, &(name.0, name.1, entry, epoch))
+                }
+                None => self.cluster.namespace().unlink_entry(name, entry, epoch),
             };
             match removed {
                 Ok(false) | Err(Errno::STALE) => {}

@@ -3,9 +3,9 @@
 //! Checked are: each entry refers to an object, each name that an object counts exists, each part
 //! has its file, and no intent is left. To be called while nothing changes in the pool.
 
-use crate::Cluster;
 use crate::peers::messages::Record;
 use crate::peers::requests::request;
+use crate::views::Checks;
 use forebay_store::fsck::Report;
 use forebay_store::names::link_in;
 use forebay_store::record::{Entry, Inode, parse_key, tail};
@@ -19,7 +19,7 @@ const PART: &str = "names";
 /// then are counted.
 const REMOTE_CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-impl<'a> Cluster<'a> {
+impl<'a> Checks<'a> {
     /// Checks this node's records against those of the other nodes of a pool, during quiescence,
     /// for at most 30 s; [`Report::unasked`] counts the records that couldn't be checked in that
     /// time.
@@ -28,7 +28,7 @@ impl<'a> Cluster<'a> {
     /// EHOSTDOWN if a node can't be reached.
     pub fn inspect_across(&self) -> Result<Report> {
         let mut report = Report::default();
-        if self.remote.is_none() {
+        if self.store().remote.is_none() {
             return Ok(report);
         }
         let References {
@@ -42,14 +42,14 @@ impl<'a> Cluster<'a> {
         let until = Instant::now() + REMOTE_CHECK_TIMEOUT;
         let is_late = || Instant::now() >= until;
         for (dir, name, entry) in entries {
-            let Some(home) = self.remote_home(entry.id) else {
+            let Some(home) = self.cluster.remote_home(entry.id) else {
                 continue;
             };
             if is_late() {
                 report.unasked += 1;
                 continue;
             }
-            let there: Result<Record> = self.ask(home, request::STAT, &entry.id);
+            let there: Result<Record> = self.cluster.ask(home, request::STAT, &entry.id);
             let wrong = match there {
                 Ok(record) if record.0.kind() != entry.kind => "is of another type",
                 Ok(record) if is_in_other_directory(&record.0, dir) => "is in another directory",
@@ -70,14 +70,14 @@ impl<'a> Cluster<'a> {
             );
         }
         let look_up = |report: &mut Report, dir, name: &[u8]| -> Result<_> {
-            let Some(home) = self.remote_home_of_entry(dir, name) else {
+            let Some(home) = self.cluster.remote_home_of_entry(dir, name) else {
                 return Ok(None);
             };
             if is_late() {
                 report.unasked += 1;
                 return Ok(None);
             }
-            let there: Option<Entry> = self.ask(home, request::LOOKUP, &(dir, name))?;
+            let there: Option<Entry> = self.cluster.ask(home, request::LOOKUP, &(dir, name))?;
             Ok(Some((home, there)))
         };
         for (id, dir, name) in dirs {
@@ -124,8 +124,11 @@ impl<'a> Cluster<'a> {
                 report.unasked += 1;
                 continue;
             }
-            let home = self.remote_home(part.whole()).ok_or(Errno::REMCHG)?;
-            let there: Result<Record> = self.ask(home, request::STAT, &part.whole());
+            let home = self
+                .cluster
+                .remote_home(part.whole())
+                .ok_or(Errno::REMCHG)?;
+            let there: Result<Record> = self.cluster.ask(home, request::STAT, &part.whole());
             match there {
                 Ok(_) => {}
                 Err(Errno::NOENT) => report.add(
@@ -175,36 +178,38 @@ struct Part {
     nlink: u32,
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Checks<'a> {
     fn references(&self) -> Result<References> {
         let mut found = References::default();
-        for shard in 0..self.names().shard_count() {
-            self.committed(shard)?.each_record(b"", |key, value| {
-                match parse_key(key) {
-                    Some((b'D', dir, name)) => {
-                        let entry = Entry::decode(value);
-                        found.entries.extend(entry.map(|e| (dir, name.to_vec(), e)));
-                    }
-                    Some((b'L', id, rest)) => {
-                        if let Some((dir, name, true)) = link_in(rest, value) {
-                            found.links.push((id, dir, name.to_vec()));
+        for shard in 0..self.store().names().shard_count() {
+            self.store()
+                .committed(shard)?
+                .each_record(b"", |key, value| {
+                    match parse_key(key) {
+                        Some((b'D', dir, name)) => {
+                            let entry = Entry::decode(value);
+                            found.entries.extend(entry.map(|e| (dir, name.to_vec(), e)));
                         }
+                        Some((b'L', id, rest)) => {
+                            if let Some((dir, name, true)) = link_in(rest, value) {
+                                found.links.push((id, dir, name.to_vec()));
+                            }
+                        }
+                        // Without a name: parts of a removed file that are about to be removed.
+                        Some((b'N', dir, name)) if !name.is_empty() => {
+                            found.notes.push((dir, name.to_vec()));
+                        }
+                        // A copy's file may be removed already: the keeper then removes the copy.
+                        Some((b'I', id, _)) if id.is_part() && !id.is_copy() => {
+                            let inode = Inode::decode(value).map(|(inode, _)| inode);
+                            let nlink = inode.map_or(0, |inode| inode.nlink);
+                            found.parts.push(Part { id, nlink });
+                        }
+                        Some((b'I', id, _)) => found.dirs.extend(named_dir(id, value)),
+                        _ => {}
                     }
-                    // Without a name: parts of a removed file that are about to be removed.
-                    Some((b'N', dir, name)) if !name.is_empty() => {
-                        found.notes.push((dir, name.to_vec()));
-                    }
-                    // A copy's file may be removed already: the keeper then removes the copy.
-                    Some((b'I', id, _)) if id.is_part() && !id.is_copy() => {
-                        let inode = Inode::decode(value).map(|(inode, _)| inode);
-                        let nlink = inode.map_or(0, |inode| inode.nlink);
-                        found.parts.push(Part { id, nlink });
-                    }
-                    Some((b'I', id, _)) => found.dirs.extend(named_dir(id, value)),
-                    _ => {}
-                }
-                true
-            })?;
+                    true
+                })?;
         }
         Ok(found)
     }
@@ -215,8 +220,8 @@ impl<'a> Cluster<'a> {
     /// If the records can't be read.
     pub fn has_notes(&self) -> Result<bool> {
         let mut any = false;
-        for shard in 0..self.names().shard_count() {
-            self.committed(shard)?.each_intent(|_, name, _| {
+        for shard in 0..self.store().names().shard_count() {
+            self.store().committed(shard)?.each_intent(|_, name, _| {
                 // Without a name: parts of a removed file that are about to be removed.
                 any |= !name.is_empty();
                 !any
@@ -233,16 +238,16 @@ impl<'a> Cluster<'a> {
     /// repairs.
     ///
     /// To be called only while no process uses the pool, and after all nodes have settled their
-    /// intents ([`crate::Namespace::settle_notes`], [`Cluster::has_notes`]): half of a rename in
+    /// intents ([`crate::Namespace::settle_notes`], [`Checks::has_notes`]): half of a rename in
     /// progress looks like an entry without its object.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached.
     pub fn mend_across(&self) -> Result<usize> {
-        if self.remote.is_none() {
+        if self.store().remote.is_none() {
             return Ok(0);
         }
-        self.namespace().settle_notes()?;
+        self.cluster.namespace().settle_notes()?;
         let References {
             entries,
             links,
@@ -252,49 +257,54 @@ impl<'a> Cluster<'a> {
         } = self.references()?;
         let mut mended = 0;
         for (id, dir, name) in links {
-            let home = self.remote_home_of_entry(dir, &name);
-            let there = self.namespace().lookup(dir, &name)?;
+            let home = self.cluster.remote_home_of_entry(dir, &name);
+            let there = self.cluster.namespace().lookup(dir, &name)?;
             if home.is_none() || there.is_some_and(|e| e.id == id) {
                 continue;
             }
-            let kind = self.namespace().stat(id)?.kind();
-            let back = match (there, home, self.namespace().stat(dir)) {
+            let kind = self.cluster.namespace().stat(id)?.kind();
+            let back = match (there, home, self.cluster.namespace().stat(dir)) {
                 (None, Some(home), Ok(_)) => {
                     let entry = Entry { id, kind };
-                    let epoch = self.names().names_epoch();
+                    let epoch = self.store().names().names_epoch();
                     let arguments = (dir, &name[..], entry, false, epoch);
-                    self.ask(home, request::INSERT, &arguments)?.is_none()
+                    self.cluster
+                        .ask(home, request::INSERT, &arguments)?
+                        .is_none()
                 }
                 (_, _, Err(Errno::NOENT) | Ok(_)) => false,
                 (_, _, Err(e)) => return Err(e),
             };
             if !back {
-                self.cross_node().lose_name(id, (dir, &name), None, false)?;
+                self.cluster
+                    .cross_node()
+                    .lose_name(id, (dir, &name), None, false)?;
             }
             mended += 1;
         }
         for (dir, name, entry) in entries {
-            if self.remote_home(entry.id).is_none() {
+            if self.cluster.remote_home(entry.id).is_none() {
                 continue;
             }
-            match self.namespace().stat(entry.id) {
+            match self.cluster.namespace().stat(entry.id) {
                 Ok(inode) if is_in_other_directory(&inode, dir) => {}
                 Ok(_) => continue,
                 Err(Errno::NOENT) => {}
                 Err(e) => return Err(e),
             }
-            let at = self.entry_ref((dir, &name));
-            self.transact(at.set(), Need::Removal, |w| w.clear_entry(at))?;
+            let at = self.store().entry_ref((dir, &name));
+            self.store()
+                .transact(at.set(), Need::Removal, |w| w.clear_entry(at))?;
             mended += 1;
         }
         for (id, dir, name) in dirs {
             mended += usize::from(self.name_again(id, (dir, &name))?);
         }
         for id in parts.iter().map(|part| part.id.whole()) {
-            match self.namespace().stat(id) {
+            match self.cluster.namespace().stat(id) {
                 Ok(_) => {}
                 Err(Errno::NOENT) => {
-                    self.parts().drop_part(id)?;
+                    self.store().parts().drop_part(id)?;
                     mended += 1;
                 }
                 Err(e) => return Err(e),
@@ -304,40 +314,47 @@ impl<'a> Cluster<'a> {
     }
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Checks<'a> {
     /// Restores a directory's entry, if the name in the directory's inode belongs to another node
     /// and has no entry there. If the name refers to another object now, makes a new entry in the
     /// root. Returns whether an entry was made.
     fn name_again(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Result<bool> {
-        let Some(home) = self.remote_home_of_entry(dir, name) else {
+        let Some(home) = self.cluster.remote_home_of_entry(dir, name) else {
             return Ok(false);
         };
-        let there: Option<Entry> = self.ask(home, request::LOOKUP, &(dir, name))?;
+        let there: Option<Entry> = self.cluster.ask(home, request::LOOKUP, &(dir, name))?;
         if there.is_some_and(|e| e.id == id) {
             return Ok(false);
         }
         let kind = libc::S_IFDIR;
         let entry = Entry { id, kind };
-        let is_dir_there = match self.namespace().stat(dir) {
+        let is_dir_there = match self.cluster.namespace().stat(dir) {
             Ok(inode) => inode.is_dir(),
             Err(Errno::NOENT) => false,
             Err(e) => return Err(e),
         };
         if there.is_none() && is_dir_there {
-            let arguments = (dir, name, entry, false, self.names().names_epoch());
-            if self.ask(home, request::INSERT, &arguments)?.is_none() {
+            let arguments = (dir, name, entry, false, self.store().names().names_epoch());
+            if self
+                .cluster
+                .ask(home, request::INSERT, &arguments)?
+                .is_none()
+            {
                 return Ok(true);
             }
         }
         // Finds a name whose entry lies on this node, so that one local transaction makes all
         // changes.
         let names = (0..1u32 << 20).map(|n| format!("#{}.{n}", id.0).into_bytes());
-        let mut here =
-            names.filter(|name| self.remote_home_of_entry(ObjectId::ROOT, name).is_none());
+        let mut here = names.filter(|name| {
+            self.cluster
+                .remote_home_of_entry(ObjectId::ROOT, name)
+                .is_none()
+        });
         let name = here.next().ok_or(Errno::NOSPC)?;
-        let at = self.entry_ref((ObjectId::ROOT, &name));
-        let set = at.set().with(self.shard_of(id));
-        self.transact(set, Need::Update, |w| {
+        let at = self.store().entry_ref((ObjectId::ROOT, &name));
+        let set = at.set().with(self.store().shard_of(id));
+        self.store().transact(set, Need::Update, |w| {
             w.set_entry(at, entry)?;
             let (mut inode, _) = w.inode(id)?.ok_or(Errno::IO)?;
             inode.parent = ObjectId::ROOT.0;

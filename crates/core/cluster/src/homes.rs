@@ -46,6 +46,8 @@ impl Remote for Nodes {
     }
 
     fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()> {
-        Cluster::new(store, Some(self)).laminate_written(id, live)
+        Cluster::new(store, Some(self))
+            .declarations()
+            .laminate_written(id, live)
     }
 }

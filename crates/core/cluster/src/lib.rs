@@ -60,5 +60,7 @@ pub use live::RemoteOpen;
 pub use merge::Conflict;
 pub use names::Found;
 pub use salvage::{LOST_AND_FOUND, Salvage, SalvageCell};
-pub use views::{DeadNodes, FileData, Locks, Mappings, Namespace, Opens, Search};
+pub use views::{
+    Checks, DeadNodes, Declarations, FileData, Locks, Mappings, Namespace, Opens, Room, Search,
+};
 pub use write_buffer::{Sending, WriteBuffer};

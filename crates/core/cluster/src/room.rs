@@ -23,7 +23,9 @@ impl<'a> FileData<'a> {
         }
         self.cluster.locks().check_lease(index)?;
         if let Some(file) = self.cluster.stripes().striped(index) {
-            self.cluster.check_striped(index, Change::Size(size))?;
+            self.cluster
+                .declarations()
+                .check_striped(index, Change::Size(size))?;
             return self.cluster.stripes().truncate_striped(&file, size);
         }
         let cut = match self.cluster.opens().remote_live(index) {
@@ -50,7 +52,9 @@ impl<'a> FileData<'a> {
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
         self.cluster.locks().check_lease(index)?;
         if let Some(file) = self.cluster.stripes().striped(index) {
-            self.cluster.check_striped(index, Change::Size(MAX_SIZE))?;
+            self.cluster
+                .declarations()
+                .check_striped(index, Change::Size(MAX_SIZE))?;
             return self
                 .cluster
                 .stripes()
@@ -83,6 +87,7 @@ impl<'a> FileData<'a> {
         self.cluster.locks().check_lease(index)?;
         if let Some(file) = self.cluster.stripes().striped(index) {
             self.cluster
+                .declarations()
                 .check_striped(index, Change::From(Some(offset)))?;
             return self
                 .cluster

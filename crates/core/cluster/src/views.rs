@@ -83,3 +83,20 @@ view! {
     /// Bytes of files whose chunks lie on several nodes: `stripes.rs`, `stripes/`.
     pub(crate) Stripes, stripes
 }
+
+view! {
+    /// Controls that are declared for files, and what follows from them on all nodes:
+    /// `declare.rs`, `controls.rs`, `on_files.rs`, `ephemeral.rs`, `stripes/seal.rs`.
+    pub Declarations, declarations
+}
+
+view! {
+    /// The check of this node's records against those of other nodes: `fsck.rs`.
+    pub Checks, checks
+}
+
+view! {
+    /// Room on the nodes: capacity and quota (`quota.rs`), and moving files out of
+    /// memory (`drain.rs`).
+    pub Room, room
+}

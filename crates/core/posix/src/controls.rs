@@ -327,6 +327,7 @@ impl Fs {
             .namespace()
             .set_attr(ObjectId(file.ino), &set)?;
         self.cluster()
+            .declarations()
             .follow_word(ObjectId(file.ino), before, own_controls.bits())
     }
 
@@ -394,7 +395,7 @@ impl Fs {
             };
             return Ok(self.cluster().namespace().set_attr(id, &set)?);
         }
-        let done = self.cluster().declare(id, declared)?;
+        let done = self.cluster().declarations().declare(id, declared)?;
         let why = || {
             in_words(
                 &done,
@@ -417,10 +418,11 @@ impl Fs {
                     .note_against(id, &controls, which, known, &why());
             }
         }
-        self.cluster().notify_writers(id)?;
+        self.cluster().declarations().notify_writers(id)?;
         let (before, now) = (inode.controls, declared.bits());
         let placed = self
             .cluster()
+            .declarations()
             .follow_word(id, before, now)
             .inspect_err(|_| {
                 // Restores the previous declaration, except `persistence = "process"`: the creator
@@ -436,7 +438,8 @@ impl Fs {
                     ..SetAttr::default()
                 };
                 let declare_error = self.cluster().namespace().set_attr(id, &set);
-                _ = declare_error.and_then(|()| self.cluster().follow_word(id, now, before));
+                _ = declare_error
+                    .and_then(|()| self.cluster().declarations().follow_word(id, now, before));
             });
         Ok(placed?)
     }
@@ -501,7 +504,7 @@ impl Fs {
         {
             word = match cluster.namespace().stat(cluster.content().live_id(live)) {
                 Ok(inode) => {
-                    cluster.note_controls(live, &inode);
+                    cluster.declarations().note_controls(live, &inode);
                     inode.controls
                 }
                 Err(e) => {
@@ -543,7 +546,10 @@ impl ControlGate<'_> {
             id if controls.parallelism == Parallelism::Process => settled(SERVED | Party::from(id)),
             id => SERVED | Party::from(id),
         };
-        let begun = self.cluster().begin_use(open, word, party, writes);
+        let begun = self
+            .cluster()
+            .declarations()
+            .begin_use(open, word, party, writes);
         let violated = match begun {
             Err(e @ (Errno::BUSY | Errno::PERM)) => Some((e, true)),
             Ok(Some(e)) => Some((e, false)),
@@ -574,7 +580,7 @@ impl ControlGate<'_> {
         }
         let (declared, laminated) = declared(word);
         let controls = declared.resolve();
-        let size = || self.cluster().size_for(live, word);
+        let size = || self.cluster().declarations().size_for(live, word);
         let reported = controls.on_violation == OnViolation::Report
             && !is_allowed(&controls, laminated, size()?, change);
         let at = match change {

@@ -326,7 +326,7 @@ impl Fs {
                         .map(|inode| remote.inode = Some(inode));
                 }
                 if let Some(inode) = &remote.inode {
-                    cluster.note_controls(live, inode);
+                    cluster.declarations().note_controls(live, inode);
                     if cluster.names().is_object_remote(e.id) {
                         cluster.objects().live(live).set_privileged(inode.mode);
                     }

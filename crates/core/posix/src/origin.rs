@@ -388,7 +388,7 @@ impl<'a> OriginGate<'a> {
         (dir, name, new): (ObjectId, &[u8], &NewObject<'_>),
         make: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let node = || self.cluster().quota_node_of_new(dir, name, new);
+        let node = || self.cluster().room().quota_node_of_new(dir, name, new);
         self.while_granted(node, (0, 1), make)
     }
 

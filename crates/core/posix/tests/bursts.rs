@@ -21,7 +21,7 @@ fn worker() {
     };
     fs.mkdir(b"/ready", 0o700).unwrap();
     loop {
-        let _ = fs.cluster().drain(u64::MAX);
+        let _ = fs.cluster().room().drain(u64::MAX);
     }
 }
 
@@ -56,16 +56,16 @@ fn what_is_closed_moves_from_memory() {
     f.write_at(b"far", 2 * MIB as u64 + 77).unwrap();
     f.sync().unwrap();
     // The file is open, so it isn't moved.
-    let done = p.cluster().drain(u64::MAX).unwrap();
+    let done = p.cluster().room().drain(u64::MAX).unwrap();
     assert_eq!(done.left, 1);
     assert!(done.bytes >= 3 * MIB as u64, "{done:?}");
     let [memory, files] = used(p.store());
     assert!(files >= 3 * MIB as u64, "{files}");
     f.close().unwrap();
-    assert_eq!(p.cluster().drain(u64::MAX).unwrap().left, 0);
+    assert_eq!(p.cluster().room().drain(u64::MAX).unwrap().left, 0);
     assert!(used(p.store())[0] < memory);
     // Bytes are moved only once; the strict file stays in memory.
-    assert_eq!(p.cluster().drain(u64::MAX).unwrap().bytes, 0);
+    assert_eq!(p.cluster().room().drain(u64::MAX).unwrap().bytes, 0);
     assert!(used(p.store())[0] >= MIB as u64);
     for (k, &size) in sizes.iter().enumerate() {
         assert!(p.get(&format!("/out/{k}")) == bytes(k, size), "{k}");
@@ -77,7 +77,7 @@ fn what_is_closed_moves_from_memory() {
     f.write_at(&bytes(3, 5 * MIB)[3 * MIB + 5..], 3 * MIB as u64 + 5)
         .unwrap();
     f.close().unwrap();
-    assert!(p.cluster().drain(u64::MAX).unwrap().bytes >= MIB as u64);
+    assert!(p.cluster().room().drain(u64::MAX).unwrap().bytes >= MIB as u64);
     assert!(p.get("/out/3") == bytes(3, 5 * MIB));
     p.assert_whole();
 }
@@ -105,7 +105,7 @@ fn holes_cost_nothing() {
     f.close().unwrap();
     // Moved in several turns, since each turn is asked for 1 byte only.
     let mut rounds = 1;
-    while p.cluster().drain(1).unwrap().left > 0 {
+    while p.cluster().room().drain(1).unwrap().left > 0 {
         rounds += 1;
     }
     assert!((3..=4).contains(&rounds), "{rounds}");
@@ -141,12 +141,12 @@ fn without_room_behind_it_all_stays() {
     declare(&p, "/out", "temporality=bursty");
     p.put("/out/large", &bytes(1, 6 * MIB));
     assert_eq!(
-        p.cluster().drain(u64::MAX),
+        p.cluster().room().drain(u64::MAX),
         Err(forebay_posix::Errno::NOSPC)
     );
     assert!(p.get("/out/large") == bytes(1, 6 * MIB));
     p.unlink(b"/out/large").unwrap();
-    assert_eq!(p.cluster().drain(u64::MAX).unwrap().left, 0);
+    assert_eq!(p.cluster().room().drain(u64::MAX).unwrap().left, 0);
     p.assert_whole();
 }
 
@@ -157,7 +157,7 @@ fn readers_and_writers_never_see_it() {
     std::thread::scope(|s| {
         s.spawn(|| {
             while writing.load(Relaxed) > 0 {
-                let _ = p.cluster().drain(u64::MAX);
+                let _ = p.cluster().room().drain(u64::MAX);
             }
         });
         for file in 0..2 {
@@ -216,7 +216,7 @@ fn parts_of_striped_files_move_on_their_nodes() {
         // order.
         for _ in 0..2 {
             for view in &nodes.views {
-                assert_eq!(view.cluster().drain(u64::MAX).unwrap().left, 0);
+                assert_eq!(view.cluster().room().drain(u64::MAX).unwrap().left, 0);
             }
         }
     };

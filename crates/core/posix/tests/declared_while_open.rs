@@ -175,7 +175,7 @@ fn declare_uncounted(fs: &Fs, path: &str, what: &str) {
         ..SetAttr::default()
     };
     fs.cluster().namespace().set_attr(id, &set).unwrap();
-    fs.cluster().notify_writers(id).unwrap();
+    fs.cluster().declarations().notify_writers(id).unwrap();
 }
 
 #[test]

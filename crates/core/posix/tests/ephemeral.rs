@@ -81,7 +81,7 @@ fn follow(nodes: &[&Fs]) -> Followed {
     loop {
         let mut round = Followed::default();
         for fs in nodes {
-            let done = fs.cluster().follow_creators().unwrap();
+            let done = fs.cluster().declarations().follow_creators().unwrap();
             round.gone += done.gone;
             round.left += done.left;
         }
@@ -145,7 +145,7 @@ fn worker() {
         "removes" => {
             fs.mkdir(b"/ready", 0o700).unwrap();
             loop {
-                fs.cluster().follow_creators().unwrap();
+                fs.cluster().declarations().follow_creators().unwrap();
             }
         }
         "goes-on" => go_on(&fs, a[0].parse().unwrap()),
@@ -236,7 +236,14 @@ fn kills_at_any_instant_leave_nothing() {
         // The keepers' work at any moment removes nothing, and does no harm.
         let looks = random.below(30);
         for _ in 0..looks {
-            assert_eq!(pool.cluster().follow_creators().unwrap().gone, 0);
+            assert_eq!(
+                pool.cluster()
+                    .declarations()
+                    .follow_creators()
+                    .unwrap()
+                    .gone,
+                0
+            );
         }
         std::thread::sleep(std::time::Duration::from_micros(random.below(20_000) as u64));
         worker.kill();

@@ -227,7 +227,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     assert!(!on_third.is_empty() && (0..CHUNKS).any(|c| on(c) == 0));
     lost.flock(Exclusive, false).unwrap();
     // A request from before the loss, which arrives late.
-    let cuts = nodes.views[0].cluster().cuts_of(id).unwrap();
+    let cuts = nodes.views[0].cluster().declarations().cuts_of(id).unwrap();
     let late = (id, cuts, on_third[0] * MIB);
     let write = |request: &_| {
         let cluster = nodes.views[2].cluster();

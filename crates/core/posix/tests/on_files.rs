@@ -199,7 +199,7 @@ fn what_lies_in_memory_is_moved_when_it_is_said() {
     }
     assert_on_files(p.store(), "moved");
     // Another call moves nothing, and finds out that nothing is left.
-    assert_eq!(p.cluster().drain(u64::MAX).unwrap().bytes, 0);
+    assert_eq!(p.cluster().room().drain(u64::MAX).unwrap().bytes, 0);
     assert_eq!(
         f.seek_hole(0),
         Ok((3 * MIB as u64 + 5).next_multiple_of(4096))
@@ -292,7 +292,7 @@ fn who_says_it_may_be_killed() {
         p.rmdir(b"/ready").unwrap();
         // The pool is consistent, its intents included.
         p.assert_whole();
-        assert_eq!(p.cluster().drain(u64::MAX).unwrap().left, 0);
+        assert_eq!(p.cluster().room().drain(u64::MAX).unwrap().left, 0);
         p.assert_whole();
         for k in 0..4u64 {
             let path = format!("/{k}");
@@ -468,7 +468,7 @@ fn what_lies_on_other_nodes_is_moved_when_it_is_said() {
     no_memory_is_used(&nodes, "said");
     nodes.assert_whole();
     for view in &nodes.views {
-        assert_eq!(view.cluster().drain(u64::MAX).unwrap().bytes, 0);
+        assert_eq!(view.cluster().room().drain(u64::MAX).unwrap().bytes, 0);
     }
     // After the declaration is taken back, new bytes may be in memory again, on all nodes.
     declare(&nodes.views[0], "/s/f", "persistence=pool").unwrap();

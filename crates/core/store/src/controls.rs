@@ -39,7 +39,7 @@ use rustix::io::{Errno, Result};
 impl<'s> DeclaredControls<'s> {
     /// Fails with EPERM if the controls of a file of this node, which is locked, forbid the change.
     /// (The controls of a striped file are checked where the change begins:
-    /// `Cluster::check_striped`.)
+    /// `Declarations::check_striped`.)
     #[inline]
     pub(crate) fn check_change(&self, live: &Live, change: Change) -> Result<()> {
         let word = live.controls.load(Relaxed);

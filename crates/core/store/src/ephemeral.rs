@@ -4,11 +4,11 @@
 //! node, boot, process id and start time. All names of the file are recorded, too ('P', as for the
 //! index). So whenever the creator dies, the file's creator and names are known.
 //!
-//! The keeper of the file's home checks the creators (`Cluster::follow_creators`): those on its own
-//! node itself, those on other nodes by one request to each node. If a node can't be reached, the
-//! file stays. If the creator has died, the file's names are removed as by unlink, each only if it
-//! still leads to that file. The record goes with the inode: so a removal that failed is tried
-//! again.
+//! The keeper of the file's home checks the creators (`Declarations::follow_creators`): those on
+//! its own node itself, those on other nodes by one request to each node. If a node can't be
+//! reached, the file stays. If the creator has died, the file's names are removed as by unlink,
+//! each only if it still leads to that file. The record goes with the inode: so a removal that
+//! failed is tried again.
 
 pub use crate::object::Creator;
 
@@ -32,7 +32,7 @@ pub(crate) fn is_note(value: &[u8]) -> bool {
     decode::<Creator>(value).is_some()
 }
 
-/// The result of `Cluster::follow_creators`.
+/// The result of `Declarations::follow_creators`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
     /// Number of files that were removed, or are no longer ephemeral.

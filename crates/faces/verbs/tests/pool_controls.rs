@@ -92,7 +92,7 @@ fn a_collection_can_go_with_its_process() {
     let record = Collection::lookup(&w, Key::Name("scratch")).unwrap();
     assert_eq!(record.controls.persistence, Persistence::Process);
     // The file's creator, this process, is alive: the file stays.
-    let followed = fs.cluster().follow_creators().unwrap();
+    let followed = fs.cluster().declarations().follow_creators().unwrap();
     assert_eq!((followed.gone, followed.left), (0, 1));
     // Refused if the record is in another store: it would refer to a removed file.
     let memory = Session::open("memory").unwrap();
@@ -101,7 +101,10 @@ fn a_collection_can_go_with_its_process() {
     let refused = Collection::create(&other, "c", &with("persistence=process"));
     assert_eq!(refused.err().unwrap().errno(), Errno::OPNOTSUPP);
     Collection::delete(&w, Key::Name("scratch")).unwrap();
-    assert_eq!(fs.cluster().follow_creators().unwrap().left, 0);
+    assert_eq!(
+        fs.cluster().declarations().follow_creators().unwrap().left,
+        0
+    );
 }
 
 #[test]

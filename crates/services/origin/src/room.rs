@@ -220,7 +220,7 @@ impl Origin {
     /// is None in a pool of one node.
     pub fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
         let cluster = self.fs.cluster();
-        match (cluster.capacity_of_all(), cluster.rooms()) {
+        match (cluster.room().capacity_of_all(), cluster.room().rooms()) {
             (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {
                 // All nodes have the same media.
                 let each = capacity / rooms.len() as u64;

@@ -31,7 +31,10 @@ impl Controls<Call<'_>> for Server {
             return Err(Errno::PROTO);
         }
         let word = checked(word)?;
-        call.cluster.count_here(id, word, is_declared).map(List)
+        call.cluster
+            .declarations()
+            .count_here(id, word, is_declared)
+            .map(List)
     }
 
     fn begin_declaring(

@@ -22,7 +22,7 @@ impl<'a> Stripes<'a> {
                 check_word(known.word, known.size, Change::From(Some(offset)))?;
             }
             if !first {
-                self.cluster.prepare_parts(&f)?;
+                self.cluster.declarations().prepare_parts(&f)?;
             }
             for p in self.spread(&f, known.cuts, (offset, len), true)? {
                 let (from, to) = (p.done, p.done + p.len);

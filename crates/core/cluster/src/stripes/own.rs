@@ -60,7 +60,7 @@ impl<'a> Mappings<'a> {
             }
             fresh = true;
             let known = known.ok_or(Errno::IO)?;
-            self.cluster.prepare_parts(&f)?;
+            self.cluster.declarations().prepare_parts(&f)?;
             let end = known.size.next_multiple_of(PAGE as u64).min(wanted);
             let part = self
                 .cluster

@@ -96,7 +96,7 @@ impl<'a> Stripes<'a> {
             nodes.rotate_left(n as usize % len);
             nodes
         };
-        let Some(rooms) = self.cluster.rooms() else {
+        let Some(rooms) = self.cluster.room().rooms() else {
             return turn(
                 others
                     .nodes()

@@ -9,32 +9,32 @@
 //! cuts.
 
 use super::*;
-use crate::Cluster;
 use crate::peers::requests::request;
+use crate::views::Declarations;
 
-impl<'a> Cluster<'a> {
+impl<'a> Declarations<'a> {
     /// Makes processes that have the file open on other nodes learn, with their next write, that
     /// controls were declared for it.
     ///
     /// # Errors
     /// EHOSTDOWN: a node can't be reached.
     pub fn notify_writers(&self, id: ObjectId) -> Result<()> {
-        if id.is_part() || self.remote.is_none() {
+        if id.is_part() || self.store().remote.is_none() {
             return Ok(());
         }
-        if id.stripe().is_none() && !self.namespace().stat(id)?.is_spread {
+        if id.stripe().is_none() && !self.cluster.namespace().stat(id)?.is_spread {
             return Ok(());
         }
-        let (index, held) = self.opens().live_acquire_held(id)?;
+        let (index, held) = self.cluster.opens().live_acquire_held(id)?;
         if id.stripe().is_none() {
-            self.stripes().learn_spilled(index)?;
+            self.cluster.stripes().learn_spilled(index)?;
         }
-        let reply = match self.stripes().striped(index) {
-            Some(f) => self.stripes().fence(&f, |_, _| Ok(false)),
+        let reply = match self.cluster.stripes().striped(index) {
+            Some(f) => self.cluster.stripes().fence(&f, |_, _| Ok(false)),
             None => Ok(()),
         };
         drop(held);
-        self.objects().live_release(index).and(reply)
+        self.store().objects().live_release(index).and(reply)
     }
 
     /// Number of truncations of a file, as far as this node knows: 0 if it isn't open here.
@@ -43,10 +43,10 @@ impl<'a> Cluster<'a> {
     /// ETIMEDOUT.
     #[doc(hidden)]
     pub fn cuts_of(&self, id: ObjectId) -> Result<u64> {
-        let (index, held) = self.opens().live_acquire_held(id)?;
-        let cuts = self.objects().live(index).cuts.load(Acquire);
+        let (index, held) = self.cluster.opens().live_acquire_held(id)?;
+        let cuts = self.store().objects().live(index).cuts.load(Acquire);
         drop(held);
-        self.objects().live_release(index).map(|()| cuts)
+        self.store().objects().live_release(index).map(|()| cuts)
     }
 }
 

@@ -116,7 +116,7 @@ impl<'a> Stripes<'a> {
             };
             check_word(known.word, known.size, change)?;
             if !first && !punch {
-                self.cluster.prepare_parts(f)?;
+                self.cluster.declarations().prepare_parts(f)?;
             }
             // Beyond the end there is nothing to punch.
             let until = if punch { end.min(known.size) } else { end };

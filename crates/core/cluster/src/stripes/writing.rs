@@ -256,7 +256,7 @@ impl<'a> Stripes<'a> {
         content: Content,
         len: usize,
     ) -> Result<(usize, Option<Errno>)> {
-        self.cluster.prepare_parts(f)?;
+        self.cluster.declarations().prepare_parts(f)?;
         let mut done = 0;
         while done < len {
             let turn = (len - done).min(MAX_PIECES_IN_FLIGHT * MAX_BODY);

@@ -299,7 +299,7 @@ impl Nodes {
         for (k, view) in self.views.iter().enumerate() {
             let findings = view.store().checker().check().unwrap();
             assert!(findings.is_empty(), "node {k} is damaged: {findings:#?}");
-            let across = view.cluster().inspect_across().unwrap().findings;
+            let across = view.cluster().checks().inspect_across().unwrap().findings;
             assert!(across.is_empty(), "node {k} doesn't fit: {across:#?}");
         }
     }

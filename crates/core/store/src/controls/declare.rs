@@ -7,10 +7,10 @@
 //! 1. The home marks the file's live entry as [`COUNTED`]. From then on, a process that opens the
 //!    file records its use, as if controls were declared. If no process has the file open, the
 //!    controls are declared at once.
-//! 2. Each node records the uses of its open file descriptions at the home (`Cluster::count_here`).
-//!    A thread that is opening the file either has made its description already, which is found; or
-//!    it sees afterwards that uses were counted, and reads the controls again ([`Store::counts`]).
-//!    Uses of dead processes aren't counted.
+//! 2. Each node records the uses of its open file descriptions at the home
+//!    (`Declarations::count_here`). A thread that is opening the file either has made its
+//!    description already, which is found; or it sees afterwards that uses were counted, and reads
+//!    the controls again ([`Store::counts`]). Uses of dead processes aren't counted.
 //! 3. The home, holding the locks of the file, checks whether the uses permit the controls. If so,
 //!    it declares them.
 //!
