@@ -27,6 +27,12 @@ const NAMES: usize = 16 << 10;
 const ATTEMPTS: usize = 3;
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(300);
 
+/// Whether an error of a copy means that the copier has failed. ESTALE doesn't: the copier has seen
+/// another version at the origin than the service has, and has ended the order.
+fn is_copiers_failure(error: Errno) -> bool {
+    error != Errno::STALE
+}
+
 impl Origin {
     /// Returns the node that copies this file, if that isn't the service's own node.
     fn copier_of(&self, id: ObjectId, bytes: u64) -> Option<u32> {
@@ -81,6 +87,8 @@ impl Origin {
                 Ok(Some(bytes))
             }
             Err(refusal) if refusal.error == Errno::NOSPC => Err(Errno::NOSPC),
+            // The service compares the origin's version again.
+            Err(refusal) if !is_copiers_failure(refusal.error) => Ok(None),
             Err(_) => {
                 self.stop_copier(node)?;
                 Ok(None)
@@ -240,5 +248,24 @@ impl Origin {
         }
         self.copiers.state().unstopped.remove(&node);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy_progress::errno;
+    use forebay_backing::Trouble;
+
+    #[test]
+    fn a_changed_file_is_no_failure_of_its_copier() {
+        assert!(!is_copiers_failure(errno(&Trouble::Changed)));
+        for trouble in [
+            Trouble::Differs,
+            Trouble::Stopped,
+            Trouble::Read(Errno::NOENT),
+        ] {
+            assert!(is_copiers_failure(errno(&trouble)), "{trouble:?}");
+        }
     }
 }
