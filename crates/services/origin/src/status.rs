@@ -2,12 +2,13 @@
 
 use forebay_client::origin::QuotaStatus;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Maximum number of stored problems. Further problems are dropped.
+/// Maximum number of problems that are stored with their reasons. Of further ones, only the path
+/// is stored.
 const MAX_PROBLEMS: usize = 1000;
 /// Last component of the keys of problems of reading a directory, as opposed to writing it back.
 pub const LOOKED_AT: &[u8] = b".";
@@ -78,8 +79,8 @@ pub struct Ledger {
     /// Number of waits of writers for room (`files`), and their total time in milliseconds
     /// (`bytes`).
     pub waited: Count,
-    problems: Mutex<BTreeMap<Vec<u8>, Problem>>,
-    conflicts: Mutex<BTreeMap<Vec<u8>, Problem>>,
+    problems: Mutex<Problems>,
+    conflicts: Mutex<Problems>,
 }
 
 /// A number of files and a number of bytes.
@@ -96,58 +97,99 @@ impl Count {
     }
 }
 
-fn note(list: &Mutex<BTreeMap<Vec<u8>, Problem>>, key: &[u8], path: String, what: String) {
-    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
-    if list.len() >= MAX_PROBLEMS && !list.contains_key(key) {
-        return;
+/// Problems by path at the origin.
+#[derive(Default)]
+struct Problems {
+    /// At most [`MAX_PROBLEMS`].
+    stored: BTreeMap<Vec<u8>, Problem>,
+    /// The paths of further problems. They are stored when they occur again and there is room.
+    further: BTreeSet<Vec<u8>>,
+}
+
+impl Problems {
+    fn note(&mut self, key: &[u8], path: String, what: String) {
+        if self.stored.len() >= MAX_PROBLEMS && !self.stored.contains_key(key) {
+            self.further.insert(key.to_vec());
+            return;
+        }
+        self.further.remove(key);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since = self.stored.get(key).map(|p| p.since);
+        let since = since.unwrap_or_else(|| now.map_or(0, |now| now.as_secs()));
+        let problem = Problem { path, what, since };
+        self.stored.insert(key.to_vec(), problem);
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since = list.get(key).map(|p| p.since);
-    let since = since.unwrap_or_else(|| now.map_or(0, |now| now.as_secs()));
-    list.insert(key.to_vec(), Problem { path, what, since });
+
+    fn remove(&mut self, key: &[u8]) {
+        self.stored.remove(key);
+        self.further.remove(key);
+    }
+
+    /// Returns the first problems, at most [`SHOWN`], and the number of the others.
+    fn shown(&self) -> (Vec<Problem>, u64) {
+        let shown: Vec<Problem> = self.stored.values().take(SHOWN).cloned().collect();
+        let more = self.stored.len() + self.further.len() - shown.len();
+        (shown, more as u64)
+    }
+}
+
+fn lock(problems: &Mutex<Problems>) -> MutexGuard<'_, Problems> {
+    problems.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ledger {
     /// Records that the object at this path of the origin couldn't be moved.
     pub fn problem(&self, relative: &[u8], path: String, what: String) {
-        note(&self.problems, relative, path, what);
+        lock(&self.problems).note(relative, path, what);
     }
 
     /// Records that an object has changed on both sides.
     pub fn conflict(&self, relative: &[u8], path: String, what: String) {
-        note(&self.conflicts, relative, path, what);
+        lock(&self.conflicts).note(relative, path, what);
     }
 
     /// Removes the problem of an object that was moved or removed.
     pub fn is_solved(&self, relative: &[u8]) {
-        let mut list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        list.remove(relative);
+        lock(&self.problems).remove(relative);
     }
 
     /// Returns the paths of all problems except those of reading a directory.
     pub fn unwritten(&self) -> Vec<Vec<u8>> {
-        let list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let problems = lock(&self.problems);
         let is_of_look = |key: &[u8]| key.rsplit(|&b| b == b'/').next() == Some(LOOKED_AT);
-        list.keys()
-            .filter(|key| !is_of_look(key))
-            .cloned()
-            .collect()
+        let keys = problems.stored.keys().chain(&problems.further);
+        keys.filter(|key| !is_of_look(key)).cloned().collect()
     }
 
     /// Returns the problems and conflicts for a status, at most [`SHOWN`] of each; between them,
     /// the number of problems left out.
     pub fn listed(&self) -> (Vec<Problem>, u64, Vec<Problem>) {
-        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        let conflicts = self
-            .conflicts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let listed: Vec<Problem> = problems.values().take(SHOWN).cloned().collect();
-        let more = (problems.len() - listed.len()) as u64;
-        (
-            listed,
-            more,
-            conflicts.values().take(SHOWN).cloned().collect(),
-        )
+        let (problems, more) = lock(&self.problems).shown();
+        (problems, more, lock(&self.conflicts).shown().0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_problems_are_counted() {
+        let ledger = Ledger::default();
+        let key = |i: usize| format!("{i:04}").into_bytes();
+        let more = || ledger.listed().1 as usize + ledger.listed().0.len();
+        for _ in 0..2 {
+            for i in 0..MAX_PROBLEMS + 500 {
+                ledger.problem(&key(i), String::new(), String::new());
+            }
+            assert_eq!(more(), MAX_PROBLEMS + 500);
+        }
+        assert_eq!(ledger.unwritten().len(), MAX_PROBLEMS + 500);
+        // One without a stored reason, and one with.
+        ledger.is_solved(&key(MAX_PROBLEMS + 1));
+        ledger.is_solved(&key(0));
+        assert_eq!(more(), MAX_PROBLEMS + 498);
+        ledger.problem(&key(MAX_PROBLEMS + 2), "now stored".into(), String::new());
+        assert_eq!(more(), MAX_PROBLEMS + 498);
     }
 }
