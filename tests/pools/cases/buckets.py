@@ -470,6 +470,28 @@ def bucket_whose_replies_are_damaged(t):
     r.says("what arrived is not what left")
     t.ok(not [k for k in server.keys() if k.startswith("f/") and k != "f/"], "damaged objects stay")
     t.ok(not server.uploads(), "uploads are left")
+
+    # A server that removes any version keeps the damaged one: it could be that of others.
+    def unconditional(request):
+        flip(request)
+        if request.method == "DELETE":
+            request.headers.pop("if-match", None)
+    between = Between(server, unconfirmed, unconditional)
+    r = stage(t, "out", "/d", "s3://%s/g" % BUCKET, between.port, rc=120)
+    r.says("not what left .size or checksum., and it is still there")
+    left = [k for k in server.keys() if k.startswith("g/") and k != "g/"]
+    t.ok(left == ["g/big", "g/small"], "left: %s" % left)
+
+    # What others write just before the removal stays.
+    def overtaken(request):
+        flip(request)
+        path = request.path
+        if request.method == "DELETE" and path.endswith(("/big", "/small")):
+            server.ask("PUT", path.split("/", 2)[2], body=b"theirs")
+    between = Between(server, unconfirmed, overtaken)
+    stage(t, "out", "/d", "s3://%s/h" % BUCKET, between.port, rc=120).says("others have changed it")
+    for key in ("h/big", "h/small"):
+        t.ok(server.ask("GET", key)[2] == b"theirs", "%s of others was removed" % key)
     t.fb("down", "--pool", "p")
     server.stop()
 

@@ -12,8 +12,11 @@ pub enum Trouble {
     ReadBack(Errno),
     /// The source has changed since the copy began.
     Changed,
-    /// The destination's content differs from the source's.
+    /// The destination's content differed from the source's, and was removed.
     Differs,
+    /// The destination's content differs from the source's, and is still there: the store can't
+    /// remove it without risk for what others write.
+    Damaged,
     Stopped,
 }
 

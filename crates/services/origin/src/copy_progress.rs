@@ -34,7 +34,7 @@ pub fn errno(trouble: &Trouble) -> Errno {
     match trouble {
         Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => *e,
         Trouble::Changed => Errno::STALE,
-        Trouble::Differs => Errno::IO,
+        Trouble::Differs | Trouble::Damaged => Errno::IO,
         Trouble::Stopped => Errno::CANCELED,
     }
 }

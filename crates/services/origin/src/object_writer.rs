@@ -65,6 +65,10 @@ impl Origin {
                 Err(Trouble::Differs) => {
                     Written::Failed("what arrived is not what left (size or checksum)".into())
                 }
+                Err(Trouble::Damaged) => Written::Failed(
+                    "what arrived is not what left (size or checksum), and it is still there"
+                        .into(),
+                ),
             };
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             results.push((at, result));

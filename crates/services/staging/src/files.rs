@@ -400,6 +400,12 @@ impl Job<'_> {
                 "what arrived is not what left (size or checksum); stage again, and check the storage"
                     .into()
             }
+            Trouble::Damaged => {
+                "what arrived is not what left (size or checksum), and it is still there: this \
+                 server can't remove it without risk for what others write; remove it and stage \
+                 again, and check the storage"
+                    .into()
+            }
         })
     }
 

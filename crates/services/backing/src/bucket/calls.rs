@@ -12,6 +12,8 @@ use std::io::Read;
 
 /// Maximum number of pages of a list. A page has up to 1000 keys.
 const PAGES: usize = 1_000_000;
+/// An ETag that no object has.
+const NO_ETAG: &str = "\"00000000000000000000000000000000\"";
 
 /// A condition of a write on the version that it replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -548,6 +550,39 @@ impl Client {
         };
         let root = self.ask(&call)?.xml("CopyObjectResult")?;
         Ok(root.get("ETag").unwrap_or_default().to_owned())
+    }
+
+    /// Removes an object in its version `etag`. A missing one is no error. Servers without
+    /// conditional deletes remove any version ([`Client::deletes_conditionally`]).
+    ///
+    /// # Errors
+    /// [`CHANGED`]: the object has another version; another [`Fault`].
+    pub fn delete_version(&self, key: &str, etag: &str) -> Result<(), Fault> {
+        let headers = vec![("if-match".to_owned(), etag.to_owned())];
+        match self.ask(&Call {
+            method: "DELETE",
+            key,
+            headers,
+            ..Call::default()
+        }) {
+            Err(fault) if fault.errno != Errno::NOENT => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the server has conditional deletes. Other servers ignore the condition, and don't
+    /// say so. So the server is asked to remove a version of `probe` that doesn't exist; `probe` is
+    /// an object that is made for this.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn deletes_conditionally(&self, probe: &str) -> Result<bool, Fault> {
+        self.put(probe, b"", &[], &Replaces::Anything)?;
+        let removed = self.delete_version(probe, NO_ETAG);
+        if removed.is_err() {
+            self.delete(probe)?;
+        }
+        Ok(removed.is_err_and(|fault| fault.errno == CHANGED))
     }
 
     /// Removes an object. A missing one is no error.

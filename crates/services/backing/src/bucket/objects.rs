@@ -53,6 +53,8 @@ pub struct BucketStore {
     pub(crate) leftovers: OnceLock<Mutex<HashMap<String, Vec<String>>>>,
     /// Whether the server supports conditions on writes, as far as is known.
     pub(crate) has_conditions: AtomicBool,
+    /// Whether the server has conditional deletes. Unset: not yet asked.
+    pub(crate) deletes_conditionally: OnceLock<bool>,
 }
 
 /// A staging's memory of a bucket.
@@ -164,15 +166,27 @@ impl BucketStore {
         root: Vec<u8>,
         seen: Option<Seen>,
     ) -> std::result::Result<BucketStore, String> {
+        let client = Client::new(&address.bucket, &Settings::read()?, limits)?;
         Ok(BucketStore {
-            client: Client::new(&address.bucket, &Settings::read()?, limits)?,
             root,
             below: String::from_utf8_lossy(&address.path[1..]).into_owned(),
             seen,
+            ..BucketStore::with_client(client)
+        })
+    }
+
+    /// Returns the store of a whole bucket. Nothing is remembered.
+    pub(crate) fn with_client(client: Client) -> BucketStore {
+        BucketStore {
+            client,
+            root: vec![b'/'],
+            below: String::new(),
+            seen: None,
             marked: Mutex::default(),
             leftovers: OnceLock::new(),
             has_conditions: true.into(),
-        })
+            deletes_conditionally: OnceLock::new(),
+        }
     }
 
     /// Returns the path in the bucket of a caller's path.

@@ -8,14 +8,14 @@
 //!
 //! If the server confirms no checksums, the object already has its name while it is read back. If
 //! the content differs from what was sent, this version is removed, but never a version that others
-//! have written.
+//! have written: a server without conditional deletes keeps it ([`Trouble::Damaged`]).
 
 use crate::bucket::attributes::{self, user_headers};
 use crate::bucket::calls::{Part, Replaces, Upload, sum_text, without_conditions};
 use crate::bucket::fault::{CHANGED, Fault};
 use crate::bucket::file::BucketFile;
 use crate::bucket::objects::{BucketStore, key, prefix};
-use crate::bucket::sign::sha256;
+use crate::bucket::sign::{hex, sha256};
 use crate::meta::Meta;
 use crate::parallel::{for_each, lock};
 use crate::source::{Source, Trouble};
@@ -269,12 +269,26 @@ impl BucketStore {
         }
         match is_same {
             Ok(true) => Ok(etag),
-            Ok(false) if is_ours => {
-                self.client.delete(key).map_err(write)?;
-                Err(Trouble::Differs)
-            }
+            Ok(false) if is_ours => Err(self.remove_damaged(key, &etag)),
             Ok(false) => Err(Trouble::Write(CHANGED)),
             Err(e) => Err(Trouble::ReadBack(e)),
+        }
+    }
+
+    /// Removes the version `etag` of an object, which has the wrong content, if the server can do so
+    /// without risk for a version that others write meanwhile. Returns what is to be reported.
+    fn remove_damaged(&self, key: &str, etag: &str) -> Trouble {
+        let is_safe = self.deletes_conditionally.get_or_init(|| {
+            let asked = self.client.deletes_conditionally(&probe_beside(key));
+            asked.unwrap_or(false)
+        });
+        if !is_safe {
+            return Trouble::Damaged;
+        }
+        match self.client.delete_version(key, etag) {
+            Ok(()) => Trouble::Differs,
+            Err(fault) if fault.errno == CHANGED => write(fault),
+            Err(_) => Trouble::Damaged,
         }
     }
 
@@ -299,6 +313,14 @@ impl BucketStore {
     }
 }
 
+/// Returns a new key in the directory of `key`. Listings hide its name, as those of incomplete files.
+fn probe_beside(key: &str) -> String {
+    let directory = key.rfind('/').map_or("", |at| &key[..=at]);
+    let mut random = [0; 16];
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    format!("{directory}.forebay-part-probe-{}", hex(&random))
+}
+
 /// Returns the SHA-256 of a range of an object, in base64.
 fn sum_of(file: &BucketFile<'_>, range: &Range) -> Result<String> {
     let mut bytes = vec![0; (range.end - range.start) as usize];
@@ -315,6 +337,11 @@ fn sum_of(file: &BucketFile<'_>, range: &Range) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bucket::client::{Client, Limits};
+    use crate::bucket::secret::Settings;
+    use std::io::{BufRead, BufReader, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
 
     #[test]
     fn parts_cover_the_largest_object() {
@@ -322,6 +349,120 @@ mod tests {
         for size in [PART + 1, 80 << 30, 81 << 30, 1 << 40, LARGEST] {
             let each = part_size(size);
             assert!(size.div_ceil(each) <= MAX_PARTS && each.is_multiple_of(1 << 20));
+        }
+    }
+    /// A server of one bucket. Objects have numbers as ETags.
+    struct Server {
+        objects: Mutex<HashMap<String, (u32, Vec<u8>)>>,
+        has_conditional_deletes: bool,
+        /// Whether others write each object named `k` just before it is removed.
+        others_write: bool,
+    }
+
+    impl Server {
+        /// Starts a server with an object `k`, whose ETag is "1". Returns a store of its bucket.
+        fn start(has_conditional_deletes: bool, others_write: bool) -> (Arc<Server>, BucketStore) {
+            let object = ("k".to_owned(), (1, b"damaged".to_vec()));
+            let server = Arc::new(Server {
+                objects: Mutex::new(HashMap::from([object])),
+                has_conditional_deletes,
+                others_write,
+            });
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let settings = Settings {
+                anonymous: true,
+                endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),
+                ..Settings::default()
+            };
+            let answering = server.clone();
+            std::thread::spawn(move || {
+                for connection in listener.incoming().map_while(std::result::Result::ok) {
+                    let _ = answering.answer(connection);
+                }
+            });
+            let client = Client::new("abc", &settings, Limits::default()).unwrap();
+            (server, BucketStore::with_client(client))
+        }
+
+        fn answer(&self, connection: TcpStream) -> std::io::Result<()> {
+            let mut lines = BufReader::new(&connection).lines();
+            let first = lines.next().unwrap_or_else(|| Ok(String::new()))?;
+            let mut condition = None;
+            for line in lines.map_while(std::result::Result::ok) {
+                match line.to_lowercase().split_once(": ") {
+                    Some(("if-match", etag)) => condition = Some(etag.to_owned()),
+                    Some(_) => {}
+                    None => break,
+                }
+            }
+            let mut words = first.split(' ');
+            let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+            let key = path.trim_start_matches("/abc/").to_owned();
+            let mut objects = lock(&self.objects);
+            if method == "DELETE" && key == "k" && self.others_write {
+                objects.insert(key.clone(), (2, b"theirs".to_vec()));
+            }
+            let there = objects.get(&key).cloned();
+            let is_other = |(etag, _): &(u32, Vec<u8>)| {
+                condition
+                    .as_ref()
+                    .is_some_and(|c| *c != format!("\"{etag}\""))
+            };
+            let head = |status: &str, etag: u32, length: usize| {
+                format!(
+                    "HTTP/1.1 {status}\r\netag: \"{etag}\"\r\ncontent-length: {length}\r\n\
+                     connection: close\r\n"
+                )
+            };
+            let reply = match (method, there) {
+                ("PUT", _) => {
+                    objects.insert(key, (7, Vec::new()));
+                    head("200 OK", 7, 0) + "\r\n"
+                }
+                ("DELETE", Some(there)) if is_other(&there) && self.has_conditional_deletes => {
+                    head("412 Precondition Failed", 0, 0) + "\r\n"
+                }
+                ("DELETE", _) => {
+                    objects.remove(&key);
+                    "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned()
+                }
+                ("HEAD", Some((etag, bytes))) => head("200 OK", etag, bytes.len()) + "\r\n",
+                ("GET", Some((etag, bytes))) => {
+                    let (n, text) = (bytes.len(), String::from_utf8_lossy(&bytes).into_owned());
+                    let range = format!("content-range: bytes 0-{}/{n}\r\n\r\n{text}", n - 1);
+                    head("206 Partial Content", etag, n) + &range
+                }
+                _ => head("404 Not Found", 0, 0) + "\r\n",
+            };
+            (&connection).write_all(reply.as_bytes())
+        }
+    }
+
+    /// Reads the object `k` back, as if other bytes of its length had been sent.
+    fn read_back(store: &BucketStore) -> Trouble {
+        let range = Range {
+            start: 0,
+            end: 7,
+            sum: sum_text(&sha256(b"as sent")),
+        };
+        let result = store.read_back("k", (7, Some("\"1\"".into())), &[range], 1);
+        result.unwrap_err()
+    }
+
+    #[test]
+    fn a_damaged_object_is_removed_but_none_of_others() {
+        for (has_conditional_deletes, others_write, trouble, left) in [
+            (true, false, Trouble::Differs, None),
+            (true, true, Trouble::Write(CHANGED), Some(&b"theirs"[..])),
+            (false, false, Trouble::Damaged, Some(b"damaged")),
+            (false, true, Trouble::Damaged, Some(b"damaged")),
+        ] {
+            let (server, store) = Server::start(has_conditional_deletes, others_write);
+            assert_eq!(read_back(&store), trouble);
+            let objects = lock(&server.objects);
+            let there: Vec<_> = objects.iter().map(|(k, o)| (&k[..], &o.1[..])).collect();
+            let wanted: Vec<_> = left.into_iter().map(|bytes| ("k", bytes)).collect();
+            assert_eq!(there, wanted);
         }
     }
 }
