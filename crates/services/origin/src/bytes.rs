@@ -1,14 +1,13 @@
 //! Fetching the bytes of files from the origin, and releasing them.
 
-use crate::copy_progress::{errno, watched};
+use crate::copy_progress::errno;
 use crate::service::{Origin, is_clean};
 use crate::side::{below, print, threads};
 use forebay_backing::{Meta, PoolFile, StoreFile, pool_time};
 use forebay_posix::{File, ObjectId};
-use forebay_staging::{Care, Progress, copy_content};
+use forebay_staging::{Care, copy_content};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Maximum number of attempts to read a file that changes while it is read.
@@ -44,14 +43,14 @@ impl Origin {
         for _ in 0..ROOM_ATTEMPTS {
             match self.try_to_bring(id, name, cut) {
                 Err((Errno::NOSPC, _)) => {
-                    let size = self.inode(id).map_or(0, |inode| inode.size);
-                    let home = self.fs.cluster().home_of(id);
+                    let size = self.shared.inode(id).map_or(0, |inode| inode.size);
+                    let home = self.shared.cluster().home_of(id);
                     if self.evict_least_used(size, home).unwrap_or(0) == 0 {
                         // Nothing could be evicted: clean files are in use, or dirty ones are being
                         // written back.
                         std::thread::sleep(ROOM_POLL_INTERVAL);
                     }
-                    self.moved.fetch_add(1, Relaxed);
+                    self.shared.advance();
                 }
                 done => return done,
             }
@@ -73,14 +72,14 @@ impl Origin {
         };
         let _working = self.object_locks.begin(id);
         self.make_sure_of(id).map_err(plain)?;
-        let inode = self.inode(id).map_err(plain)?;
+        let inode = self.shared.inode(id).map_err(plain)?;
         if !inode.origin.is_released() {
             return Ok(());
         }
         if cut {
             // If the process dies before it truncates the file, the file is empty rather than full
             // of zeros.
-            self.resize(id, 0).map_err(plain)?;
+            self.shared.resize(id, 0).map_err(plain)?;
             self.quota.others(-(inode.size as i64), 0);
             let mark = OriginMark {
                 state: OriginState::Archived,
@@ -96,7 +95,7 @@ impl Origin {
         self.fetch(id, &relative).map_err(|e| match e {
             // Another object has the name: the process looks the name up again.
             Errno::STALE => plain(e),
-            e => (e, self.error_text(&relative, "can't be read", e)),
+            e => (e, self.shared.error_text(&relative, "can't be read", e)),
         })
     }
 
@@ -111,7 +110,7 @@ impl Origin {
             Err(_) => (self.paths(), None),
         };
         let _working = self.object_locks.begin(id);
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         if !inode.origin.is_released() {
             return Ok(());
         }
@@ -125,20 +124,6 @@ impl Origin {
         } else {
             Ok(())
         }
-    }
-
-    pub fn error_text(&self, relative: &[u8], what: &str, e: Errno) -> String {
-        format!(
-            "{} {what}: {}",
-            self.side.show(relative),
-            self.side.explain(e)
-        )
-    }
-
-    /// Calls `f` with a progress that counts as the service's.
-    pub fn watched<T>(&self, f: impl FnOnce(&Progress) -> T) -> T {
-        let progress = Progress::at(self.pace.clone());
-        watched(&self.moved, &progress, || f(&progress))
     }
 
     /// Whether `name` in `dir` refers to the object `id`.
@@ -177,11 +162,11 @@ impl Origin {
     }
 
     fn fetch_once(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         // If so, the pool's attributes have changed, and writing them back is still to be done.
         let has_own_attributes = !is_clean(&inode);
         let filled = self.fill(id, relative).and_then(|filled| {
-            if !self.side.is_object_store() {
+            if !self.shared.side.is_object_store() {
                 self.bring_user_attributes(relative)?;
             }
             Ok(filled)
@@ -191,11 +176,12 @@ impl Origin {
             ..SetAttr::default()
         };
         let rights = |inode: &Inode| (inode.mode, inode.uid, inode.gid);
-        let has_own_attributes = has_own_attributes || rights(&self.inode(id)?) != rights(&inode);
+        let has_own_attributes =
+            has_own_attributes || rights(&self.shared.inode(id)?) != rights(&inode);
         if let (Ok((_, meta)), false) = (&filled, has_own_attributes) {
             set.mtime = Some(pool_time(meta.mtime));
             set.mode = Some(meta.permissions());
-            if self.side.is_object_store() {
+            if self.shared.side.is_object_store() {
                 // Listings of a bucket lack owner and group.
                 (set.uid, set.gid) = (Some(meta.uid), Some(meta.gid));
             }
@@ -217,15 +203,15 @@ impl Origin {
             self.set_clean(id, inode.ctime, mark, set)?
         }
         let (bytes, _) = filled?;
-        self.ledger.fetched.add(1, bytes);
-        self.ledger.is_solved(relative);
+        self.shared.ledger.fetched.add(1, bytes);
+        self.shared.ledger.is_solved(relative);
         Ok(())
     }
 
     /// Copies the origin's bytes into a released file. Returns their number, and the origin's
     /// metadata.
     fn fill(&self, id: ObjectId, relative: &[u8]) -> Result<(u64, Meta)> {
-        let from = self.side.open(relative, false)?;
+        let from = self.shared.side.open(relative, false)?;
         if let Some(there) = from.user_attributes() {
             self.take_user_attributes(relative, there)?;
         }
@@ -234,9 +220,9 @@ impl Origin {
             id,
             kind: libc::S_IFREG,
         };
-        let open = self.fs.keep_object(entry, libc::O_RDWR)?;
-        let to = PoolFile::new(File::new(&self.fs, open));
-        if self.inode(id)?.pages > 0 {
+        let open = self.shared.fs.keep_object(entry, libc::O_RDWR)?;
+        let to = PoolFile::new(File::new(&self.shared.fs, open));
+        if self.shared.inode(id)?.pages > 0 {
             // An interrupted attempt has left these bytes.
             to.set_len(0)?;
         }
@@ -245,22 +231,23 @@ impl Origin {
         // written. In a pool that outlives a loss of power, bytes reach stable storage before
         // records refer to them.
         let care = Care {
-            sync: self.is_durable(),
-            verify: self.pool.config().has_files(),
+            sync: self.shared.is_durable(),
+            verify: self.shared.pool.config().has_files(),
         };
         let whole = (0, before.size);
         let copied = match self.copy_there(id, relative, &before, whole) {
             Ok(None) => {
                 // A failed copy on another node has left bytes, which would fill holes of the file.
-                if self.inode(id)?.pages > 0 {
+                if self.shared.inode(id)?.pages > 0 {
                     to.set_len(0)?;
                     to.set_len(before.size)?;
                 }
-                let copy =
-                    |progress: &_| copy_content(&*from, &to, care, threads(&*self.side), progress);
-                self.watched(copy).map_err(|trouble| errno(&trouble))
+                let copy = |progress: &_| {
+                    copy_content(&*from, &to, care, threads(&*self.shared.side), progress)
+                };
+                self.shared.watched(copy).map_err(|trouble| errno(&trouble))
             }
-            Ok(Some(bytes)) => match from.meta().map(|meta| self.side.comparable(meta)) {
+            Ok(Some(bytes)) => match from.meta().map(|meta| self.shared.side.comparable(meta)) {
                 Ok(after) if print(&after) == print(&before) => Ok((bytes, after)),
                 Ok(_) => Err(Errno::STALE),
                 Err(e) => Err(e),
@@ -274,7 +261,7 @@ impl Origin {
         let copied = copied?;
         to.close()?;
         let (bytes, meta) = copied;
-        Ok((bytes, self.side.comparable(meta)))
+        Ok((bytes, self.shared.side.comparable(meta)))
     }
 
     /// Fetches all files below a path of the origin. Returns the number of fetched files, and the
@@ -287,7 +274,7 @@ impl Origin {
         self.each_object(relative, &mut |_, at, entry, inode| {
             if inode.is_file()
                 && inode.origin.is_released()
-                && !self.is_origin_only(at, libc::S_IFREG)
+                && !self.shared.is_origin_only(at, libc::S_IFREG)
             {
                 files.push((entry.id, at.to_vec()));
             }
@@ -296,13 +283,13 @@ impl Origin {
         for (id, at) in files {
             let _held = self.paths();
             let _working = self.object_locks.begin(id);
-            match self.inode(id) {
+            match self.shared.inode(id) {
                 Ok(inode) if inode.origin.is_released() => {}
                 _ => continue,
             }
             match self.fetch(id, &at) {
                 Ok(()) => count += 1,
-                Err(e) => failed.push(self.error_text(&at, "can't be read", e)),
+                Err(e) => failed.push(self.shared.error_text(&at, "can't be read", e)),
             }
         }
         Ok((count, failed))
@@ -315,7 +302,7 @@ impl Origin {
             .split(|&b| b == b'/')
             .filter(|name| !name.is_empty())
         {
-            if self.inode(dir)?.origin.is_released() {
+            if self.shared.inode(dir)?.origin.is_released() {
                 self.bring_entries(dir)?;
             }
             let entry = self
@@ -338,13 +325,18 @@ impl Origin {
             let mut released = Vec::new();
             self.each_object(relative, &mut |_, at, entry, inode| {
                 let is_released = inode.is_dir() && inode.origin.is_released();
-                if is_released && !self.is_origin_only(at, libc::S_IFDIR) {
+                if is_released && !self.shared.is_origin_only(at, libc::S_IFDIR) {
                     released.push(entry.id);
                 }
                 Ok(())
             })?;
-            let top = ObjectId(self.fs.stat(&self.pool_path(relative), true)?.ino);
-            let inode = self.inode(top)?;
+            let top = ObjectId(
+                self.shared
+                    .fs
+                    .stat(&self.shared.pool_path(relative), true)?
+                    .ino,
+            );
+            let inode = self.shared.inode(top)?;
             if inode.is_dir() && inode.origin.is_released() {
                 released.push(top);
             }
@@ -357,22 +349,17 @@ impl Origin {
         }
     }
 
-    /// Returns the path in the pool of a path at the origin.
-    pub fn pool_path(&self, relative: &[u8]) -> Vec<u8> {
-        self.config.pool_path(relative)
-    }
-
     /// Releases the bytes of a clean file. Returns false if the file has changed, a process has it
     /// open, or the origin has another version.
     pub fn release(&self, clean: &Clean) -> Result<bool> {
         let _held = self.paths();
         let _working = self.object_locks.begin(clean.id);
-        let inode = self.inode(clean.id)?;
+        let inode = self.shared.inode(clean.id)?;
         if inode.origin.is_released() {
             return self.release_part(clean, &inode);
         }
         let archived = inode.origin.state == OriginState::Archived;
-        let there = self.side.look(&clean.relative)?;
+        let there = self.shared.side.look(&clean.relative)?;
         if !archived
             || !is_clean(&inode)
             || there.is_none_or(|meta| print(&meta) != inode.origin.print)
@@ -390,7 +377,7 @@ impl Origin {
             state: OriginState::Released,
             ..mark
         };
-        let before = self.inode(id)?;
+        let before = self.shared.inode(id)?;
         self.set_mark(id, released)?;
         // A process that opens the file counts as a user before it reads the mark. So this check
         // sees the process, or the process sees the released mark.
@@ -402,8 +389,8 @@ impl Origin {
             id,
             kind: libc::S_IFREG,
         };
-        let open = self.fs.keep_object(entry, libc::O_RDWR)?;
-        let file = File::new(&self.fs, open);
+        let open = self.shared.fs.keep_object(entry, libc::O_RDWR)?;
+        let file = File::new(&self.shared.fs, open);
         // If the service dies here, a released file has no size. The next comparison with the
         // origin restores it.
         file.set_len(0)?;
@@ -415,18 +402,7 @@ impl Origin {
             ..SetAttr::default()
         };
         self.set_clean(id, before.ctime, released, set)?;
-        self.ledger.evicted.add(1, before.size);
+        self.shared.ledger.evicted.add(1, before.size);
         Ok(true)
-    }
-
-    /// Sets the size of a file that has no bytes in the pool.
-    pub fn resize(&self, id: ObjectId, size: u64) -> Result<()> {
-        let entry = Entry {
-            id,
-            kind: libc::S_IFREG,
-        };
-        let file = File::new(&self.fs, self.fs.keep_object(entry, libc::O_RDWR)?);
-        file.set_len(size)?;
-        file.close()
     }
 }

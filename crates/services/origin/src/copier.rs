@@ -8,7 +8,7 @@
 
 use crate::copy_progress::watched;
 use crate::serve::{Answers, Done};
-use crate::service::WRITERS;
+use crate::shared::WRITERS;
 use crate::side::print;
 use forebay_backing::{Meta, PoolFile, PoolStore, SlowStore, StoreFile, Trouble, for_each};
 use forebay_client::Pool;

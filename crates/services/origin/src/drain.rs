@@ -50,8 +50,8 @@ struct Visit<'a> {
 impl Origin {
     /// Writes changes back until the pool is removed.
     pub fn drain_for_ever(&self) {
-        let lag = Duration::from_millis(self.config.lag_ms);
-        while self.is_there() {
+        let lag = Duration::from_millis(self.shared.config.lag_ms);
+        while self.shared.is_there() {
             if self.settings.is_held() {
                 std::thread::sleep(lag.clamp(Duration::from_millis(50), Duration::from_secs(1)));
                 continue;
@@ -59,7 +59,9 @@ impl Origin {
             let began = Instant::now();
             let pass = self.pass(b"", lag);
             for (at, why) in &pass.failed {
-                self.ledger.problem(at, self.side.show(at), why.clone());
+                self.shared
+                    .ledger
+                    .problem(at, self.shared.side.show(at), why.clone());
             }
             let walk = began.elapsed().saturating_sub(pass.wrote);
             // The pause may be shorter than the lag, since some files are written back without one.
@@ -80,7 +82,9 @@ impl Origin {
             pass = self.pass(relative, Duration::ZERO);
         }
         for (at, why) in &pass.failed {
-            self.ledger.problem(at, self.side.show(at), why.clone());
+            self.shared
+                .ledger
+                .problem(at, self.shared.side.show(at), why.clone());
         }
         if pass.failed.is_empty() && pass.young > 0 {
             let why = format!("{} object(s) keep changing", pass.young);
@@ -100,12 +104,20 @@ impl Origin {
     /// EHOSTDOWN: a node can't be reached. It is returned after the objects of all other nodes were
     /// visited. Errors of `each`, at once.
     pub fn each_object(&self, relative: &[u8], each: &mut EachObject<'_>) -> Result<()> {
-        let top = self.fs.stat(&self.pool_path(relative), false)?;
+        let top = self
+            .shared
+            .fs
+            .stat(&self.shared.pool_path(relative), false)?;
         let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
         if top.mode & libc::S_IFMT != libc::S_IFDIR {
             let id = ObjectId(top.ino);
             let kind = top.mode & libc::S_IFMT;
-            return each(ObjectId(0), relative, Entry { id, kind }, &self.inode(id)?);
+            return each(
+                ObjectId(0),
+                relative,
+                Entry { id, kind },
+                &self.shared.inode(id)?,
+            );
         }
         let mut partly = Ok(());
         while let Some((dir, at)) = todo.pop() {
@@ -116,7 +128,7 @@ impl Origin {
             }
             for (name, entry) in entries {
                 let path = below(&at, &name);
-                let inode = match self.inode(entry.id) {
+                let inode = match self.shared.inode(entry.id) {
                     Err(Errno::NOENT) => continue,
                     Err(Errno::HOSTDOWN) => {
                         partly = Err(Errno::HOSTDOWN);
@@ -166,8 +178,8 @@ impl Origin {
         // pass at a time may have a salvage.
         let salvaging = self.salvaging.lock();
         let _salvaging = salvaging.unwrap_or_else(PoisonError::into_inner);
-        let top = self.pool_path(relative);
-        let pool = PoolStore::new(&self.fs, &self.config.at);
+        let top = self.shared.pool_path(relative);
+        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
         let salvage = match pool.salvage(&top) {
             // All nodes of the pool answer again.
             Ok(None) => return self.pass_over(relative, lag),
@@ -180,19 +192,19 @@ impl Origin {
             let lost = below(relative, LOST_AND_FOUND);
             // These files aren't marked as written back, since their names at the origin aren't
             // those in the pool.
-            match self.stage(&self.pool_path(&lost), &lost, &Options::stage_out()) {
+            match self.stage(&self.shared.pool_path(&lost), &lost, &Options::stage_out()) {
                 Ok(staged) => report.absorb(staged),
                 Err(e) => pass.failed.push((lost, e.to_string())),
             }
         }
         let failed = pass.failed.iter().map(|(at, why)| Failure {
-            path: self.side.show(at),
+            path: self.shared.side.show(at),
             what: why.clone(),
         });
         report.failures.extend(failed);
-        let shown = self.side.show(relative);
-        conclude_salvage(&salvage, shown, &*self.side, relative, &mut report);
-        self.fs.end_salvage();
+        let shown = self.shared.side.show(relative);
+        conclude_salvage(&salvage, shown, &*self.shared.side, relative, &mut report);
+        self.shared.fs.end_salvage();
         // The first failure is the summary that `conclude_salvage` has made.
         if !report.failures.is_empty() {
             let sentence = report.failures.swap_remove(0);
@@ -209,20 +221,23 @@ impl Origin {
             pass.only_early = true;
             if let Err(e) = self.pass_below(relative, lag, &mut pass) {
                 pass.misses_node |= e == Errno::HOSTDOWN;
-                pass.failed.push((relative.to_vec(), self.side.explain(e)));
+                pass.failed
+                    .push((relative.to_vec(), self.shared.side.explain(e)));
             }
             pass.only_early = false;
             pass.young = 0;
         }
         if let Err(e) = self.pass_below(relative, lag, &mut pass) {
             pass.misses_node |= e == Errno::HOSTDOWN;
-            pass.failed.push((relative.to_vec(), self.side.explain(e)));
+            pass.failed
+                .push((relative.to_vec(), self.shared.side.explain(e)));
         }
         let began = Instant::now();
         let linked = std::mem::take(&mut pass.linked);
         if let Err(e) = self.write_linked(&linked, lag, &mut pass) {
             pass.misses_node |= e == Errno::HOSTDOWN;
-            pass.failed.push((relative.to_vec(), self.side.explain(e)));
+            pass.failed
+                .push((relative.to_vec(), self.shared.side.explain(e)));
         }
         // In reverse order of paths: a directory's attributes are set after those of directories
         // below it.
@@ -231,7 +246,7 @@ impl Origin {
                 Ok(true) => {}
                 // Renamed or removed meanwhile.
                 Ok(false) | Err(Errno::NOENT) => pass.young += 1,
-                Err(e) => pass.failed.push((at, self.side.explain(e))),
+                Err(e) => pass.failed.push((at, self.shared.side.explain(e))),
             }
         }
         pass.wrote += began.elapsed();
@@ -239,14 +254,22 @@ impl Origin {
     }
 
     fn pass_below(&self, relative: &[u8], lag: Duration, pass: &mut Pass) -> Result<()> {
-        let top = self.fs.stat(&self.pool_path(relative), false)?;
+        let top = self
+            .shared
+            .fs
+            .stat(&self.shared.pool_path(relative), false)?;
         let is_dir = top.mode & libc::S_IFMT == libc::S_IFDIR;
         let (above, name) = if is_dir {
             (relative, &b""[..])
         } else {
             split(relative)
         };
-        let dir = ObjectId(self.fs.stat(&self.pool_path(above), true)?.ino);
+        let dir = ObjectId(
+            self.shared
+                .fs
+                .stat(&self.shared.pool_path(above), true)?
+                .ino,
+        );
         let held = self.paths();
         if self.settle(dir)? != above {
             // Renamed meanwhile.
@@ -258,8 +281,11 @@ impl Origin {
             self.pass_dir(dir, above, lag, &|other| other == name, pass)?;
             return Ok(());
         }
-        let inode = self.inode(dir)?;
-        let mode = self.config.mode_of_dir(&self.pool_path(relative));
+        let inode = self.shared.inode(dir)?;
+        let mode = self
+            .shared
+            .config
+            .mode_of_dir(&self.shared.pool_path(relative));
         if mode.is_written()
             && !self.has_lost(dir)
             && inode.origin.synced != self.print_of_dir(dir, &inode)?
@@ -273,7 +299,7 @@ impl Origin {
                 // Removed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(Errno::HOSTDOWN) => pass.misses(at, NODE_UNREACHABLE),
-                Err(e) => pass.failed.push((at, self.side.explain(e))),
+                Err(e) => pass.failed.push((at, self.shared.side.explain(e))),
             }
             if pass.is_cut_off {
                 // The remaining requests would fail in the same way.
@@ -311,19 +337,21 @@ impl Origin {
             Err(Errno::HOSTDOWN) => pass.misses(at.to_vec(), NAMES_MISSING),
             listed => listed?,
         }
-        let salvage = self.fs.salvaged();
+        let salvage = self.shared.fs.salvaged();
         let is_invented = |e: &Entry| salvage.as_ref().is_some_and(|s| s.is_invented(e.id));
         entries.retain(|(name, entry)| is_wanted(name) && !is_invented(entry));
         for (name, entry) in entries {
             match self.pass_entry(&mut visit, name.clone(), entry, pass) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(Errno::HOSTDOWN) => pass.misses(below(at, &name), NODE_UNREACHABLE),
-                Err(e) => pass.failed.push((below(at, &name), self.side.explain(e))),
+                Err(e) => pass
+                    .failed
+                    .push((below(at, &name), self.shared.side.explain(e))),
             }
         }
         if !visit.dirty.is_empty() {
             visit.has_written = true;
-            let most = if self.side.is_object_store() {
+            let most = if self.shared.side.is_object_store() {
                 OBJECTS
             } else {
                 BATCH
@@ -356,8 +384,11 @@ impl Origin {
     ) -> Result<()> {
         let path = below(visit.at, &name);
         let mode = match entry.kind {
-            libc::S_IFDIR => self.config.mode_of_dir(&self.pool_path(&path)),
-            _ => self.config.mode_of(&self.pool_path(&path)),
+            libc::S_IFDIR => self
+                .shared
+                .config
+                .mode_of_dir(&self.shared.pool_path(&path)),
+            _ => self.shared.config.mode_of(&self.shared.pool_path(&path)),
         };
         if !mode.is_written() {
             if entry.kind == libc::S_IFDIR && mode != OriginMode::Off {
@@ -365,7 +396,7 @@ impl Origin {
             }
             return Ok(());
         }
-        let inode = self.inode(entry.id)?;
+        let inode = self.shared.inode(entry.id)?;
         let mark = inode.origin;
         let mut lag = visit.lag;
         if is_early(&inode) {
@@ -435,7 +466,7 @@ impl Origin {
         at: &[u8],
     ) -> Result<bool> {
         let _working = self.object_locks.begin(id);
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         if !is_made(&inode.origin) {
             self.announce(dir, std::iter::once((id, &inode)))?;
             let made = if self.has_name(dir, name, id) {
@@ -462,7 +493,7 @@ impl Origin {
             return Ok(false);
         };
         let _working = self.object_locks.begin(id);
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         if inode.origin.state == OriginState::None {
             return Ok(true);
         }
@@ -480,27 +511,30 @@ impl Origin {
     /// Sets the attributes of an object of the origin to those of the pool's object, without the
     /// `user.*` attributes if the object is released: only the origin has those.
     pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
-        let pool = PoolStore::new(&self.fs, &self.config.at);
-        if self.side.is_object_store() {
+        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
+        if self.shared.side.is_object_store() {
             return self.put_attributes(at);
         }
-        let source = self.pool_path(at);
+        let source = self.shared.pool_path(at);
         let meta = pool.stat(&source, false)?;
         let applied = if inode.origin.is_released() {
-            apply_metadata(&meta, &*self.side.at(at))
+            apply_metadata(&meta, &*self.shared.side.at(at))
         } else {
-            apply_attributes(&*pool.at(&source), &meta, &*self.side.at(at)).map(|_| ())
+            apply_attributes(&*pool.at(&source), &meta, &*self.shared.side.at(at)).map(|_| ())
         };
         applied.map_err(|(_, e)| e)
     }
 
     /// Copies the `user.*` attributes of the origin's object to the pool's object.
     pub fn bring_user_attributes(&self, at: &[u8]) -> Result<()> {
-        if self.side.is_object_store() {
+        if self.shared.side.is_object_store() {
             return self.get_attributes(at);
         }
-        let pool = PoolStore::new(&self.fs, &self.config.at);
-        match user_attributes(&*self.side.at(at), &*pool.at(&self.pool_path(at))) {
+        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
+        match user_attributes(
+            &*self.shared.side.at(at),
+            &*pool.at(&self.shared.pool_path(at)),
+        ) {
             // The origin's file system has no such attributes.
             Err((_, Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(()),
             brought => brought.map(|_| ()).map_err(|(_, e)| e),
@@ -510,7 +544,7 @@ impl Origin {
     /// Makes a directory at the origin for one whose attributes are lost. No other user may read
     /// it.
     pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
-        match self.side.mkdir(at, 0o700) {
+        match self.shared.side.mkdir(at, 0o700) {
             Err(Errno::EXIST | Errno::NOENT) => self.make_dirs(at),
             made => made,
         }
@@ -518,13 +552,13 @@ impl Origin {
 
     /// Makes a directory at the origin, and the missing directories above it.
     pub fn make_dirs(&self, at: &[u8]) -> Result<()> {
-        match self.side.mkdir(at, 0o777) {
+        match self.shared.side.mkdir(at, 0o777) {
             Ok(()) => Ok(()),
-            Err(Errno::EXIST) if self.side.meta(at)?.is_dir() => Ok(()),
+            Err(Errno::EXIST) if self.shared.side.meta(at)?.is_dir() => Ok(()),
             Err(Errno::NOENT) if at.contains(&b'/') => {
                 let cut = at.iter().rposition(|&b| b == b'/').unwrap_or(0);
                 self.make_dirs(&at[..cut])?;
-                match self.side.mkdir(at, 0o777) {
+                match self.shared.side.mkdir(at, 0o777) {
                     Err(Errno::EXIST) => Ok(()),
                     made => made,
                 }
@@ -541,7 +575,7 @@ impl Origin {
         seen: &Inode,
     ) -> Result<()> {
         let _working = self.object_locks.begin(id);
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         if inode.ctime != seen.ctime || inode.origin != seen.origin {
             return Ok(());
         }
@@ -549,14 +583,14 @@ impl Origin {
         if !self.has_name(dir, name, id) {
             return Ok(());
         }
-        let target = self.fs.readlink(&self.pool_path(at))?;
-        match self.side.look(at)? {
-            None => self.side.symlink(&target, at)?,
-            Some(there) if there.is_symlink() && self.side.readlink(at)? == target => {}
+        let target = self.shared.fs.readlink(&self.shared.pool_path(at))?;
+        match self.shared.side.look(at)? {
+            None => self.shared.side.symlink(&target, at)?,
+            Some(there) if there.is_symlink() && self.shared.side.readlink(at)? == target => {}
             // In the pool, the symbolic link has replaced the object that the origin still has.
             Some(there) if !there.is_dir() && print(&there) == seen.origin.print => {
-                self.side.unlink(at)?;
-                self.side.symlink(&target, at)?;
+                self.shared.side.unlink(at)?;
+                self.shared.side.symlink(&target, at)?;
             }
             Some(_) => return Err(Errno::EXIST),
         }
@@ -568,14 +602,14 @@ impl Origin {
     /// false if one of them has changed meanwhile: a later pass writes the attributes.
     fn write_attributes(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
         let _working = self.object_locks.begin(id);
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         if is_clean(&inode) {
             return Ok(true);
         }
         // Setting the attributes changes the origin's version, which readers of the file's blocks
         // compare.
         let _pause = self.ranges.pause(id);
-        let there = self.side.meta(at)?;
+        let there = self.shared.side.meta(at)?;
         if !inode.origin.is_released() || inode.nlink > 1 || print(&there) != inode.origin.print {
             return Ok(false);
         }
@@ -587,17 +621,17 @@ impl Origin {
     /// Records that origin and pool have the same version; `synced` is the pool's change time of
     /// that version.
     pub fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
-        self.has_version(id, at, print(&self.side.meta(at)?), synced)
+        self.has_version(id, at, print(&self.shared.side.meta(at)?), synced)
     }
 
     /// As [`Origin::is_written`], for a caller that knows the fingerprint of the origin's version.
     pub fn has_version(&self, id: ObjectId, at: &[u8], print: u64, synced: i64) -> Result<()> {
-        let state = match self.inode(id)?.origin.state {
+        let state = match self.shared.inode(id)?.origin.state {
             OriginState::Released => OriginState::Released,
             _ => OriginState::Archived,
         };
-        self.ledger.is_solved(at);
-        self.moved.fetch_add(1, Relaxed);
+        self.shared.ledger.is_solved(at);
+        self.shared.advance();
         self.set_mark(
             id,
             OriginMark {

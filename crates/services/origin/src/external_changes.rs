@@ -15,7 +15,6 @@ use forebay_posix::ObjectId;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Minimum pause between two checks of the origin.
@@ -35,7 +34,7 @@ fn look_key(at: &[u8]) -> Vec<u8> {
 impl Origin {
     /// Checks the origin for changes until the pool is removed.
     pub fn look_for_ever(&self) {
-        while self.is_there() {
+        while self.shared.is_there() {
             let began = Instant::now();
             // After a failure, the next turn tries again.
             let _ = self.look_once();
@@ -45,10 +44,10 @@ impl Origin {
 
     /// Compares the whole origin with the pool once.
     pub fn look_once(&self) -> Result<()> {
-        let top = ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino);
+        let top = ObjectId(self.shared.fs.stat(&self.shared.pool_path(b""), true)?.ino);
         let mut todo = vec![(top, Vec::new())];
         while let Some((dir, at)) = todo.pop() {
-            let inode = match self.inode(dir) {
+            let inode = match self.shared.inode(dir) {
                 Err(Errno::NOENT) => continue,
                 inode => inode?,
             };
@@ -66,14 +65,16 @@ impl Origin {
             drop(held);
             match looked {
                 Ok(below) => {
-                    self.ledger.is_solved(&look_key(&at));
+                    self.shared.ledger.is_solved(&look_key(&at));
                     todo.extend(below);
                 }
                 Err(Errno::NOENT) => {}
                 Err(e) => {
-                    let why = self.side.explain(e);
+                    let why = self.shared.side.explain(e);
                     let key = look_key(&at);
-                    self.ledger.problem(&key, self.side.show(&at), why);
+                    self.shared
+                        .ledger
+                        .problem(&key, self.shared.side.show(&at), why);
                 }
             }
         }
@@ -94,7 +95,7 @@ impl Origin {
                 versions.extend(entries.all.iter().map(|(name, meta)| (&name[..], *meta)));
                 None
             }
-            None => self.side.look(at)?,
+            None => self.shared.side.look(at)?,
         };
         let is_same = there.is_some_and(|there| inode.origin.print == print(&there));
         let names = match (&listed, is_same) {
@@ -107,7 +108,7 @@ impl Origin {
         let mut below_it = Vec::new();
         for (name, entry) in self.entries(dir)? {
             let path = below(at, &name);
-            let object = match self.inode(entry.id) {
+            let object = match self.shared.inode(entry.id) {
                 Err(Errno::NOENT) => continue,
                 object => object?,
             };
@@ -124,14 +125,14 @@ impl Origin {
                 if object.is_dir() {
                     below_it.push((entry.id, path));
                 }
-            } else if self.is_origin_only(&path, object.kind()) {
+            } else if self.shared.is_origin_only(&path, object.kind()) {
                 // Programs use the origin's object, so there is nothing to compare.
             } else if object.is_dir() {
                 below_it.push((entry.id, path));
             } else {
                 let there = match &listed {
                     Some(_) => versions.get(&name[..]).copied(),
-                    None => self.side.look(&path)?,
+                    None => self.shared.side.look(&path)?,
                 };
                 match self.compare((dir, &name), entry, &path, there) {
                     // Removed meanwhile.
@@ -141,7 +142,7 @@ impl Origin {
             }
         }
         if let (Some(there), true) = (&there, known.is_some()) {
-            let now = self.inode(dir)?.origin;
+            let now = self.shared.inode(dir)?.origin;
             let mark = OriginMark {
                 print: print_of_names(there),
                 ..now
@@ -160,7 +161,7 @@ impl Origin {
         path: &[u8],
         there: Option<Meta>,
     ) -> Result<bool> {
-        let object = match self.inode(entry.id) {
+        let object = match self.shared.inode(entry.id) {
             Err(Errno::NOENT) => return Ok(true),
             object => object?,
         };
@@ -185,7 +186,7 @@ impl Origin {
     /// (decision 0082).
     fn is_cut(&self, id: ObjectId, there: &Meta) -> Result<()> {
         let _working = self.object_locks.begin(id);
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         let is_archived = inode.is_file() && inode.origin.state == OriginState::Archived;
         let is_version = print(there) == inode.origin.print;
         if is_archived && is_version && is_clean(&inode) && inode.size != there.size {
@@ -212,12 +213,12 @@ impl Origin {
         path: &[u8],
     ) -> Result<()> {
         let _working = self.object_locks.begin(entry.id);
-        let inode = self.inode(entry.id)?;
+        let inode = self.shared.inode(entry.id)?;
         let was_seen = inode.origin.state != OriginState::None && inode.origin.print != 0;
         // The service itself may have removed or renamed the object meanwhile.
         let has_name = self.has_name(dir, name, entry.id);
         let is_lost = !was_seen && inode.is_dir() && is_made(&inode.origin);
-        if !(was_seen || is_lost) || !has_name || self.side.look(path)?.is_some() {
+        if !(was_seen || is_lost) || !has_name || self.shared.side.look(path)?.is_some() {
             return Ok(());
         }
         if is_lost {
@@ -241,8 +242,8 @@ impl Origin {
             // The pool has the only version, which the next pass writes.
             return self.set_mark(entry.id, OriginMark::default());
         }
-        let epoch = self.fs.store().names().names_epoch();
-        self.fs
+        let epoch = self.shared.fs.store().names().names_epoch();
+        self.shared
             .cluster()
             .namespace()
             .unlink(dir, name, Some(entry), epoch)
@@ -259,11 +260,11 @@ impl Origin {
         seen: &Meta,
     ) -> Result<bool> {
         let _working = self.object_locks.begin(id);
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         if !self.has_name(dir, name, id) {
             return Ok(true);
         }
-        let Some(meta) = self.side.look(path)? else {
+        let Some(meta) = self.shared.side.look(path)? else {
             return Ok(true);
         };
         if !seen.is_file() || !meta.is_file() || !inode.is_file() {
@@ -274,7 +275,9 @@ impl Origin {
             // still refer to the pool's version.
             let what =
                 "is another file at the origin, and one of several names in the pool".to_owned();
-            self.ledger.conflict(path, self.side.show(path), what);
+            self.shared
+                .ledger
+                .conflict(path, self.shared.side.show(path), what);
             return Ok(true);
         }
         let version = print(&meta);
@@ -316,9 +319,9 @@ impl Origin {
 
     /// Gives a released file the size and attributes of the origin's version.
     pub fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
-        let size = self.inode(id)?.size;
+        let size = self.shared.inode(id)?.size;
         if size != meta.size {
-            self.resize(id, meta.size)?;
+            self.shared.resize(id, meta.size)?;
             self.quota.others(meta.size as i64 - size as i64, 0);
         }
         let set = SetAttr {

@@ -52,6 +52,7 @@ mod room;
 mod serve;
 mod service;
 mod settings;
+mod shared;
 mod side;
 mod status;
 mod watches;
@@ -61,24 +62,14 @@ mod writing;
 pub use status::{Problem, Status};
 
 use copier::{Copier, Orders};
-use fill_table::Ranges;
 use forebay_client::origin::{OriginConfig, SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
-use forebay_staging::Pace;
-use object_locks::ObjectLocks;
-use pending_creates::PendingCreates;
-use quota::Quota;
-use remote_copiers::Copiers;
 use rustix::io::Errno;
 use service::Origin;
-use settings::Settings;
-use status::Ledger;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use watches::Watches;
-use writing::Writing;
 
 /// Maximum time that [`check`] waits for a server.
 const CHECKED: Duration = Duration::from_secs(10);
@@ -126,38 +117,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let side = forebay_backing::open(&config.path, config.timeout()).map_err(|why| {
         PoolError::Invalid(format!("the origin {} can't be opened: {why}", config.path))
     })?;
-    // The directory for state that has to outlive a loss of power if the pool does.
-    let journal = pool.config().journal_dir(pool.dir());
-    let kept = journal.as_deref().unwrap_or(pool.dir());
-    let settings = Settings::load(kept);
-    let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-    let copiers = Copiers::load(pool.dir());
-    let copiers = copiers.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-    let is_new = !pool.store().quota().was_seen();
-    let quota = Quota::load(kept, config.quota.as_ref(), is_new);
-    let quota = quota.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-    let pace = config.bandwidth.map(|rate| Arc::new(Pace::new(rate)));
-    let origin = Arc::new(Origin {
-        fs: Fs::for_origin(pool.clone()),
-        pool: pool.clone(),
-        config,
-        side,
-        object_locks: ObjectLocks::default(),
-        ledger: Ledger::default(),
-        moved: AtomicU64::new(0),
-        pending_creates: PendingCreates::default(),
-        paths: RwLock::default(),
-        writing: Writing::load(pool.dir(), journal.as_deref()),
-        settings,
-        pace,
-        has_early: AtomicBool::new(false),
-        room: Mutex::default(),
-        salvaging: Mutex::default(),
-        watches: Watches::new(),
-        copiers,
-        ranges: Ranges::default(),
-        quota,
-    });
+    let origin = Origin::load(pool, config, side);
+    let origin = origin.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let origin = Arc::new(origin);
     origin.prepare_root().map_err(failed)?;
     if pool.config().has_quota() {
         // Usage is counted from here on. No program uses the pool before.
@@ -165,13 +127,14 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     }
     origin.stop_copiers();
     serve::start(pool.dir(), &origin).map_err(failed)?;
-    for (name, work) in [
-        ("fb-drain", Origin::drain_for_ever as fn(&Origin)),
-        ("fb-outside", Origin::look_for_ever),
-        ("fb-notices", Origin::notice_for_ever),
-        ("fb-room", Origin::keep_room),
-        ("fb-quota", Origin::watch_quota),
-    ] {
+    let threads: [(&str, fn(&Origin)); 5] = [
+        ("fb-drain", |origin| origin.drain_for_ever()),
+        ("fb-outside", |origin| origin.look_for_ever()),
+        ("fb-notices", |origin| origin.notice_for_ever()),
+        ("fb-room", |origin| origin.keep_room()),
+        ("fb-quota", |origin| origin.watch_quota()),
+    ];
+    for (name, work) in threads {
         let origin = origin.clone();
         let thread = std::thread::Builder::new().name(name.into());
         let started = thread.spawn(move || work(&origin));

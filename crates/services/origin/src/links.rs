@@ -77,8 +77,9 @@ impl Origin {
             Some(_) => return Err(plain(Errno::EXIST)),
             None => {}
         }
-        let inode = self.inode(id).map_err(plain)?;
-        let is_scratch = self.config.mode_of(&self.pool_path(&new)) == OriginMode::Scratch;
+        let inode = self.shared.inode(id).map_err(plain)?;
+        let is_scratch =
+            self.shared.config.mode_of(&self.shared.pool_path(&new)) == OriginMode::Scratch;
         let old = if inode.origin.state == OriginState::None || is_scratch {
             None
         } else {
@@ -91,17 +92,20 @@ impl Origin {
         // If the origin has no name of the object, the next pass writes the object with all its
         // names.
         if let Some(old) = &old {
-            match self.side.link(old, &new) {
+            match self.shared.side.link(old, &new) {
                 Ok(()) => {}
                 Err(Errno::EXIST) if self.is_same(old, &new) => {}
                 // The origin has an object of that name that the pool doesn't show yet. EEXIST is
                 // right all the same.
                 Err(Errno::EXIST) => return Err(plain(Errno::EXIST)),
                 Err(e) => {
-                    let (old, new) = (self.side.show(old), self.side.show(&new));
+                    let (old, new) = (self.shared.side.show(old), self.shared.side.show(&new));
                     return Err((
                         e,
-                        format!("{old} can't be linked to {new}: {}", self.side.explain(e)),
+                        format!(
+                            "{old} can't be linked to {new}: {}",
+                            self.shared.side.explain(e)
+                        ),
                     ));
                 }
             }
@@ -110,13 +114,13 @@ impl Origin {
         let linked = self.change_pool(|epoch| cluster.namespace().link(id, to.0, to.1, epoch));
         if linked.is_err() && old.is_some() {
             // The link in the pool has failed: others have used the name.
-            let _ = self.side.unlink(&new);
+            let _ = self.shared.side.unlink(&new);
         }
         linked.map_err(plain)
     }
 
     fn is_same(&self, one: &[u8], other: &[u8]) -> bool {
-        match (self.side.meta(one), self.side.meta(other)) {
+        match (self.shared.side.meta(one), self.shared.side.meta(other)) {
             (Ok(one), Ok(other)) => (one.dev, one.ino) == (other.dev, other.ino),
             _ => false,
         }
@@ -131,7 +135,7 @@ impl Origin {
         hint: Name<'_>,
     ) -> Result<Option<Vec<u8>>> {
         let is_known = |path: &[u8]| -> Result<bool> {
-            let there = self.side.look(path)?;
+            let there = self.shared.side.look(path)?;
             Ok(there.is_some_and(|there| self.is_known(path, &there, &inode.origin)))
         };
         if self.has_name(hint.0, hint.1, id) {
@@ -154,7 +158,11 @@ impl Origin {
         let mut all: Linked = ids.iter().map(|id| (id.0, Vec::new())).collect();
         let each: &mut EachObject<'_> = &mut |dir, path, entry: Entry, _| {
             if let Some(names) = all.get_mut(&entry.id.0)
-                && self.config.mode_of(&self.pool_path(path)).is_written()
+                && self
+                    .shared
+                    .config
+                    .mode_of(&self.shared.pool_path(path))
+                    .is_written()
             {
                 names.push((dir, path.to_vec()));
             }
@@ -170,7 +178,7 @@ impl Origin {
         let mut ids = Vec::new();
         for (id, names) in seen {
             let id = ObjectId(*id);
-            match self.inode(id) {
+            match self.shared.inode(id) {
                 Ok(inode) if !is_clean(&inode) && is_young(&inode, lag) => pass.young += 1,
                 Ok(inode) if self.is_linked(&inode, names)? => {}
                 Ok(_) => ids.push(id),
@@ -192,13 +200,13 @@ impl Origin {
         if !is_clean(inode) {
             return Ok(false);
         }
-        if self.side.is_object_store() {
+        if self.shared.side.is_object_store() {
             // Each look-up would be a request. In a bucket, a clean object has all its names.
             return Ok(true);
         }
         let mut first: Option<Meta> = None;
         for (_, path) in names {
-            let Some(there) = self.side.look(path)? else {
+            let Some(there) = self.shared.side.look(path)? else {
                 return Ok(false);
             };
             let first = *first.get_or_insert(there);
@@ -213,7 +221,7 @@ impl Origin {
     fn write_names(&self, ids: &[ObjectId], pass: &mut Pass) -> Result<()> {
         let mut inodes = HashMap::new();
         for id in ids {
-            match self.inode(*id) {
+            match self.shared.inode(*id) {
                 Ok(inode) => drop(inodes.insert(id.0, inode)),
                 Err(Errno::NOENT) => {}
                 Err(e) => return Err(e),
@@ -246,7 +254,9 @@ impl Origin {
                 match e {
                     // Removed meanwhile; the next pass sees what is left.
                     Errno::NOENT => pass.young += 1,
-                    e => pass.failed.push((path.clone(), self.side.explain(e))),
+                    e => pass
+                        .failed
+                        .push((path.clone(), self.shared.side.explain(e))),
                 }
             }
         }
@@ -263,7 +273,7 @@ impl Origin {
     ) -> Result<()> {
         let mut looks = Vec::new();
         for name in names {
-            let there = self.side.look(&name.1)?;
+            let there = self.shared.side.look(&name.1)?;
             let is_known = there.is_some_and(|t| self.is_known(&name.1, &t, &inode.origin));
             looks.push(Look {
                 name,
@@ -275,8 +285,11 @@ impl Origin {
             // A dirty file is stored beside the origin's file, which keeps the name.
             if is_clean(inode) || inode.kind() != libc::S_IFREG {
                 let what = "is another file at the origin, so it isn't linked there".to_owned();
-                self.ledger
-                    .conflict(&look.name.1, self.side.show(&look.name.1), what);
+                self.shared.ledger.conflict(
+                    &look.name.1,
+                    self.shared.side.show(&look.name.1),
+                    what,
+                );
             } else {
                 self.write_conflict(&look.name.1, (id, inode), pass)
             }
@@ -295,10 +308,10 @@ impl Origin {
             }
             pass.writes_into(path, *dir);
         }
-        let goal = self.side.meta(path)?;
+        let goal = self.shared.side.meta(path)?;
         for look in looks.iter().filter(|look| look.is_free()) {
             let (dir, name) = look.name;
-            if name != path && look.is(&goal) && self.side.is_object_store() {
+            if name != path && look.is(&goal) && self.shared.side.is_object_store() {
                 // In a bucket, each name has separate attributes.
                 self.write_attributes_of(name, inode)?;
             }
@@ -306,7 +319,7 @@ impl Origin {
                 continue;
             }
             match look.there {
-                None => self.side.link(path, name)?,
+                None => self.shared.side.link(path, name)?,
                 Some(_) => self.link_over(path, name)?,
             }
             pass.writes_into(name, *dir);
@@ -320,19 +333,19 @@ impl Origin {
 
     /// Replaces the name `to` by a link to `from`, in one step.
     pub fn link_over(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        if self.side.is_object_store() {
-            return self.side.copy(from, to);
+        if self.shared.side.is_object_store() {
+            return self.shared.side.copy(from, to);
         }
         let (dir, name) = split(to);
         let part = below(dir, &part_name(name));
-        match self.side.unlink(&part) {
+        match self.shared.side.unlink(&part) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(e) => return Err(e),
         }
-        self.side.link(from, &part)?;
-        self.side.rename(&part, to, true)?;
+        self.shared.side.link(from, &part)?;
+        self.shared.side.rename(&part, to, true)?;
         // rename(2) does nothing, and leaves `part`, if both names are one file.
-        match self.side.unlink(&part) {
+        match self.shared.side.unlink(&part) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(e),
         }
@@ -351,12 +364,12 @@ impl Origin {
         if inode.kind() == libc::S_IFLNK {
             let target = self.fs.cluster().namespace().inode_tail(id)?.1;
             let is_link = to.there.is_some_and(|there| there.is_symlink());
-            if !is_link || self.side.readlink(path)? != target {
+            if !is_link || self.shared.side.readlink(path)? != target {
                 // In the pool, the symbolic link has replaced the object that the origin still has.
                 if to.there.is_some() {
-                    self.side.unlink(path)?;
+                    self.shared.side.unlink(path)?;
                 }
-                self.side.symlink(&target, path)?;
+                self.shared.side.symlink(&target, path)?;
             }
             self.write_attributes_of(path, inode)?;
             return Ok(true);
@@ -369,10 +382,10 @@ impl Origin {
             self.write_attributes_of(path, inode)?;
             return Ok(true);
         }
-        if self.side.is_object_store() {
+        if self.shared.side.is_object_store() {
             match self.put_one((id, inode), path, to.there) {
                 Ok(Some(_)) => {
-                    self.ledger.written.add(1, inode.size);
+                    self.shared.ledger.written.add(1, inode.size);
                     return Ok(true);
                 }
                 Ok(None) => pass.young += 1,
@@ -384,8 +397,8 @@ impl Origin {
             checksum: to.there.is_some(),
             ..Options::stage_out()
         };
-        self.sync_pool()?;
-        let report = self.stage(&self.pool_path(path), path, &options);
+        self.shared.sync_pool()?;
+        let report = self.stage(&self.shared.pool_path(path), path, &options);
         let report = report.map_err(|_| Errno::IO)?;
         match report.failures.first() {
             Some(failure) if failure.what.contains("changed while") => pass.young += 1,
@@ -396,7 +409,7 @@ impl Origin {
                 pass.young += 1;
             }
             None => {
-                self.ledger.written.add(1, inode.size);
+                self.shared.ledger.written.add(1, inode.size);
                 return Ok(true);
             }
         }
@@ -417,13 +430,13 @@ impl Origin {
         let plain = |e: Errno| (e, String::new());
         let mut pass = Pass::default();
         // Waits: a further write within the clock's resolution would get the same time.
-        while is_young(&self.inode(id).map_err(plain)?, TICK) && pass.young < LOOKS {
+        while is_young(&self.shared.inode(id).map_err(plain)?, TICK) && pass.young < LOOKS {
             std::thread::sleep(TICK / 4);
             pass.young += 1;
         }
         let written = match name {
             Some(name) => {
-                let inode = self.inode(id).map_err(plain)?;
+                let inode = self.shared.inode(id).map_err(plain)?;
                 self.write_object(id, &inode, &[name], &mut pass)
             }
             None => self.write_names(&[id], &mut pass),
@@ -431,7 +444,10 @@ impl Origin {
         written.map_err(plain)?;
         match pass.failed.into_iter().next() {
             None => Ok(()),
-            Some((path, why)) => Err((Errno::IO, format!("{}: {why}", self.side.show(&path)))),
+            Some((path, why)) => Err((
+                Errno::IO,
+                format!("{}: {why}", self.shared.side.show(&path)),
+            )),
         }
     }
 
@@ -446,7 +462,7 @@ impl Origin {
         // A directory that only the pool has may be renamed or removed meanwhile.
         for _ in 0..ATTEMPTS {
             let relative = self.relative_of(dir)?;
-            if is_made(&self.inode(dir)?.origin) {
+            if is_made(&self.shared.inode(dir)?.origin) {
                 return Ok(relative);
             }
             if self.has_lost(dir) {
@@ -455,7 +471,7 @@ impl Origin {
                 return Ok(relative);
             }
             let (above, name) = split(&relative);
-            let above = match self.fs.stat(&self.pool_path(above), false) {
+            let above = match self.shared.fs.stat(&self.shared.pool_path(above), false) {
                 Ok(above) => ObjectId(above.ino),
                 Err(Errno::NOENT) => continue,
                 Err(e) => return Err(e),

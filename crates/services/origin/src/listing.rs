@@ -1,6 +1,7 @@
 //! Fetching the entries of a directory: the pool gets an object for each entry at the origin.
 
-use crate::service::{Origin, THREADS};
+use crate::service::Origin;
+use crate::shared::THREADS;
 use crate::side::{attributes, attributes_of, below, print, print_of_names};
 use crate::status::LOOKED_AT;
 use forebay_backing::{Entries, Meta, for_each, pool_time};
@@ -8,7 +9,6 @@ use forebay_posix::ObjectId;
 use forebay_staging::{is_part, sweep_parts};
 use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of attempts to make an entry while other names change.
@@ -32,18 +32,18 @@ impl Origin {
     pub fn bring_entries(&self, dir: ObjectId) -> Result<()> {
         let (_held, relative) = self.path_held(dir)?;
         let _working = self.object_locks.begin(dir);
-        let inode = self.inode(dir)?;
+        let inode = self.shared.inode(dir)?;
         if !inode.origin.is_released() {
             return Ok(());
         }
         self.watch(&relative, dir);
         // If the directory changes during the listing, its version differs from this one, so that
         // the next check compares it.
-        let before = if self.side.is_object_store() {
+        let before = if self.shared.side.is_object_store() {
             // A bucket's directories have no versions.
             inode.origin.print.max(1)
         } else {
-            print_of_names(&self.side.meta(&relative)?)
+            print_of_names(&self.shared.side.meta(&relative)?)
         };
         self.add_missing(dir, &relative)?;
         self.bring_user_attributes(&relative)?;
@@ -52,7 +52,7 @@ impl Origin {
                 dir,
                 &Inode {
                     mtime: inode.mtime,
-                    ..self.inode(dir)?
+                    ..self.shared.inode(dir)?
                 },
             )?
         } else {
@@ -81,13 +81,13 @@ impl Origin {
             self.moved.fetch_add(1, Relaxed);
             !is_part(name) && matches!(self.fs.cluster().namespace().lookup(dir, name), Ok(None))
         };
-        if let Some(entries) = self.side.entries(relative, &is_new)? {
+        if let Some(entries) = self.shared.side.entries(relative, &is_new)? {
             return self.add_objects(dir, relative, &entries);
         }
-        let mut names = self.side.list(relative)?;
+        let mut names = self.shared.side.list(relative)?;
         if names.iter().any(|name| is_part(name)) {
             // Temporary files that a service left when it died.
-            sweep_parts(&*self.side, relative, None);
+            sweep_parts(&*self.shared.side, relative, None);
         }
         names.retain(|name| !is_part(name));
         let failed = Mutex::new(None);
@@ -96,7 +96,7 @@ impl Origin {
             if let Err(e) = self.add_entry(dir, relative, name) {
                 *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
             }
-            self.moved.fetch_add(1, Relaxed);
+            self.shared.advance();
         });
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(names),
@@ -115,7 +115,9 @@ impl Origin {
         for key in &entries.odd {
             let what = format!("the key {key:?} can't be the name of a file; it isn't shown");
             let about = below(&below(relative, key.as_bytes()), LOOKED_AT);
-            self.ledger.problem(&about, self.side.show(relative), what);
+            self.shared
+                .ledger
+                .problem(&about, self.shared.side.show(relative), what);
         }
         let mut names = Vec::new();
         for (name, meta) in &entries.all {
@@ -130,13 +132,13 @@ impl Origin {
                     made => drop(made?),
                 }
             }
-            self.moved.fetch_add(1, Relaxed);
+            self.shared.advance();
         }
         Ok(names)
     }
 
     pub fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {
-        let cluster = self.fs.cluster();
+        let cluster = self.shared.cluster();
         // The pool is searched first, then the origin. A removal begins at the origin, so an entry
         // that the pool has lost isn't found there either. For an entry that the service is making,
         // the table is checked before and after the look-up.
@@ -146,7 +148,7 @@ impl Origin {
             return Ok(());
         }
         let at = below(relative, name);
-        let Some(meta) = self.side.look(&at)? else {
+        let Some(meta) = self.shared.side.look(&at)? else {
             return Ok(());
         };
         if self.pending_creates.is_made(dir, name) {
@@ -159,10 +161,12 @@ impl Origin {
     /// of that name, or if objects of that kind aren't shown.
     pub fn make_stub(&self, dir: ObjectId, name: &[u8], at: &[u8], meta: &Meta) -> Result<bool> {
         let target = match meta.kind() {
-            libc::S_IFLNK => self.side.readlink(at)?,
+            libc::S_IFLNK => self.shared.side.readlink(at)?,
             libc::S_IFREG | libc::S_IFDIR => Vec::new(),
             // These names are shown so that programs find the origin's FIFO or socket.
-            libc::S_IFIFO | libc::S_IFSOCK if self.is_origin_only(at, meta.kind()) => Vec::new(),
+            libc::S_IFIFO | libc::S_IFSOCK if self.shared.is_origin_only(at, meta.kind()) => {
+                Vec::new()
+            }
             _ => return Ok(false),
         };
         let (state, synced) = match meta.kind() {
@@ -174,8 +178,12 @@ impl Origin {
             _ => (OriginState::Released, 0),
         };
         let controls = if meta.is_file() {
-            let is_written = self.config.mode_of(&self.pool_path(at)).is_written();
-            self.fs.controls_from_origin(dir, name, is_written)?
+            let is_written = self
+                .shared
+                .config
+                .mode_of(&self.shared.pool_path(at))
+                .is_written();
+            self.shared.fs.controls_from_origin(dir, name, is_written)?
         } else {
             0
         };
@@ -212,7 +220,10 @@ impl Origin {
                     let is_made = made?.is_ok();
                     // Objects of the first listing of a directory are part of the quota's `base`
                     // already.
-                    if is_made && self.quota.is_there() && !self.inode(dir)?.origin.is_released() {
+                    if is_made
+                        && self.quota.is_there()
+                        && !self.shared.inode(dir)?.origin.is_released()
+                    {
                         let bytes = if meta.is_file() { meta.size as i64 } else { 0 };
                         self.quota.others(bytes, 1);
                     }

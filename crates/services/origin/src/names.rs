@@ -37,7 +37,7 @@ impl Origin {
     /// ESTALE.
     pub fn change_pool(&self, change: impl Fn(u64) -> Result<()>) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            match change(self.fs.store().names().names_epoch()) {
+            match change(self.shared.fs.store().names().names_epoch()) {
                 Err(Errno::STALE) => std::thread::sleep(STALE_RETRY_INTERVAL),
                 done => return done,
             }
@@ -65,17 +65,17 @@ impl Origin {
             // An earlier service has removed the name.
             None => return Ok(()),
         };
-        let inode = self.inode(id).map_err(plain)?;
+        let inode = self.shared.inode(id).map_err(plain)?;
         if inode.is_dir() && !self.entries(id).map_err(plain)?.is_empty() {
             return Err(plain(Errno::NOTEMPTY));
         }
-        let had = match self.config.mode_of(&self.pool_path(&at)) {
+        let had = match self.shared.config.mode_of(&self.shared.pool_path(&at)) {
             OriginMode::Scratch => None,
-            _ => self.side.look(&at).map_err(plain)?,
+            _ => self.shared.side.look(&at).map_err(plain)?,
         };
         let is_one_of_several = inode.is_file() && inode.nlink > 1;
         let is_dirty = !inode.origin.is_released() && !is_clean(&inode);
-        if self.side.is_object_store() && had.is_some() && is_one_of_several && is_dirty {
+        if self.shared.side.is_object_store() && had.is_some() && is_one_of_several && is_dirty {
             // In a bucket, each name is an object, and this one may be the only one with the latest
             // version. So the others get that version first.
             self.write_before(id, None)?;
@@ -84,8 +84,8 @@ impl Origin {
             self.keep_readable(id, &at, &inode);
             self.remove_there(&at, there, id, &inode)?;
         }
-        self.ledger.is_solved(&at);
-        let cluster = self.fs.cluster();
+        self.shared.ledger.is_solved(&at);
+        let cluster = self.shared.cluster();
         let removed = self.change_pool(|epoch| {
             if inode.is_dir() {
                 cluster.namespace().rmdir(dir, name, epoch)
@@ -109,8 +109,10 @@ impl Origin {
         inode: &Inode,
     ) -> std::result::Result<(), Failed> {
         let removed = match (inode.is_dir(), there.is_dir()) {
-            (true, true) => self.side.rmdir(at),
-            (false, false) if self.is_known(at, there, &inode.origin) => self.side.unlink(at),
+            (true, true) => self.shared.side.rmdir(at),
+            (false, false) if self.is_known(at, there, &inode.origin) => {
+                self.shared.side.unlink(at)
+            }
             // The origin has another file under this name by now, which stays.
             _ => Ok(()),
         };
@@ -124,7 +126,7 @@ impl Origin {
                     .take(NAMED)
                     .map(|n| String::from_utf8_lossy(n))
                     .collect();
-                let shown = self.side.show(at);
+                let shown = self.shared.side.show(at);
                 let why = format!(
                     "{shown} can't be removed: it has {} at the origin",
                     names.join(", ")
@@ -132,10 +134,10 @@ impl Origin {
                 Err((Errno::NOTEMPTY, why))
             }
             Err(e) => {
-                let shown = self.side.show(at);
+                let shown = self.shared.side.show(at);
                 Err((
                     e,
-                    format!("{shown} can't be removed: {}", self.side.explain(e)),
+                    format!("{shown} can't be removed: {}", self.shared.side.explain(e)),
                 ))
             }
         }
@@ -154,7 +156,7 @@ impl Origin {
         mode: RenameMode,
     ) -> std::result::Result<(), Failed> {
         // The kind of an object never changes.
-        let kind = self.inode(ids.0).map_err(plain)?.kind();
+        let kind = self.shared.inode(ids.0).map_err(plain)?.kind();
         let is_dir = kind == libc::S_IFDIR;
         // A directory is renamed only when no other thread works with paths below it.
         let (_held, old, new) = self.two_paths_held(is_dir, from.0, to.0).map_err(plain)?;
@@ -184,7 +186,7 @@ impl Origin {
             return Err(plain(Errno::EXIST));
         }
         let replaced = match ids.1 {
-            Some(id) => Some(self.inode(id).map_err(plain)?),
+            Some(id) => Some(self.shared.inode(id).map_err(plain)?),
             None => None,
         };
         if is_dir && matches!(&new, Ok(new) if new.starts_with(&below(&old, b""))) {
@@ -217,14 +219,14 @@ impl Origin {
         if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.
-            let there = self.side.look(new).map_err(plain)?;
+            let there = self.shared.side.look(new).map_err(plain)?;
             if let Some(there) = there.filter(|there| self.is_known(new, there, &replaced.origin)) {
                 self.remove_there(new, &there, ids.0, replaced)?;
             }
         }
         if let (Err(_), true, Ok(new)) = (renamed, moved, &new) {
             // Others have changed the pool's names meanwhile: the rename at the origin is undone.
-            let _ = self.side.rename(new, &old, false);
+            let _ = self.shared.side.rename(new, &old, false);
             if mark.state != OriginState::None && is_dir {
                 let _ = self.make_dirs(new);
             }
@@ -241,10 +243,10 @@ impl Origin {
         (new_dir, new): (Option<ObjectId>, Result<&[u8]>),
         replaced: OriginMark,
     ) -> std::result::Result<bool, Failed> {
-        let mut inode = self.inode(id).map_err(plain)?;
+        let mut inode = self.shared.inode(id).map_err(plain)?;
         let there = match inode.origin.state {
             OriginState::None => None,
-            _ => self.side.look(old).map_err(plain)?,
+            _ => self.shared.side.look(old).map_err(plain)?,
         };
         if there.is_none() && self.was_renamed(&inode, new).map_err(plain)? {
             return Ok(false);
@@ -253,10 +255,13 @@ impl Origin {
         let is_dirty = inode.is_file() && !inode.origin.is_released() && !is_clean(&inode);
         let replaces = replaced.state != OriginState::None;
         let not_renamed = |e: Errno, new: &[u8]| {
-            let (old, new) = (self.side.show(old), self.side.show(new));
+            let (old, new) = (self.shared.side.show(old), self.shared.side.show(new));
             (
                 e,
-                format!("{old} can't be renamed to {new}: {}", self.side.explain(e)),
+                format!(
+                    "{old} can't be renamed to {new}: {}",
+                    self.shared.side.explain(e)
+                ),
             )
         };
         let is_linked =
@@ -264,12 +269,12 @@ impl Origin {
         if let (true, Ok(new), Some(dir)) = (is_linked, new, new_dir) {
             if is_dirty && replaces {
                 self.write_before(id, None)?;
-                inode = self.inode(id).map_err(plain)?;
+                inode = self.shared.inode(id).map_err(plain)?;
             }
             if let Some(known) = self.known_name(id, &inode, from).map_err(plain)? {
                 self.settle(dir).map_err(plain)?;
                 let renamed = if known == old {
-                    self.side.rename(old, new, true).map(|_| ())
+                    self.shared.side.rename(old, new, true).map(|_| ())
                 } else {
                     // The origin has no object under the old name, or another one.
                     self.link_over(&known, new)
@@ -281,10 +286,10 @@ impl Origin {
         }
         if is_known && is_dirty && !replaces && new.is_ok() && inode.nlink == 1 {
             self.write_before(id, Some((from.0, old.to_vec())))?;
-            inode = self.inode(id).map_err(plain)?;
+            inode = self.shared.inode(id).map_err(plain)?;
         }
         let there = match there {
-            Some(_) => self.side.look(old).map_err(plain)?,
+            Some(_) => self.shared.side.look(old).map_err(plain)?,
             None => None,
         };
         if there.is_none() || is_dirty && replaces {
@@ -298,24 +303,24 @@ impl Origin {
             match (inode.origin.state, replaces) {
                 (OriginState::None, false) => return Ok(false),
                 (OriginState::Released, _) if !inode.is_dir() => {
-                    let shown = self.side.show(old);
+                    let shown = self.shared.side.show(old);
                     return Err((Errno::NOENT, format!("{shown} has gone from the origin")));
                 }
                 _ => self.set_mark(id, mark).map_err(plain)?,
             }
             if is_known {
-                self.side.unlink(old).map_err(plain)?;
+                self.shared.side.unlink(old).map_err(plain)?;
             }
             return Ok(false);
         }
         let (new, dir) = (new.map_err(plain)?, new_dir.ok_or(plain(Errno::XDEV))?);
-        if inode.is_dir() && self.side.is_object_store() {
+        if inode.is_dir() && self.shared.side.is_object_store() {
             // Each object below the directory would have to be copied. mv(1) does that when it gets
             // EXDEV.
             return Err(plain(Errno::XDEV));
         }
         self.settle(dir).map_err(plain)?;
-        let renamed = self.side.rename(old, new, replaces);
+        let renamed = self.shared.side.rename(old, new, replaces);
         let renamed = renamed.map_err(|e| not_renamed(e, new))?;
         let version = renamed
             .or(there)
@@ -338,7 +343,7 @@ impl Origin {
         let Ok(new) = new else {
             return Ok(false);
         };
-        let there = self.side.look(new)?;
+        let there = self.shared.side.look(new)?;
         Ok(there.is_some_and(|there| {
             if inode.is_dir() {
                 there.is_dir() && inode.origin.state != OriginState::None

@@ -19,7 +19,6 @@ use rustix::time::Timespec;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Time for which events are gathered before their entries are compared.
@@ -32,7 +31,7 @@ const SHARE: u32 = 10;
 impl Origin {
     /// Watches a directory, if the origin is a directory tree rather than a bucket.
     pub fn watch(&self, relative: &[u8], dir: ObjectId) {
-        let Some(tree) = self.side.tree() else {
+        let Some(tree) = self.shared.side.tree() else {
             return;
         };
         if let Ok(opened) = tree.directory(relative) {
@@ -47,7 +46,7 @@ impl Origin {
             return;
         };
         let mut pending = Pending::new();
-        while self.is_there() {
+        while self.shared.is_there() {
             let rest = Timespec::try_from(if pending.is_empty() {
                 Duration::from_secs(1)
             } else {
@@ -76,7 +75,7 @@ impl Origin {
 
     /// Compares entries of a directory. Those that have to be compared again stay in `names`.
     fn compare_names(&self, dir: ObjectId, names: &mut HashSet<Vec<u8>>) -> Result<()> {
-        if self.inode(dir)?.origin.state != OriginState::Archived {
+        if self.shared.inode(dir)?.origin.state != OriginState::Archived {
             names.clear();
             return Ok(());
         }
@@ -87,7 +86,7 @@ impl Origin {
             let there = self.side.look(&path)?;
             match (entry, there) {
                 (None, None) => {}
-                (Some(entry), Some(_)) if self.is_origin_only(&path, entry.kind) => {}
+                (Some(entry), Some(_)) if self.shared.is_origin_only(&path, entry.kind) => {}
                 (Some(entry), Some(_)) => {
                     if !self.compare((dir, &name), entry, &path, there)? {
                         names.insert(name);
@@ -97,12 +96,12 @@ impl Origin {
                     names.insert(name);
                 }
                 (None, Some(_)) => self.add_entry(dir, &at, &name)?,
-                (Some(entry), None) => match self.inode(entry.id) {
+                (Some(entry), None) => match self.shared.inode(entry.id) {
                     Err(Errno::NOENT) => {}
                     object => self.is_gone(dir, &name, entry, &object?, &path)?,
                 },
             }
-            self.moved.fetch_add(1, Relaxed);
+            self.shared.advance();
         }
         Ok(())
     }

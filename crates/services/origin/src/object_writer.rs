@@ -60,7 +60,7 @@ impl Origin {
                 Err(Trouble::Read(e)) => Written::Failed(format!("can't be read: {}", explain(e))),
                 Err(Trouble::Write(e) | Trouble::ReadBack(e)) => {
                     *cut_off.lock().unwrap_or_else(PoisonError::into_inner) |= is_cut_off(e);
-                    Written::Failed(format!("can't be written: {}", self.side.explain(e)))
+                    Written::Failed(format!("can't be written: {}", self.shared.side.explain(e)))
                 }
                 Err(Trouble::Differs) => {
                     Written::Failed("what arrived is not what left (size or checksum)".into())
@@ -90,37 +90,38 @@ impl Origin {
             kind: libc::S_IFREG,
         };
         let open = self
+            .shared
             .fs
             .keep_object(entry, libc::O_RDONLY)
             .map_err(Trouble::Read)?;
-        let file = PoolFile::new(File::new(&self.fs, open));
-        self.watched(|progress| {
+        let file = PoolFile::new(File::new(&self.shared.fs, open));
+        self.shared.watched(|progress| {
             let source = WholeFile::new(&file, threads, progress)?;
             let user = self.pool_attributes(put.id).map_err(Trouble::Read)?;
             let replaced = put.replaced.map_or(Replaced::Nothing, Replaced::Version);
-            let put = self.side.put(put.path, &source, &user, replaced)?;
+            let put = self.shared.side.put(put.path, &source, &user, replaced)?;
             Ok(print(&put))
         })
     }
 
     /// Sets the attributes of a bucket's object to those of the pool's object.
     pub fn put_attributes(&self, at: &[u8]) -> Result<()> {
-        let pool = PoolStore::new(&self.fs, &self.config.at);
-        let meta = pool.stat(&self.pool_path(at), false)?;
+        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
+        let meta = pool.stat(&self.shared.pool_path(at), false)?;
         let id = ObjectId(meta.ino);
         // The attributes of a released object are in the bucket only.
-        let user = if self.inode(id)?.origin.is_released() {
+        let user = if self.shared.inode(id)?.origin.is_released() {
             None
         } else {
             Some(self.pool_attributes(id)?)
         };
-        self.side.put_attributes(at, &meta, user.as_ref())
+        self.shared.side.put_attributes(at, &meta, user.as_ref())
     }
 
     /// Returns the `user.*` attributes of an object of the pool.
     fn pool_attributes(&self, id: ObjectId) -> Result<UserAttributes> {
         let mut all = UserAttributes::new();
-        if !self.inode(id)?.has_attributes {
+        if !self.shared.inode(id)?.has_attributes {
             return Ok(all);
         }
         let cluster = self.fs.cluster();
@@ -136,8 +137,9 @@ impl Origin {
 
     /// Copies the `user.*` attributes of a bucket's directory to the pool's directory.
     pub fn get_attributes(&self, at: &[u8]) -> Result<()> {
-        let is_dir = self.fs.stat(&self.pool_path(at), false)?.mode & libc::S_IFMT == libc::S_IFDIR;
-        let there = self.side.user_attributes(at, is_dir)?;
+        let is_dir = self.shared.fs.stat(&self.shared.pool_path(at), false)?.mode & libc::S_IFMT
+            == libc::S_IFDIR;
+        let there = self.shared.side.user_attributes(at, is_dir)?;
         self.take_user_attributes(at, &there)
     }
 
@@ -145,8 +147,8 @@ impl Origin {
     /// Attributes that a bucket can't store stay.
     pub fn take_user_attributes(&self, at: &[u8], there: &UserAttributes) -> Result<()> {
         let (pool, path) = (
-            PoolStore::new(&self.fs, &self.config.at),
-            self.pool_path(at),
+            PoolStore::new(&self.shared.fs, &self.shared.config.at),
+            self.shared.pool_path(at),
         );
         let meta = pool.stat(&path, false)?;
         let here = kept_attributes(self.pool_attributes(ObjectId(meta.ino))?);
@@ -190,7 +192,7 @@ impl Origin {
         replaced: Option<Meta>,
     ) -> std::result::Result<Option<u64>, String> {
         if replaced.is_some_and(|there| there.is_dir()) {
-            return Err(self.side.explain(Errno::ISDIR));
+            return Err(self.shared.side.explain(Errno::ISDIR));
         }
         let put = Put {
             id,
@@ -213,7 +215,7 @@ impl Origin {
             match result {
                 Some(Written::Done(version)) => {
                     match self.has_version(put.id, put.path, version, *synced) {
-                        Ok(()) => self.ledger.written.add(1, put.size),
+                        Ok(()) => self.shared.ledger.written.add(1, put.size),
                         // Removed meanwhile.
                         Err(Errno::NOENT) => {}
                         Err(e) => pass.failed.push((put.path.to_vec(), explain(e))),

@@ -38,10 +38,10 @@ impl Origin {
     fn copier_of(&self, id: ObjectId, bytes: u64) -> Option<u32> {
         // Only one node can keep a bandwidth limit. Only the service's node has a bucket's
         // credentials.
-        if self.pace.is_some() || self.side.is_object_store() || bytes < WORTH {
+        if self.shared.is_paced() || self.shared.side.is_object_store() || bytes < WORTH {
             return None;
         }
-        let home = self.fs.cluster().home_of(id)?;
+        let home = self.shared.cluster().home_of(id)?;
         (home != SERVICE_NODE && self.copiers.is_usable(home)).then_some(home)
     }
 
@@ -49,9 +49,9 @@ impl Origin {
         let service = self.copiers.service.load(Relaxed);
         let request = Request::Order { service, order };
         let mut moves = || {
-            self.moved.fetch_add(1, Relaxed);
+            self.shared.advance();
         };
-        self.pool.order_copier(node, &request, &mut moves)
+        self.shared.pool.order_copier(node, &request, &mut moves)
     }
 
     /// Makes the node that has a file's bytes copy a range of this version in, over the same bytes.
@@ -164,7 +164,7 @@ impl Origin {
             format!("seen-{node}-{:x}", number()).as_bytes(),
         ]
         .concat();
-        let Ok(file) = self.side.create(&probe, b"") else {
+        let Ok(file) = self.shared.side.create(&probe, b"") else {
             return Ok(false);
         };
         let _ = file.close();
@@ -174,7 +174,7 @@ impl Origin {
                 path: probe.clone(),
             },
         );
-        let _ = self.side.unlink(&probe);
+        let _ = self.shared.side.unlink(&probe);
         match seen {
             Ok(_) => {
                 self.copiers.state().writers.insert(node);
@@ -210,7 +210,7 @@ impl Origin {
         if self.copiers.state().unstopped.is_empty() {
             return Ok(());
         }
-        let Some(home) = self.fs.cluster().home_of(id) else {
+        let Some(home) = self.shared.cluster().home_of(id) else {
             return Ok(());
         };
         if self.copiers.state().unstopped.contains(&home) {

@@ -6,7 +6,6 @@
 use crate::service::Origin;
 use crate::side::below;
 use forebay_backing::pool_time;
-use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_staging::is_part;
 use forebay_store::{OriginMark, OriginState, SetAttr};
@@ -15,31 +14,21 @@ use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 
 impl Origin {
-    /// Whether objects of this kind (S_IFMT) at this path are at the origin only.
-    pub fn is_origin_only(&self, relative: &[u8], kind: u32) -> bool {
-        let path = self.pool_path(relative);
-        let mode = match kind {
-            libc::S_IFDIR => self.config.mode_of_dir(&path),
-            _ => self.config.mode_of(&path),
-        };
-        mode == OriginMode::Off
-    }
-
     /// Makes the pool's objects for a directory's origin-only entries agree with the origin.
     ///
     /// # Errors
     /// Errors of listing the directory at the origin, and of making objects in the pool.
     pub fn show_origin_only(&self, dir: ObjectId) -> Result<()> {
-        if self.inode(dir)?.origin.is_released() {
+        if self.shared.inode(dir)?.origin.is_released() {
             return self.bring_entries(dir);
         }
         let (_held, relative) = self.path_held(dir)?;
         let _working = self.object_locks.begin(dir);
-        let before = self.inode(dir)?;
+        let before = self.shared.inode(dir)?;
         if before.origin.state == OriginState::None {
             return Ok(());
         }
-        let Some(there) = self.side.look(&relative)? else {
+        let Some(there) = self.shared.side.look(&relative)? else {
             return Ok(());
         };
         let is_clean = before.origin.synced == self.print_of_dir(dir, &before)?;
@@ -58,7 +47,7 @@ impl Origin {
         };
         self.fs.cluster().namespace().set_attr(dir, &set)?;
         if is_clean {
-            let now = self.inode(dir)?;
+            let now = self.shared.inode(dir)?;
             let synced = self.print_of_dir(dir, &now)?;
             self.set_mark(
                 dir,
@@ -75,11 +64,11 @@ impl Origin {
     fn compare_origin_only(&self, dir: ObjectId, relative: &[u8]) -> Result<bool> {
         let mut there = self.kinds(relative)?;
         let mut has_changed = false;
-        let cluster = self.fs.cluster();
+        let cluster = self.shared.cluster();
         for (name, entry) in self.entries(dir)? {
             let at = below(relative, &name);
             let kind = there.remove(&name);
-            if kind == Some(entry.kind) || !self.is_origin_only(&at, entry.kind) {
+            if kind == Some(entry.kind) || !self.shared.is_origin_only(&at, entry.kind) {
                 continue;
             }
             let removed = self.change_pool(|epoch| match entry.kind {
@@ -97,7 +86,7 @@ impl Origin {
         }
         for (name, kind) in there {
             let at = below(relative, &name);
-            if is_part(&name) || !self.is_origin_only(&at, kind) {
+            if is_part(&name) || !self.shared.is_origin_only(&at, kind) {
                 continue;
             }
             self.add_entry(dir, relative, &name)?;
@@ -109,7 +98,7 @@ impl Origin {
     /// Returns the names and kinds (S_IFMT) of a directory's entries at the origin.
     fn kinds(&self, relative: &[u8]) -> Result<HashMap<Vec<u8>, u32>> {
         let mut kinds = HashMap::new();
-        let tree = self.side.tree().ok_or(Errno::OPNOTSUPP)?;
+        let tree = self.shared.side.tree().ok_or(Errno::OPNOTSUPP)?;
         for entry in tree.entries(relative)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -118,7 +107,7 @@ impl Origin {
             }
             let kind = match entry.file_type() {
                 // Listings of this file system lack types.
-                FileType::Unknown => match self.side.look(&below(relative, name))? {
+                FileType::Unknown => match self.shared.side.look(&below(relative, name))? {
                     Some(meta) => meta.kind(),
                     // Removed meanwhile.
                     None => continue,

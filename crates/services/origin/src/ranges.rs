@@ -17,7 +17,8 @@ use crate::copy_progress::errno;
 use crate::fill::{Claimed, Fill};
 use crate::fill_table::{Job, lock};
 use crate::names::{Failed, Name};
-use crate::service::{Origin, THREADS, is_clean};
+use crate::service::{Origin, is_clean};
+use crate::shared::THREADS;
 use crate::side::{below, print, split};
 use forebay_backing::{Meta, PoolFile, for_each};
 use forebay_client::origin::BLOCK;
@@ -25,7 +26,6 @@ use forebay_posix::{File, ObjectId};
 use forebay_staging::{copy_part, part_name};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, PAGE, RenameMode, SetAttr};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -70,11 +70,11 @@ impl Origin {
         for _ in 0..ROOM_ATTEMPTS {
             match self.try_range(id, name, (at, length)) {
                 Err((Errno::NOSPC, _)) => {
-                    let home = self.fs.cluster().home_of(id);
+                    let home = self.shared.cluster().home_of(id);
                     if self.evict_least_used(ROOM_AT_LEAST, home).unwrap_or(0) == 0 {
                         std::thread::sleep(ROOM_POLL_INTERVAL);
                     }
-                    self.moved.fetch_add(1, Relaxed);
+                    self.shared.advance();
                 }
                 done => return done,
             }
@@ -99,7 +99,7 @@ impl Origin {
                 };
                 let _working = self.object_locks.begin(id);
                 self.make_sure_of(id).map_err(plain)?;
-                let inode = self.inode(id).map_err(plain)?;
+                let inode = self.shared.inode(id).map_err(plain)?;
                 if !inode.origin.is_released() {
                     return Ok(String::new());
                 }
@@ -138,7 +138,7 @@ impl Origin {
                 }
                 Err(Errno::NOENT) => return Err(self.has_gone(&relative)),
                 Err(Errno::STALE) => return Err(self.has_changed_meanwhile(&relative)),
-                Err(e) => return Err((e, self.error_text(&relative, "can't be read", e))),
+                Err(e) => return Err((e, self.shared.error_text(&relative, "can't be read", e))),
             }
             if first == 0 {
                 self.read_ahead(&source, (first, end));
@@ -151,12 +151,12 @@ impl Origin {
         }
         Err((
             Errno::BUSY,
-            self.error_text(name.1, "can't be read", Errno::BUSY),
+            self.shared.error_text(name.1, "can't be read", Errno::BUSY),
         ))
     }
 
     fn has_gone(&self, path: &[u8]) -> Failed {
-        let path = self.side.show(path);
+        let path = self.shared.side.show(path);
         let why = format!(
             "{path} was removed or replaced at the origin while it was open: the bytes that weren't read yet are gone"
         );
@@ -164,7 +164,7 @@ impl Origin {
     }
 
     fn has_changed_meanwhile(&self, relative: &[u8]) -> Failed {
-        let shown = self.side.show(relative);
+        let shown = self.shared.side.show(relative);
         let why = format!(
             "{shown} has changed at the origin while it was open: open it again to read the new version"
         );
@@ -190,8 +190,8 @@ impl Origin {
         if let Some(fill) = known.as_ref().filter(|_| !was_opened) {
             return Ok(fill.clone());
         }
-        let error_text = |e| (e, self.error_text(relative, "can't be read", e));
-        let there = match self.side.meta(relative) {
+        let error_text = |e| (e, self.shared.error_text(relative, "can't be read", e));
+        let there = match self.shared.side.meta(relative) {
             Err(Errno::NOENT) if !was_opened => return Err(self.has_gone(relative)),
             there => there.map_err(error_text)?,
         };
@@ -209,7 +209,7 @@ impl Origin {
                 Errno::STALE => plain(e),
                 e => error_text(e),
             })?;
-        let inode = self.inode(id).map_err(plain)?;
+        let inode = self.shared.inode(id).map_err(plain)?;
         self.begin_fill(id, &inode).map_err(plain)
     }
 
@@ -238,9 +238,14 @@ impl Origin {
     /// origin.
     fn replace(&self, relative: &[u8], there: &Meta) -> Result<()> {
         let (above, name) = split(relative);
-        let dir = ObjectId(self.fs.stat(&self.pool_path(above), true)?.ino);
-        let mtime = self.inode(dir)?.mtime;
-        let cluster = self.fs.cluster();
+        let dir = ObjectId(
+            self.shared
+                .fs
+                .stat(&self.shared.pool_path(above), true)?
+                .ino,
+        );
+        let mtime = self.shared.inode(dir)?.mtime;
+        let cluster = self.shared.cluster();
         // Removes a temporary name that a service left when it died.
         let part = part_name(name);
         if let Some(left) = cluster.namespace().lookup(dir, &part)? {
@@ -257,7 +262,7 @@ impl Origin {
         // Renaming has set the new object's change time, but isn't a change to write back.
         if let Some(new) = cluster.namespace().lookup(dir, name)? {
             let _working = self.object_locks.begin(new.id);
-            let inode = self.inode(new.id)?;
+            let inode = self.shared.inode(new.id)?;
             if inode.origin.is_released() && inode.origin.print == print(there) {
                 self.set_clean(new.id, inode.ctime, inode.origin, SetAttr::default())?;
             }
@@ -299,15 +304,15 @@ impl Origin {
 
     /// Copies a claimed block into the pool. Each thread copies `piece` bytes at a time.
     fn fetch_block(&self, source: &Source<'_>, block: u64, version: u64, piece: u64) -> Result<()> {
-        let from = self.side.open(source.relative, false)?;
-        let before = self.side.comparable(from.meta()?);
+        let from = self.shared.side.open(source.relative, false)?;
+        let before = self.shared.side.comparable(from.meta()?);
         if print(&before) != version {
             return Err(Errno::STALE);
         }
         let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
         let end = end.min(source.fill.size);
         if let Some(bytes) = self.copy_there(source.id, source.relative, &before, (start, end))? {
-            self.ledger.fetched.add(0, bytes);
+            self.shared.ledger.fetched.add(0, bytes);
             return Ok(());
         }
         let entry = Entry {
@@ -315,8 +320,8 @@ impl Origin {
             kind: libc::S_IFREG,
         };
         let to = PoolFile::new(File::new(
-            &self.fs,
-            self.fs.keep_object(entry, libc::O_RDWR)?,
+            &self.shared.fs,
+            self.shared.fs.keep_object(entry, libc::O_RDWR)?,
         ));
         let pieces: Vec<_> = (start..end)
             .step_by(piece as usize)
@@ -324,10 +329,10 @@ impl Origin {
             .collect();
         // Files media are read back for verification; memory isn't, since it returns what was
         // written.
-        let verify = self.pool.config().has_files();
-        let is_version = |there: &Meta| print(&self.side.comparable(*there)) == version;
+        let verify = self.shared.pool.config().has_files();
+        let is_version = |there: &Meta| print(&self.shared.side.comparable(*there)) == version;
         let done = Mutex::new(Ok(0));
-        self.watched(|progress| {
+        self.shared.watched(|progress| {
             for_each(THREADS, &pieces, |range| {
                 let copied = if lock(&done).is_ok() {
                     copy_part(&*from, &to, *range, is_version, verify, progress)
@@ -340,7 +345,7 @@ impl Origin {
         });
         let bytes = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         to.close()?;
-        self.ledger.fetched.add(0, bytes);
+        self.shared.ledger.fetched.add(0, bytes);
         Ok(())
     }
 
@@ -407,7 +412,10 @@ impl Origin {
     fn complete(&self, source: &Source<'_>) -> Result<()> {
         let _held = self.paths();
         let _working = self.object_locks.begin(source.id);
-        let found = self.fs.stat(&self.pool_path(source.relative), false)?;
+        let found = self
+            .shared
+            .fs
+            .stat(&self.shared.pool_path(source.relative), false)?;
         if found.ino != source.id.0 {
             return Err(Errno::NOENT);
         }
@@ -419,12 +427,12 @@ impl Origin {
         let id = source.id;
         let is_current = self.ranges.of(id);
         let is_current = is_current.is_some_and(|fill| Arc::ptr_eq(&fill, source.fill));
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         if !is_current || !inode.origin.is_released() || !source.fill.is_complete() {
             return Ok(());
         }
         self.bring_user_attributes(source.relative)?;
-        self.sync_pool()?;
+        self.shared.sync_pool()?;
         let mark = OriginMark {
             state: OriginState::Archived,
             synced: 0,
@@ -436,8 +444,8 @@ impl Origin {
             // The pool's attributes have changed; writing them back is still to be done.
             self.set_mark(id, mark)?
         }
-        self.ledger.fetched.add(1, 0);
-        self.ledger.is_solved(source.relative);
+        self.shared.ledger.fetched.add(1, 0);
+        self.shared.ledger.is_solved(source.relative);
         Ok(())
     }
 
@@ -448,12 +456,12 @@ impl Origin {
     /// Errors of reading the file. ESTALE: the origin has another version, and another object may
     /// have the file's name.
     pub fn bring_rest(&self, id: ObjectId, relative: &[u8]) -> Result<bool> {
-        let inode = self.inode(id)?;
+        let inode = self.shared.inode(id)?;
         let known = self.ranges.of(id);
         if known.is_none() && !self.fs.cluster().opens().is_open(id)? {
             return Ok(false);
         }
-        let there = self.side.meta(relative)?;
+        let there = self.shared.side.meta(relative)?;
         if print(&there) != inode.origin.print || there.size != inode.size {
             self.renew(id, relative, &inode, &there)?;
             return Ok(false);
@@ -473,8 +481,8 @@ impl Origin {
             // Impossible otherwise: a fill is ended only by a holder of the object's lock.
             Ok(false) => Err(Errno::BUSY),
             Err(Errno::STALE) => {
-                let there = self.side.meta(relative)?;
-                self.renew(id, relative, &self.inode(id)?, &there)?;
+                let there = self.shared.side.meta(relative)?;
+                self.renew(id, relative, &self.shared.inode(id)?, &there)?;
                 Ok(false)
             }
             Err(e) => Err(e),
@@ -512,11 +520,14 @@ impl Origin {
             id,
             kind: libc::S_IFREG,
         };
-        let file = File::new(&self.fs, self.fs.keep_object(entry, libc::O_RDWR)?);
+        let file = File::new(
+            &self.shared.fs,
+            self.shared.fs.keep_object(entry, libc::O_RDWR)?,
+        );
         file.set_len(0)?;
         file.set_len(inode.size)?;
         file.close()?;
-        self.ledger.evicted.add(0, clean.bytes);
+        self.shared.ledger.evicted.add(0, clean.bytes);
         Ok(true)
     }
 
@@ -524,7 +535,7 @@ impl Origin {
     /// process has open.
     pub fn forget_fills(&self) {
         for (id, fill) in self.ranges.all() {
-            let is_gone = self.inode(id).err() == Some(Errno::NOENT);
+            let is_gone = self.shared.inode(id).err() == Some(Errno::NOENT);
             let is_unused = || {
                 let is_open = self.fs.cluster().opens().is_open(id);
                 !fill.has_any() && is_open == Ok(false)

@@ -15,7 +15,6 @@ use forebay_store::controls::declared;
 use forebay_store::{Inode, NodeId, OriginState};
 use rustix::io::{Errno, Result};
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Interval between two checks of the room in the media, and of the quota's usage.
@@ -85,7 +84,7 @@ impl Origin {
     pub fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
         let mut clean = self.clean_files(b"")?;
         // Striped files have no single home: they are on all nodes.
-        let home = |c: &Clean| self.fs.cluster().home_of(c.id);
+        let home = |c: &Clean| self.shared.cluster().home_of(c.id);
         clean.retain(|c| node.is_none() || home(c).is_none_or(|home| Some(home) == node));
         clean.retain(|c| !self.settings.is_pinned(&c.relative));
         clean.sort_by_key(|c| (c.rank, c.used));
@@ -109,10 +108,11 @@ impl Origin {
         let began = Instant::now();
         // One thread at a time makes room, which helps all that wait.
         let _alone = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-        let node = self.fs.cluster().home_of(id);
+        let node = self.shared.cluster().home_of(id);
         let wanted = bytes.max(AT_LEAST);
         let counted = |made| {
-            self.ledger
+            self.shared
+                .ledger
                 .waited
                 .add(1, began.elapsed().as_millis() as u64);
             made
@@ -122,7 +122,7 @@ impl Origin {
                 return counted(Ok(()));
             }
             let pass = self.pass(b"", Duration::ZERO);
-            self.moved.fetch_add(1, Relaxed);
+            self.shared.advance();
             if self.evict_least_used(wanted, node)? > 0 {
                 return counted(Ok(()));
             }
@@ -145,9 +145,9 @@ impl Origin {
     ) -> std::result::Result<(), (Errno, String)> {
         let plain = |e: Errno| (e, String::new());
         let began = Instant::now();
-        let changed = self.inode(id).map_err(plain)?.ctime;
+        let changed = self.shared.inode(id).map_err(plain)?.ctime;
         while began.elapsed() < ROOM_TIMEOUT {
-            let inode = self.inode(id).map_err(plain)?;
+            let inode = self.shared.inode(id).map_err(plain)?;
             if inode.nlink == 0 || is_clean(&inode) || inode.origin.synced >= changed {
                 return Ok(());
             }
@@ -156,13 +156,16 @@ impl Origin {
             } else {
                 self.find(id).map_err(plain)?
             };
-            let mode = self.config.mode_of(&self.pool_path(&relative));
+            let mode = self
+                .shared
+                .config
+                .mode_of(&self.shared.pool_path(&relative));
             match declared(inode.controls).0.persistence == Some(Persistence::Origin) {
                 true if mode.is_written() => {}
                 true => {
                     let text = format!(
                         "{}: persistence = \"origin\" is declared of it, but the mode of its path is {mode}",
-                        self.side.show(&relative)
+                        self.shared.side.show(&relative)
                     );
                     return Err((Errno::OPNOTSUPP, text));
                 }
@@ -171,8 +174,10 @@ impl Origin {
             }
             let pass = self.pass(&relative, Duration::ZERO);
             if let Some((at, why)) = pass.failed.into_iter().next() {
-                let text = format!("{}: {why}", self.side.show(&at));
-                self.ledger.problem(&at, self.side.show(&at), why);
+                let text = format!("{}: {why}", self.shared.side.show(&at));
+                self.shared
+                    .ledger
+                    .problem(&at, self.shared.side.show(&at), why);
                 return Err((Errno::IO, text));
             }
             if pass.young > 0 {
@@ -184,7 +189,7 @@ impl Origin {
 
     /// Evicts files whenever the media are too full, until the pool is removed.
     pub fn keep_room(&self) {
-        while self.is_there() {
+        while self.shared.is_there() {
             std::thread::sleep(LOOK);
             self.forget_fills();
             for (node, capacity, free) in self.rooms() {
@@ -199,15 +204,15 @@ impl Origin {
 
     /// Records the usage that counts against the quota in its file, until the pool is removed.
     pub fn watch_quota(&self) {
-        while self.is_there() && self.quota.is_there() {
+        while self.shared.is_there() && self.quota.is_there() {
             std::thread::sleep(LOOK);
-            self.quota.note(&self.fs);
+            self.quota.note(&self.shared.fs);
         }
     }
 
     /// Whether the media have room for this many bytes of read-ahead.
     pub fn has_room(&self, id: ObjectId, bytes: u64) -> bool {
-        let home = self.fs.cluster().home_of(id);
+        let home = self.shared.cluster().home_of(id);
         let rooms = self.rooms();
         let room = rooms.iter().find(|(node, ..)| *node == home);
         room.or(rooms.first()).is_some_and(|(_, capacity, free)| {
@@ -229,7 +234,7 @@ impl Origin {
             }
             _ => {
                 let (mut capacity, mut used) = (0, 0);
-                for medium in self.fs.store().media() {
+                for medium in self.shared.fs.store().media() {
                     let usage = medium.usage();
                     capacity += usage.capacity;
                     used += usage.used;

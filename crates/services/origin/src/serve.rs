@@ -151,11 +151,11 @@ fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
 
 impl Answers for Origin {
     fn for_programs(&self, error: Errno) -> Errno {
-        for_programs(&*self.side, error)
+        for_programs(&*self.shared.side, error)
     }
 
     fn moved(&self) -> &AtomicU64 {
-        &self.moved
+        self.shared.moved()
     }
 
     fn answer(self: &Arc<Self>, request: &Request) -> Done {
@@ -163,10 +163,10 @@ impl Answers for Origin {
         match request {
             Request::Entries { dir } => self.bring_entries(*dir).map_err(|e| {
                 let relative = self.relative_of(*dir).unwrap_or_default();
-                let shown = self.side.show(&relative);
+                let shown = self.shared.side.show(&relative);
                 (
                     e,
-                    format!("{shown} can't be listed: {}", self.side.explain(e)),
+                    format!("{shown} can't be listed: {}", self.shared.side.explain(e)),
                 )
             })?,
             Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,
@@ -205,7 +205,10 @@ impl Answers for Origin {
             }
             Request::OriginOnly { dir } => self.show_origin_only(*dir).map_err(plain)?,
             Request::Sync { path } => {
-                return if self.is_origin_only(self.relative(path)?, libc::S_IFDIR) {
+                return if self
+                    .shared
+                    .is_origin_only(self.relative(path)?, libc::S_IFDIR)
+                {
                     // None of the directory's bytes is in the pool.
                     Ok(String::new())
                 } else {
@@ -213,9 +216,11 @@ impl Answers for Origin {
                 };
             }
             Request::Evict { path } | Request::Prefetch { path } | Request::Pin { path, .. }
-                if self.is_origin_only(self.relative(path)?, libc::S_IFDIR) =>
+                if self
+                    .shared
+                    .is_origin_only(self.relative(path)?, libc::S_IFDIR) =>
             {
-                let shown = self.side.show(self.relative(path)?);
+                let shown = self.shared.side.show(self.relative(path)?);
                 return Err((
                     Errno::INVAL,
                     format!("{shown} is never in the pool: its mode is off"),
@@ -235,7 +240,7 @@ impl Answers for Origin {
             }
             Request::Room { id, bytes } => self.make_room(*id, *bytes).map_err(plain)?,
             Request::Grant { node, bytes, files } => {
-                let grant = || self.quota.grant(&self.fs, *node, (*bytes, *files));
+                let grant = || self.quota.grant(&self.shared.fs, *node, (*bytes, *files));
                 let mut granted = grant();
                 // If a file was removed while it is being copied, its bytes count until the copy
                 // ends.
@@ -247,7 +252,7 @@ impl Answers for Origin {
                 granted.map_err(plain)?;
             }
             Request::Quota { bytes, files } => {
-                let set = self.quota.set(&self.fs, *bytes, *files);
+                let set = self.quota.set(&self.shared.fs, *bytes, *files);
                 set.map_err(plain)?;
             }
             Request::SyncFile { id, dir, name } => self.sync_file(*id, (*dir, name))?,
@@ -264,7 +269,7 @@ impl Answers for Origin {
                 set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
             }
             Request::Usage {} => {
-                let usage = self.quota.status(&self.fs);
+                let usage = self.quota.status(&self.shared.fs);
                 let text = usage.map(|usage| serde_json::to_string(&usage));
                 return text
                     .transpose()
@@ -284,7 +289,7 @@ impl Origin {
         let none = || (Errno::XDEV, "the origin isn't behind that path".to_owned());
         match path {
             b"" => Ok(b""),
-            path => self.config.relative(path).ok_or_else(none),
+            path => self.shared.config.relative(path).ok_or_else(none),
         }
     }
 
@@ -294,7 +299,7 @@ impl Origin {
             Err(failed) => {
                 let mut text = String::new();
                 for (at, why) in failed.iter().take(NAMED) {
-                    let _ = writeln!(text, "{}: {why}", self.side.show(at));
+                    let _ = writeln!(text, "{}: {why}", self.shared.side.show(at));
                 }
                 if failed.len() > NAMED {
                     let _ = writeln!(text, "and {} more", failed.len() - NAMED);
@@ -307,10 +312,13 @@ impl Origin {
     /// Removes the problems of objects that have been written back since, or were removed. A pass
     /// records its problems at its end, and another pass may have solved some by then.
     fn forget_solved(&self) {
-        for relative in self.ledger.unwritten() {
-            let found = self.fs.stat(&self.pool_path(&relative), false);
+        for relative in self.shared.ledger.unwritten() {
+            let found = self
+                .shared
+                .fs
+                .stat(&self.shared.pool_path(&relative), false);
             let id = found.map(|found| ObjectId(found.ino));
-            let is_solved = match id.and_then(|id| self.inode(id)) {
+            let is_solved = match id.and_then(|id| self.shared.inode(id)) {
                 Err(e) => e == Errno::NOENT,
                 // If the file has several names, the failed one may still be missing at the origin.
                 Ok(inode) if inode.is_file() => inode.nlink == 1 && is_clean(&inode),
@@ -323,34 +331,34 @@ impl Origin {
                 Ok(inode) => is_clean(&inode),
             };
             if is_solved {
-                self.ledger.is_solved(&relative);
+                self.shared.ledger.is_solved(&relative);
             }
         }
     }
 
     fn status(&self) -> Result<String> {
         let mut status = Status {
-            origin: self.config.path.clone(),
-            at: self.config.at.clone(),
-            mode: self.config.mode.to_string(),
-            fetched_files: self.ledger.fetched.files.load(Relaxed),
-            fetched_bytes: self.ledger.fetched.bytes.load(Relaxed),
-            written_files: self.ledger.written.files.load(Relaxed),
-            written_bytes: self.ledger.written.bytes.load(Relaxed),
-            evicted_files: self.ledger.evicted.files.load(Relaxed),
-            evicted_bytes: self.ledger.evicted.bytes.load(Relaxed),
-            waited: self.ledger.waited.files.load(Relaxed),
-            waited_ms: self.ledger.waited.bytes.load(Relaxed),
+            origin: self.shared.config.path.clone(),
+            at: self.shared.config.at.clone(),
+            mode: self.shared.config.mode.to_string(),
+            fetched_files: self.shared.ledger.fetched.files.load(Relaxed),
+            fetched_bytes: self.shared.ledger.fetched.bytes.load(Relaxed),
+            written_files: self.shared.ledger.written.files.load(Relaxed),
+            written_bytes: self.shared.ledger.written.bytes.load(Relaxed),
+            evicted_files: self.shared.ledger.evicted.files.load(Relaxed),
+            evicted_bytes: self.shared.ledger.evicted.bytes.load(Relaxed),
+            waited: self.shared.ledger.waited.files.load(Relaxed),
+            waited_ms: self.shared.ledger.waited.bytes.load(Relaxed),
             is_held: self.settings.is_held(),
             watched_dirs: self.watches.watched(),
             other_nodes_bytes: self.copiers.bytes.load(Relaxed),
-            quota: self.quota.status(&self.fs),
+            quota: self.quota.status(&self.shared.fs),
             ..Status::default()
         };
         self.forget_solved();
-        (status.problems, status.more_problems, status.conflicts) = self.ledger.listed();
+        (status.problems, status.more_problems, status.conflicts) = self.shared.ledger.listed();
         self.each_object(b"", &mut |_, at, _, inode| {
-            if !inode.is_file() || self.is_origin_only(at, libc::S_IFREG) {
+            if !inode.is_file() || self.shared.is_origin_only(at, libc::S_IFREG) {
                 return Ok(());
             }
             let mark = inode.origin;

@@ -6,39 +6,25 @@ use crate::pending_creates::PendingCreates;
 use crate::quota::Quota;
 use crate::remote_copiers::Copiers;
 use crate::settings::Settings;
+use crate::shared::Shared;
 use crate::side::{attributes_of, print};
-use crate::status::Ledger;
 use crate::watches::Watches;
 use crate::writing::Writing;
 use forebay_backing::{Meta, SlowStore, pool_time};
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
-use forebay_posix::{Fs, ObjectId};
-use forebay_staging::Pace;
+use forebay_posix::ObjectId;
 use forebay_store::{Inode, OriginMark, OriginState, SetAttr, TICK, now};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use twox_hash::XxHash3_64;
 
-/// Number of threads that list, fetch or write back one directory or file.
-pub const THREADS: usize = 4;
-/// Number of threads that write small files of one directory back. They mostly wait for the origin:
-/// each file takes about ten operations there.
-pub const WRITERS: usize = 8;
-
 /// The origin service. It runs on one node.
 pub struct Origin {
-    pub pool: Arc<Pool>,
-    pub fs: Fs,
-    pub config: OriginConfig,
-    pub side: Box<dyn SlowStore>,
+    pub shared: Arc<Shared>,
     pub object_locks: ObjectLocks,
-    pub ledger: Ledger,
-    /// Counter that increases with any progress: it distinguishes a long request from one that
-    /// hangs.
-    pub moved: AtomicU64,
     /// Names that the service is making, first at the origin and then in the pool. A check of the
     /// origin must not take them for names made by others.
     pub pending_creates: PendingCreates,
@@ -47,8 +33,6 @@ pub struct Origin {
     pub paths: RwLock<()>,
     pub writing: Writing,
     pub settings: Settings,
-    /// The limit on bytes per second from and to the origin.
-    pub pace: Option<Arc<Pace>>,
     /// Whether a pass has met a file that is written back before others.
     pub has_early: AtomicBool,
     /// Locked by the thread that makes room.
@@ -63,21 +47,57 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// Makes the service. Reads the state that an earlier one has left.
+    ///
+    /// # Errors
+    /// A file of that state can't be read.
+    pub fn load(
+        pool: &Arc<Pool>,
+        config: OriginConfig,
+        side: Box<dyn SlowStore>,
+    ) -> std::io::Result<Origin> {
+        // The directory for state that has to outlive a loss of power if the pool does.
+        let journal = pool.config().journal_dir(pool.dir());
+        let kept = journal.as_deref().unwrap_or(pool.dir());
+        let settings = Settings::load(kept)?;
+        let copiers = Copiers::load(pool.dir())?;
+        let is_new = !pool.store().quota().was_seen();
+        let quota = Quota::load(kept, config.quota.as_ref(), is_new)?;
+        Ok(Origin {
+            shared: Arc::new(Shared::new(pool, config, side)),
+            object_locks: ObjectLocks::default(),
+            pending_creates: PendingCreates::default(),
+            paths: RwLock::default(),
+            writing: Writing::load(pool.dir(), journal.as_deref()),
+            settings,
+            has_early: AtomicBool::new(false),
+            room: Mutex::default(),
+            salvaging: Mutex::default(),
+            watches: Watches::new(),
+            copiers,
+            ranges: Ranges::default(),
+            quota,
+        })
+    }
+
     /// Makes the directory that stands for the origin's root, unless it exists.
     pub fn prepare_root(&self) -> Result<()> {
         let mut made = Vec::new();
-        for name in self.config.at.split('/').filter(|n| !n.is_empty()) {
+        for name in self.shared.config.at.split('/').filter(|n| !n.is_empty()) {
             made.extend_from_slice(b"/");
             made.extend_from_slice(name.as_bytes());
-            match self.fs.mkdir(&made, 0o755) {
+            match self.shared.fs.mkdir(&made, 0o755) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(e) => return Err(e),
             }
         }
-        let root = self.fs.stat(self.config.at.as_bytes(), true)?;
+        let root = self
+            .shared
+            .fs
+            .stat(self.shared.config.at.as_bytes(), true)?;
         let id = ObjectId(root.ino);
-        if self.inode(id)?.origin == OriginMark::default() {
-            let meta = self.side.meta(b"")?;
+        if self.shared.inode(id)?.origin == OriginMark::default() {
+            let meta = self.shared.side.meta(b"")?;
             let set = SetAttr {
                 mode: Some(meta.permissions()),
                 uid: Some(meta.uid),
@@ -93,7 +113,9 @@ impl Origin {
 
     /// Returns the directory of the pool that stands for the origin's root.
     pub fn root(&self) -> Result<ObjectId> {
-        Ok(ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino))
+        Ok(ObjectId(
+            self.shared.fs.stat(&self.shared.pool_path(b""), true)?.ino,
+        ))
     }
 
     /// Returns the mark of a directory whose entries aren't in the pool.

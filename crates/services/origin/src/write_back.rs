@@ -8,7 +8,8 @@
 
 use crate::object_writer::Put;
 use crate::pass::{Pass, TICK, is_young};
-use crate::service::{Origin, WRITERS, is_clean};
+use crate::service::{Origin, is_clean};
+use crate::shared::WRITERS;
 use crate::side::{below, is_cut_off, print, split};
 use forebay_backing::{Meta, PoolStore, SlowStore, map};
 use forebay_posix::ObjectId;
@@ -59,7 +60,10 @@ impl Origin {
         for d in dirty {
             // The file may have changed since the walk: another pass has written it, or its names
             // have changed.
-            match self.make_sure_of(d.id).and_then(|()| self.inode(d.id)) {
+            match self
+                .make_sure_of(d.id)
+                .and_then(|()| self.shared.inode(d.id))
+            {
                 Ok(inode) if is_clean(&inode) => {}
                 Ok(inode) if is_young(&inode, TICK) => pass.young += 1,
                 // The file has got a second name since the walk. The next pass writes the file with
@@ -67,7 +71,9 @@ impl Origin {
                 Ok(inode) if inode.nlink > 1 => pass.young += 1,
                 Ok(inode) => current.push(Dirty { inode, ..d }),
                 Err(Errno::NOENT) => {}
-                Err(e) => pass.failed.push((below(at, &d.name), self.side.explain(e))),
+                Err(e) => pass
+                    .failed
+                    .push((below(at, &d.name), self.shared.side.explain(e))),
             }
         }
         let objects = current.iter().map(|d| (d.id, &d.inode));
@@ -75,7 +81,7 @@ impl Origin {
         let looks = match self.looks(dir, at, &current) {
             Ok(looks) => looks,
             Err(e) => {
-                let why = self.side.explain(e);
+                let why = self.shared.side.explain(e);
                 let failed = current.iter().map(|d| (below(at, &d.name), why.clone()));
                 pass.failed.extend(failed);
                 pass.is_cut_off = is_cut_off(e);
@@ -94,7 +100,7 @@ impl Origin {
             let there = match there {
                 Ok(there) => there,
                 Err(e) => {
-                    pass.failed.push((path, self.side.explain(e)));
+                    pass.failed.push((path, self.shared.side.explain(e)));
                     continue;
                 }
             };
@@ -102,7 +108,7 @@ impl Origin {
                 Some(there) if !self.is_known(&path, &there, &d.inode.origin) => {
                     self.write_conflict(&path, (d.id, &d.inode), pass);
                 }
-                there if self.side.is_object_store() => puts.push((d, path, there)),
+                there if self.shared.side.is_object_store() => puts.push((d, path, there)),
                 // Same size and time: the copier would take the content for unchanged, unless it
                 // compares checksums.
                 Some(there)
@@ -113,7 +119,7 @@ impl Origin {
                 _ => plain.push(d),
             }
         }
-        if self.side.is_object_store() {
+        if self.shared.side.is_object_store() {
             return self.write_objects(&puts, pass);
         }
         self.write_list(at, plain, false, pass);
@@ -123,19 +129,23 @@ impl Origin {
 
     /// Returns the origin's versions of files of one directory, in the order of `list`.
     fn looks(&self, dir: ObjectId, at: &[u8], list: &[Dirty]) -> Result<Vec<Looked>> {
-        if !self.side.is_object_store() {
-            let look = |d: &Dirty| self.side.look(&below(at, &d.name));
+        if !self.shared.side.is_object_store() {
+            let look = |d: &Dirty| self.shared.side.look(&below(at, &d.name));
             return Ok(map(WRITERS, list, look));
         }
         if list.len() * LISTED >= self.entries(dir)?.len() {
             // One listing of a thousand names costs as much as two look-ups.
-            let entries = self.side.entries(at, &|_| false)?.unwrap_or_default();
+            let entries = self
+                .shared
+                .side
+                .entries(at, &|_| false)?
+                .unwrap_or_default();
             let there: HashMap<Vec<u8>, Meta> = entries.all.into_iter().collect();
             let find = |d: &Dirty| match there.get(&d.name).copied() {
                 // The version isn't the known one. A look-up returns the time, which tells whether
                 // the service wrote it.
                 Some(meta) if print(&meta) != d.inode.origin.print => {
-                    self.side.look(&below(at, &d.name))
+                    self.shared.side.look(&below(at, &d.name))
                 }
                 found => Ok(found),
             };
@@ -143,7 +153,7 @@ impl Origin {
         }
         let mut looks = Vec::new();
         for d in list {
-            match self.side.look(&below(at, &d.name)) {
+            match self.shared.side.look(&below(at, &d.name)) {
                 Err(e) if is_cut_off(e) => return Err(e),
                 look => looks.push(look),
             }
@@ -208,7 +218,7 @@ impl Origin {
         // Setting the directory's mark, unchanged, begins a new epoch of names. If the directory's
         // record is lost, names in it can't change anyway.
         if !self.has_lost(dir) {
-            self.set_mark(dir, self.inode(dir)?.origin)?;
+            self.set_mark(dir, self.shared.inode(dir)?.origin)?;
         }
         // Changes of names that began in the old epoch hold the objects' shards. This waits for
         // their end.
@@ -233,8 +243,8 @@ impl Origin {
                 .extend(paths.into_iter().map(|path| (path, why.clone())));
             return;
         }
-        if let Err(e) = self.sync_pool() {
-            let why = format!("the pool can't be synced: {}", self.side.explain(e));
+        if let Err(e) = self.shared.sync_pool() {
+            let why = format!("the pool can't be synced: {}", self.shared.side.explain(e));
             pass.failed
                 .extend(paths.into_iter().map(|path| (path, why.clone())));
             return;
@@ -263,8 +273,9 @@ impl Origin {
         for (node, indices) in self.shared_out(files) {
             nodes.extend(indices.into_iter().map(|i| (i, node)));
         }
-        let pool = PoolStore::new(&self.fs, &self.config.at);
-        let here_only = |d: &Dirty| pool.is_found_here_only(&self.pool_path(&below(at, &d.name)));
+        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
+        let here_only =
+            |d: &Dirty| pool.is_found_here_only(&self.shared.pool_path(&below(at, &d.name)));
         let mut lists: BTreeMap<Option<u32>, Vec<Dirty>> = BTreeMap::new();
         for (i, d) in list.into_iter().enumerate() {
             let node = nodes.get(&i).copied().filter(|_| !here_only(&d));
@@ -307,7 +318,7 @@ impl Origin {
                 Err(e) => {
                     return Err(format!(
                         "node {node}, which has it: {}",
-                        self.side.explain(e)
+                        self.shared.side.explain(e)
                     ));
                 }
             }
@@ -316,7 +327,7 @@ impl Origin {
             only: Some(names.into_iter().collect()),
             ..options.clone()
         };
-        let report = self.stage(&self.pool_path(at), at, &options);
+        let report = self.stage(&self.shared.pool_path(at), at, &options);
         report.map_err(|e| e.to_string())
     }
 
@@ -329,10 +340,12 @@ impl Origin {
             pass.young += list.len() as u64;
             return;
         }
-        let metas = map(WRITERS, &list, |d| self.side.meta(&below(at, &d.name)));
+        let metas = map(WRITERS, &list, |d| {
+            self.shared.side.meta(&below(at, &d.name))
+        });
         for (d, meta) in list.into_iter().zip(metas) {
             let path = below(at, &d.name);
-            let target = self.side.show(&path);
+            let target = self.shared.side.show(&path);
             let failure = report.failures.iter().find(|f| f.path == target);
             match failure {
                 Some(failure) if failure.what.contains("changed while") => pass.young += 1,
@@ -342,10 +355,10 @@ impl Origin {
                 None => match meta
                     .and_then(|meta| self.has_version(d.id, &path, print(&meta), d.inode.ctime))
                 {
-                    Ok(()) => self.ledger.written.add(1, d.inode.size),
+                    Ok(()) => self.shared.ledger.written.add(1, d.inode.size),
                     // Removed meanwhile.
                     Err(Errno::NOENT) => {}
-                    Err(e) => pass.failed.push((path, self.side.explain(e))),
+                    Err(e) => pass.failed.push((path, self.shared.side.explain(e))),
                 },
             }
         }
@@ -358,12 +371,12 @@ impl Origin {
         to: &[u8],
         options: &Options,
     ) -> std::result::Result<Report, StageError> {
-        let pool = PoolStore::new(&self.fs, &self.config.at);
-        let report = self.watched(|progress| {
+        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
+        let report = self.shared.watched(|progress| {
             stage(
                 &pool,
                 from,
-                &*self.side,
+                &*self.shared.side,
                 to,
                 options,
                 progress,
@@ -382,14 +395,18 @@ impl Origin {
 
     /// Stores the pool's version of a file beside the origin's, because both sides have changed it.
     pub fn write_conflict(&self, path: &[u8], (id, inode): (ObjectId, &Inode), pass: &mut Pass) {
-        let suffix = format!(".forebay-conflict-{}", &self.pool.config().uuid[..8]);
+        let suffix = format!(".forebay-conflict-{}", &self.shared.pool.config().uuid[..8]);
         let beside = [path, suffix.as_bytes()].concat();
         let options = Options {
             checksum: true,
             ..Options::stage_out()
         };
-        let written = if self.side.is_object_store() {
-            let there = self.side.look(&beside).map_err(|e| self.side.explain(e));
+        let written = if self.shared.side.is_object_store() {
+            let there = self
+                .shared
+                .side
+                .look(&beside)
+                .map_err(|e| self.shared.side.explain(e));
             // An object under that name was left by an earlier conflict.
             match there.and_then(|there| self.put_one((id, inode), &beside, there)) {
                 Ok(Some(_)) => Ok(None),
@@ -400,7 +417,7 @@ impl Origin {
                 Err(why) => Ok(Some(why)),
             }
         } else {
-            self.stage(&self.pool_path(path), &beside, &options)
+            self.stage(&self.shared.pool_path(path), &beside, &options)
                 .map(|report| {
                     let first = || report.failures.first().map(|f| f.what.clone());
                     (!report.complete()).then(|| first().unwrap_or_default())
@@ -410,9 +427,11 @@ impl Origin {
             Ok(None) => {
                 let what = format!(
                     "was changed in the pool and at the origin; the pool's version is {}",
-                    self.side.show(&beside)
+                    self.shared.side.show(&beside)
                 );
-                self.ledger.conflict(path, self.side.show(path), what);
+                self.shared
+                    .ledger
+                    .conflict(path, self.shared.side.show(path), what);
                 // The file is clean from here on, but its mark keeps the fingerprint from before
                 // the conflict.
                 let mark = OriginMark {
@@ -422,7 +441,7 @@ impl Origin {
                 };
                 match self.set_mark(id, mark) {
                     Ok(()) => return,
-                    Err(e) => self.side.explain(e),
+                    Err(e) => self.shared.side.explain(e),
                 }
             }
             Ok(Some(why)) => why,
@@ -443,7 +462,7 @@ impl Origin {
     fn remove_part(&self, dir: &[u8], name: &[u8]) {
         let part = below(dir, &part_name(name));
         for _ in 0..PART_ATTEMPTS {
-            match self.side.unlink(&part) {
+            match self.shared.side.unlink(&part) {
                 Ok(()) | Err(Errno::NOENT) => return,
                 Err(_) => {}
             }
