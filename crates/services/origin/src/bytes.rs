@@ -65,10 +65,10 @@ impl Origin {
         cut: bool,
     ) -> std::result::Result<(), (Errno, String)> {
         let plain = |e: Errno| (e, String::new());
-        let (_held, relative) = match self.path_held(dir) {
+        let (_held, relative) = match self.tree.path_held(dir) {
             Ok((held, relative)) => (held, Some(relative)),
             // A process has the file open, and the name by which it was known is lost.
-            Err(_) => (self.paths(), None),
+            Err(_) => (self.tree.paths(), None),
         };
         let _working = self.object_locks.begin(id);
         self.make_sure_of(id).map_err(plain)?;
@@ -89,8 +89,8 @@ impl Origin {
             return self.set_mark(id, mark).map_err(plain);
         }
         let relative = match relative {
-            Some(at) if self.has_name(dir, name, id) => below(&at, name),
-            _ => self.find(id).map_err(plain)?,
+            Some(at) if self.tree.has_name(dir, name, id) => below(&at, name),
+            _ => self.tree.find(id).map_err(plain)?,
         };
         self.fetch(id, &relative).map_err(|e| match e {
             // Another object has the name: the process looks the name up again.
@@ -105,9 +105,9 @@ impl Origin {
     /// # Errors
     /// Errors of reading them at the origin.
     pub fn bring_attributes(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Result<()> {
-        let (_held, at) = match self.path_held(dir) {
+        let (_held, at) = match self.tree.path_held(dir) {
             Ok((held, at)) => (held, Some(at)),
-            Err(_) => (self.paths(), None),
+            Err(_) => (self.tree.paths(), None),
         };
         let _working = self.object_locks.begin(id);
         let inode = self.shared.inode(id)?;
@@ -115,8 +115,8 @@ impl Origin {
             return Ok(());
         }
         let relative = match at {
-            Some(at) if self.has_name(dir, name, id) => below(&at, name),
-            _ => self.find(id)?,
+            Some(at) if self.tree.has_name(dir, name, id) => below(&at, name),
+            _ => self.tree.find(id)?,
         };
         self.bring_user_attributes(&relative)?;
         if is_clean(&inode) {
@@ -271,17 +271,18 @@ impl Origin {
         self.bring_above(relative)?;
         self.bring_below(relative)?;
         let mut files = Vec::new();
-        self.each_object(relative, &mut |_, at, entry, inode| {
-            if inode.is_file()
-                && inode.origin.is_released()
-                && !self.shared.is_origin_only(at, libc::S_IFREG)
-            {
-                files.push((entry.id, at.to_vec()));
-            }
-            Ok(())
-        })?;
+        self.tree
+            .each_object(relative, &mut |_, at, entry, inode| {
+                if inode.is_file()
+                    && inode.origin.is_released()
+                    && !self.shared.is_origin_only(at, libc::S_IFREG)
+                {
+                    files.push((entry.id, at.to_vec()));
+                }
+                Ok(())
+            })?;
         for (id, at) in files {
-            let _held = self.paths();
+            let _held = self.tree.paths();
             let _working = self.object_locks.begin(id);
             match self.shared.inode(id) {
                 Ok(inode) if inode.origin.is_released() => {}
@@ -297,7 +298,7 @@ impl Origin {
 
     /// Fetches the entries of all directories above a path.
     fn bring_above(&self, relative: &[u8]) -> Result<()> {
-        let mut dir = self.root()?;
+        let mut dir = self.tree.root()?;
         for name in relative
             .split(|&b| b == b'/')
             .filter(|name| !name.is_empty())
@@ -323,13 +324,14 @@ impl Origin {
     fn bring_below(&self, relative: &[u8]) -> Result<()> {
         loop {
             let mut released = Vec::new();
-            self.each_object(relative, &mut |_, at, entry, inode| {
-                let is_released = inode.is_dir() && inode.origin.is_released();
-                if is_released && !self.shared.is_origin_only(at, libc::S_IFDIR) {
-                    released.push(entry.id);
-                }
-                Ok(())
-            })?;
+            self.tree
+                .each_object(relative, &mut |_, at, entry, inode| {
+                    let is_released = inode.is_dir() && inode.origin.is_released();
+                    if is_released && !self.shared.is_origin_only(at, libc::S_IFDIR) {
+                        released.push(entry.id);
+                    }
+                    Ok(())
+                })?;
             let top = ObjectId(
                 self.shared
                     .fs
@@ -352,7 +354,7 @@ impl Origin {
     /// Releases the bytes of a clean file. Returns false if the file has changed, a process has it
     /// open, or the origin has another version.
     pub fn release(&self, clean: &Clean) -> Result<bool> {
-        let _held = self.paths();
+        let _held = self.tree.paths();
         let _working = self.object_locks.begin(clean.id);
         let inode = self.shared.inode(clean.id)?;
         if inode.origin.is_released() {

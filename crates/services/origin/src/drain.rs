@@ -5,7 +5,7 @@
 //! directory in batches (`write_back.rs`). If a node of the pool can't be reached, only its objects
 //! fail: the pass goes on with the others and names what is missing.
 
-use crate::pass::{EachObject, Pass, TICK, is_early, is_made, is_young};
+use crate::pass::{Pass, TICK, is_early, is_made, is_young};
 use crate::service::{Origin, is_clean};
 use crate::side::{below, print, split};
 use crate::write_back::{BATCH, Dirty, OBJECTS, batches};
@@ -16,7 +16,7 @@ use forebay_posix::ObjectId;
 use forebay_staging::{
     Failure, Options, Report, apply_attributes, apply_metadata, conclude_salvage, user_attributes,
 };
-use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
+use forebay_store::{Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -270,7 +270,7 @@ impl Origin {
                 .stat(&self.shared.pool_path(above), true)?
                 .ino,
         );
-        let held = self.paths();
+        let held = self.tree.paths();
         if self.settle(dir)? != above {
             // Renamed meanwhile.
             pass.young += 1;
@@ -319,7 +319,7 @@ impl Origin {
         is_wanted: &dyn Fn(&[u8]) -> bool,
         pass: &mut Pass,
     ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
-        let Some(_held) = self.held_at(dir, at)? else {
+        let Some(_held) = self.tree.held_at(dir, at)? else {
             // Renamed meanwhile.
             pass.young += 1;
             return Ok(Vec::new());
@@ -333,7 +333,7 @@ impl Origin {
             has_written: false,
         };
         let mut entries = Vec::new();
-        match self.entries_into(dir, &mut entries) {
+        match self.tree.entries_into(dir, &mut entries) {
             Err(Errno::HOSTDOWN) => pass.misses(at.to_vec(), NAMES_MISSING),
             listed => listed?,
         }
@@ -469,7 +469,7 @@ impl Origin {
         let inode = self.shared.inode(id)?;
         if !is_made(&inode.origin) {
             self.announce(dir, std::iter::once((id, &inode)))?;
-            let made = if self.has_name(dir, name, id) {
+            let made = if self.tree.has_name(dir, name, id) {
                 self.make_dirs(at).map(|()| true)
             } else {
                 Ok(false)
@@ -489,7 +489,7 @@ impl Origin {
         if self.has_lost(id) {
             return Ok(true);
         }
-        let Some(_held) = self.held_at(id, at)? else {
+        let Some(_held) = self.tree.held_at(id, at)? else {
             return Ok(false);
         };
         let _working = self.object_locks.begin(id);
@@ -580,7 +580,7 @@ impl Origin {
             return Ok(());
         }
         self.announce(dir, std::iter::once((id, &inode)))?;
-        if !self.has_name(dir, name, id) {
+        if !self.tree.has_name(dir, name, id) {
             return Ok(());
         }
         let target = self.shared.fs.readlink(&self.shared.pool_path(at))?;

@@ -54,7 +54,7 @@ impl Origin {
             if inode.origin.state != OriginState::Archived {
                 continue;
             }
-            let held = match self.held_at(dir, &at) {
+            let held = match self.tree.held_at(dir, &at) {
                 Ok(Some(held)) => held,
                 // The directory was renamed or removed meanwhile: the next turn finds it.
                 _ => continue,
@@ -106,7 +106,7 @@ impl Origin {
         };
         let known = names.map(|names| names.into_iter().collect::<HashSet<_>>());
         let mut below_it = Vec::new();
-        for (name, entry) in self.entries(dir)? {
+        for (name, entry) in self.tree.entries(dir)? {
             let path = below(at, &name);
             let object = match self.shared.inode(entry.id) {
                 Err(Errno::NOENT) => continue,
@@ -216,7 +216,7 @@ impl Origin {
         let inode = self.shared.inode(entry.id)?;
         let was_seen = inode.origin.state != OriginState::None && inode.origin.print != 0;
         // The service itself may have removed or renamed the object meanwhile.
-        let has_name = self.has_name(dir, name, entry.id);
+        let has_name = self.tree.has_name(dir, name, entry.id);
         let is_lost = !was_seen && inode.is_dir() && is_made(&inode.origin);
         if !(was_seen || is_lost) || !has_name || self.shared.side.look(path)?.is_some() {
             return Ok(());
@@ -228,7 +228,7 @@ impl Origin {
         }
         if object.is_dir() {
             // A directory stays while it has objects that only the pool has.
-            if !inode.origin.is_released() && !self.entries(entry.id)?.is_empty() {
+            if !inode.origin.is_released() && !self.tree.entries(entry.id)?.is_empty() {
                 return Ok(());
             }
             let epoch = self.fs.store().names().names_epoch();
@@ -261,7 +261,7 @@ impl Origin {
     ) -> Result<bool> {
         let _working = self.object_locks.begin(id);
         let inode = self.shared.inode(id)?;
-        if !self.has_name(dir, name, id) {
+        if !self.tree.has_name(dir, name, id) {
             return Ok(true);
         }
         let Some(meta) = self.shared.side.look(path)? else {

@@ -10,10 +10,11 @@
 //!
 //! In a bucket, each name is a separate object, which the server copies.
 
-use crate::names::{Failed, Name};
+use crate::error::Failed;
 use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_made, is_young};
 use crate::service::{Origin, is_clean};
 use crate::side::{below, split};
+use crate::tree::Name;
 use forebay_backing::Meta;
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
@@ -62,7 +63,7 @@ impl Origin {
         to: Name<'_>,
     ) -> std::result::Result<(), Failed> {
         let plain = |e: Errno| (e, String::new());
-        let (_held, _) = self.path_held(to.0).map_err(plain)?;
+        let (_held, _) = self.tree.path_held(to.0).map_err(plain)?;
         let new = below(&self.settle(to.0).map_err(plain)?, to.1);
         let _working = self.object_locks.begin(id);
         match self
@@ -88,7 +89,7 @@ impl Origin {
         if old.is_none() && inode.origin.is_released() && !is_scratch {
             return Err((Errno::NOENT, "its bytes have gone from the origin".into()));
         }
-        let _pending = self.pending_creates.begin(to.0, to.1);
+        let _pending = self.tree.pending_creates().begin(to.0, to.1);
         // If the origin has no name of the object, the next pass writes the object with all its
         // names.
         if let Some(old) = &old {
@@ -138,8 +139,8 @@ impl Origin {
             let there = self.shared.side.look(path)?;
             Ok(there.is_some_and(|there| self.is_known(path, &there, &inode.origin)))
         };
-        if self.has_name(hint.0, hint.1, id) {
-            let path = below(&self.relative_of(hint.0)?, hint.1);
+        if self.tree.has_name(hint.0, hint.1, id) {
+            let path = below(&self.tree.relative_of(hint.0)?, hint.1);
             if is_known(&path)? {
                 return Ok(Some(path));
             }
@@ -168,13 +169,13 @@ impl Origin {
             }
             Ok(())
         };
-        self.each_object(b"", each)?;
+        self.tree.each_object(b"", each)?;
         Ok(all)
     }
 
     /// Writes objects with several names back. `seen`: the names that a pass has met.
     pub fn write_linked(&self, seen: &Linked, lag: Duration, pass: &mut Pass) -> Result<()> {
-        let _held = self.paths();
+        let _held = self.tree.paths();
         let mut ids = Vec::new();
         for (id, names) in seen {
             let id = ObjectId(*id);
@@ -228,7 +229,7 @@ impl Origin {
             }
         }
         let objects = inodes.iter().map(|(id, inode)| (ObjectId(*id), inode));
-        self.announce(self.root()?, objects)?;
+        self.announce(self.tree.root()?, objects)?;
         for (id, names) in self.names_of(ids)? {
             let Some(inode) = inodes.get(&id) else {
                 continue;
@@ -238,7 +239,7 @@ impl Origin {
                 // A directory that only the pool has may have been renamed during the walk.
                 let (at, name) = split(&path);
                 let is_there = match self.settle(dir) {
-                    Ok(now) => now == at && self.has_name(dir, name, ObjectId(id)),
+                    Ok(now) => now == at && self.tree.has_name(dir, name, ObjectId(id)),
                     Err(Errno::NOENT) => false,
                     Err(e) => return Err(e),
                 };
@@ -461,7 +462,7 @@ impl Origin {
     pub fn settle(&self, dir: ObjectId) -> Result<Vec<u8>> {
         // A directory that only the pool has may be renamed or removed meanwhile.
         for _ in 0..ATTEMPTS {
-            let relative = self.relative_of(dir)?;
+            let relative = self.tree.relative_of(dir)?;
             if is_made(&self.shared.inode(dir)?.origin) {
                 return Ok(relative);
             }

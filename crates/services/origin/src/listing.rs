@@ -30,7 +30,7 @@ impl Origin {
     /// # Errors
     /// Errors of listing the directory at the origin, and of making objects in the pool.
     pub fn bring_entries(&self, dir: ObjectId) -> Result<()> {
-        let (_held, relative) = self.path_held(dir)?;
+        let (_held, relative) = self.tree.path_held(dir)?;
         let _working = self.object_locks.begin(dir);
         let inode = self.shared.inode(dir)?;
         if !inode.origin.is_released() {
@@ -151,7 +151,7 @@ impl Origin {
         let Some(meta) = self.shared.side.look(&at)? else {
             return Ok(());
         };
-        if self.pending_creates.is_made(dir, name) {
+        if self.tree.pending_creates().is_made(dir, name) {
             return Ok(());
         }
         self.make_stub(dir, name, &at, &meta).map(|_| ())

@@ -6,51 +6,29 @@
 //! request to the next service, which finishes the change. If the process has died, too, the next
 //! check of the directory ([`crate::external_changes`]) makes both sides equal.
 
+use crate::error::Failed;
 use crate::service::{Origin, is_clean};
 use crate::side::{below, print};
+use crate::tree::Name;
 use forebay_backing::Meta;
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
-use std::time::Duration;
 
 /// Maximum number of names in an error message.
 const NAMED: usize = 5;
-/// Maximum number of attempts at a change in the pool while other names change, and the pause
-/// between two.
-const ATTEMPTS: usize = 1000;
-const STALE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
-
-/// A failure: the errno, and what failed.
-pub type Failed = (Errno, String);
-
-/// A name: the directory of the pool that has it, and the name.
-pub type Name<'n> = (ObjectId, &'n [u8]);
-
 fn plain(e: Errno) -> Failed {
     (e, String::new())
 }
 
 impl Origin {
-    /// Calls `change` with the epoch of names, again with the new epoch as often as it fails with
-    /// ESTALE.
-    pub fn change_pool(&self, change: impl Fn(u64) -> Result<()>) -> Result<()> {
-        for _ in 0..ATTEMPTS {
-            match change(self.shared.fs.store().names().names_epoch()) {
-                Err(Errno::STALE) => std::thread::sleep(STALE_RETRY_INTERVAL),
-                done => return done,
-            }
-        }
-        Err(Errno::BUSY)
-    }
-
     /// Removes the name `name` of the object `id`.
     ///
     /// # Errors
     /// As unlink(2) and rmdir(2). ESTALE: another object has the name.
     pub fn remove(&self, (dir, name): Name<'_>, id: ObjectId) -> std::result::Result<(), Failed> {
-        let (_held, at) = self.path_held(dir).map_err(plain)?;
+        let (_held, at) = self.tree.path_held(dir).map_err(plain)?;
         let at = below(&at, name);
         let _working = self.object_locks.begin(id);
         let entry = match self
@@ -66,7 +44,7 @@ impl Origin {
             None => return Ok(()),
         };
         let inode = self.shared.inode(id).map_err(plain)?;
-        if inode.is_dir() && !self.entries(id).map_err(plain)?.is_empty() {
+        if inode.is_dir() && !self.tree.entries(id).map_err(plain)?.is_empty() {
             return Err(plain(Errno::NOTEMPTY));
         }
         let had = match self.shared.config.mode_of(&self.shared.pool_path(&at)) {
@@ -86,7 +64,7 @@ impl Origin {
         }
         self.shared.ledger.is_solved(&at);
         let cluster = self.shared.cluster();
-        let removed = self.change_pool(|epoch| {
+        let removed = self.tree.change_pool(|epoch| {
             if inode.is_dir() {
                 cluster.namespace().rmdir(dir, name, epoch)
             } else {
@@ -159,7 +137,10 @@ impl Origin {
         let kind = self.shared.inode(ids.0).map_err(plain)?.kind();
         let is_dir = kind == libc::S_IFDIR;
         // A directory is renamed only when no other thread works with paths below it.
-        let (_held, old, new) = self.two_paths_held(is_dir, from.0, to.0).map_err(plain)?;
+        let (_held, old, new) = self
+            .tree
+            .two_paths_held(is_dir, from.0, to.0)
+            .map_err(plain)?;
         let new_dir = new.is_ok().then_some(to.0);
         let (old, new) = (below(&old, from.1), new.map(|dir| below(&dir, to.1)));
         let mut all = vec![ids.0];
@@ -196,7 +177,7 @@ impl Origin {
             match (is_dir, replaced.is_dir()) {
                 (true, false) => return Err(plain(Errno::NOTDIR)),
                 (false, true) => return Err(plain(Errno::ISDIR)),
-                (true, true) if !self.entries(id).map_err(plain)?.is_empty() => {
+                (true, true) if !self.tree.entries(id).map_err(plain)?.is_empty() => {
                     return Err(plain(Errno::NOTEMPTY));
                 }
                 _ => {}
@@ -206,7 +187,7 @@ impl Origin {
             self.keep_readable(id, new, replaced);
         }
         let mark = replaced.map(|r| r.origin).unwrap_or_default();
-        let _pending = self.pending_creates.begin(to.0, to.1);
+        let _pending = self.tree.pending_creates().begin(to.0, to.1);
         // FIFOs, sockets and devices are in the pool only.
         let stays = !matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
         let moved = if stays {

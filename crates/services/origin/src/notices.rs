@@ -59,7 +59,7 @@ impl Origin {
             }
             let began = Instant::now();
             // The deepest directories first: a removed directory can go only after its entries.
-            let depth = |dir: &ObjectId| self.relative_of(*dir).map_or(0, |at| at.len());
+            let depth = |dir: &ObjectId| self.tree.relative_of(*dir).map_or(0, |at| at.len());
             let mut dirs: Vec<ObjectId> = pending.keys().copied().collect();
             dirs.sort_by_cached_key(|dir| Reverse(depth(dir)));
             for dir in dirs {
@@ -80,7 +80,7 @@ impl Origin {
             return Ok(());
         }
         for name in std::mem::take(names) {
-            let (_held, at) = self.path_held(dir)?;
+            let (_held, at) = self.tree.path_held(dir)?;
             let path = below(&at, &name);
             let entry = self.fs.cluster().namespace().lookup(dir, &name)?;
             let there = self.side.look(&path)?;
@@ -92,7 +92,7 @@ impl Origin {
                         names.insert(name);
                     }
                 }
-                _ if self.pending_creates.is_made(dir, &name) => {
+                _ if self.tree.pending_creates().is_made(dir, &name) => {
                     names.insert(name);
                 }
                 (None, Some(_)) => self.add_entry(dir, &at, &name)?,

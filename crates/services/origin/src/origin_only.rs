@@ -22,7 +22,7 @@ impl Origin {
         if self.shared.inode(dir)?.origin.is_released() {
             return self.bring_entries(dir);
         }
-        let (_held, relative) = self.path_held(dir)?;
+        let (_held, relative) = self.tree.path_held(dir)?;
         let _working = self.object_locks.begin(dir);
         let before = self.shared.inode(dir)?;
         if before.origin.state == OriginState::None {
@@ -65,7 +65,7 @@ impl Origin {
         let mut there = self.kinds(relative)?;
         let mut has_changed = false;
         let cluster = self.shared.cluster();
-        for (name, entry) in self.entries(dir)? {
+        for (name, entry) in self.tree.entries(dir)? {
             let at = below(relative, &name);
             let kind = there.remove(&name);
             if kind == Some(entry.kind) || !self.shared.is_origin_only(&at, entry.kind) {

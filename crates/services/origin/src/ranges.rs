@@ -14,12 +14,13 @@
 
 use crate::bytes::Clean;
 use crate::copy_progress::errno;
+use crate::error::Failed;
 use crate::fill::{Claimed, Fill};
 use crate::fill_table::{Job, lock};
-use crate::names::{Failed, Name};
 use crate::service::{Origin, is_clean};
 use crate::shared::THREADS;
 use crate::side::{below, print, split};
+use crate::tree::Name;
 use forebay_backing::{Meta, PoolFile, for_each};
 use forebay_client::origin::BLOCK;
 use forebay_posix::{File, ObjectId};
@@ -93,9 +94,9 @@ impl Origin {
         let mut other = None;
         for _ in 0..ATTEMPTS {
             let (fill, relative) = {
-                let (_held, dir) = match self.path_held(name.0) {
+                let (_held, dir) = match self.tree.path_held(name.0) {
                     Ok((held, dir)) => (held, Some(dir)),
-                    Err(_) => (self.paths(), None),
+                    Err(_) => (self.tree.paths(), None),
                 };
                 let _working = self.object_locks.begin(id);
                 self.make_sure_of(id).map_err(plain)?;
@@ -104,8 +105,8 @@ impl Origin {
                     return Ok(String::new());
                 }
                 let relative = match dir {
-                    Some(dir) if self.has_name(name.0, name.1, id) => below(&dir, name.1),
-                    _ => match self.find(id) {
+                    Some(dir) if self.tree.has_name(name.0, name.1, id) => below(&dir, name.1),
+                    _ => match self.tree.find(id) {
                         Err(Errno::NOENT) => return Err(self.has_gone(name.1)),
                         found => found.map_err(plain)?,
                     },
@@ -251,7 +252,7 @@ impl Origin {
         if let Some(left) = cluster.namespace().lookup(dir, &part)? {
             self.change_pool(|epoch| cluster.namespace().unlink(dir, &part, Some(left), epoch))?;
         }
-        let _pending = self.pending_creates.begin(dir, &part);
+        let _pending = self.tree.pending_creates().begin(dir, &part);
         self.make_stub(dir, &part, relative, there)?;
         let (from, to) = ((dir, &part[..]), (dir, name));
         self.change_pool(|epoch| {
@@ -410,7 +411,7 @@ impl Origin {
     /// Marks a file as archived if all its blocks are present. Takes the paths and the object's
     /// lock.
     fn complete(&self, source: &Source<'_>) -> Result<()> {
-        let _held = self.paths();
+        let _held = self.tree.paths();
         let _working = self.object_locks.begin(source.id);
         let found = self
             .shared

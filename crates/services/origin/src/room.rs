@@ -56,25 +56,26 @@ impl Origin {
 
     fn clean_files(&self, relative: &[u8]) -> Result<Vec<Clean>> {
         let mut clean = Vec::new();
-        self.each_object(relative, &mut |_, at, entry, inode| {
-            let archived = inode.origin.state == OriginState::Archived;
-            let is_partial = inode.origin.is_released() && inode.pages > 0;
-            let is_whole = archived && is_clean(inode) && inode.size > 0;
-            if inode.is_file() && (is_whole || is_partial) {
-                clean.push(Clean {
-                    id: entry.id,
-                    relative: at.to_vec(),
-                    bytes: if archived {
-                        inode.size
-                    } else {
-                        part_here(inode)
-                    },
-                    rank: eviction_rank(inode),
-                    used: inode.atime.max(inode.mtime),
-                });
-            }
-            Ok(())
-        })?;
+        self.tree
+            .each_object(relative, &mut |_, at, entry, inode| {
+                let archived = inode.origin.state == OriginState::Archived;
+                let is_partial = inode.origin.is_released() && inode.pages > 0;
+                let is_whole = archived && is_clean(inode) && inode.size > 0;
+                if inode.is_file() && (is_whole || is_partial) {
+                    clean.push(Clean {
+                        id: entry.id,
+                        relative: at.to_vec(),
+                        bytes: if archived {
+                            inode.size
+                        } else {
+                            part_here(inode)
+                        },
+                        rank: eviction_rank(inode),
+                        used: inode.atime.max(inode.mtime),
+                    });
+                }
+                Ok(())
+            })?;
         Ok(clean)
     }
 
@@ -151,10 +152,10 @@ impl Origin {
             if inode.nlink == 0 || is_clean(&inode) || inode.origin.synced >= changed {
                 return Ok(());
             }
-            let relative = if self.has_name(dir, name, id) {
-                crate::side::below(&self.relative_of(dir).map_err(plain)?, name)
+            let relative = if self.tree.has_name(dir, name, id) {
+                crate::side::below(&self.tree.relative_of(dir).map_err(plain)?, name)
             } else {
-                self.find(id).map_err(plain)?
+                self.tree.find(id).map_err(plain)?
             };
             let mode = self
                 .shared

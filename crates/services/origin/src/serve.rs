@@ -162,7 +162,7 @@ impl Answers for Origin {
         let plain = |e: Errno| (e, String::new());
         match request {
             Request::Entries { dir } => self.bring_entries(*dir).map_err(|e| {
-                let relative = self.relative_of(*dir).unwrap_or_default();
+                let relative = self.tree.relative_of(*dir).unwrap_or_default();
                 let shown = self.shared.side.show(&relative);
                 (
                     e,
@@ -197,7 +197,7 @@ impl Answers for Origin {
                 self.rename(from, to, (*id, *replaced), mode)?;
             }
             Request::Settle { dir } => {
-                let _held = self.paths();
+                let _held = self.tree.paths();
                 self.settle(*dir).map_err(|e| {
                     let what = "the directory can't be made at the origin";
                     (e, format!("{what}: {}", forebay_backing::explain(e)))
@@ -357,7 +357,7 @@ impl Origin {
         };
         self.forget_solved();
         (status.problems, status.more_problems, status.conflicts) = self.shared.ledger.listed();
-        self.each_object(b"", &mut |_, at, _, inode| {
+        self.tree.each_object(b"", &mut |_, at, _, inode| {
             if !inode.is_file() || self.shared.is_origin_only(at, libc::S_IFREG) {
                 return Ok(());
             }

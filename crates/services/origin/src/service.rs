@@ -2,12 +2,12 @@
 
 use crate::fill_table::Ranges;
 use crate::object_locks::ObjectLocks;
-use crate::pending_creates::PendingCreates;
 use crate::quota::Quota;
 use crate::remote_copiers::Copiers;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::side::{attributes_of, print};
+use crate::tree::Tree;
 use crate::watches::Watches;
 use crate::writing::Writing;
 use forebay_backing::{Meta, SlowStore, pool_time};
@@ -17,20 +17,15 @@ use forebay_posix::ObjectId;
 use forebay_store::{Inode, OriginMark, OriginState, SetAttr, TICK, now};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use twox_hash::XxHash3_64;
 
 /// The origin service. It runs on one node.
 pub struct Origin {
     pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
     pub object_locks: ObjectLocks,
-    /// Names that the service is making, first at the origin and then in the pool. A check of the
-    /// origin must not take them for names made by others.
-    pub pending_creates: PendingCreates,
-    /// Lock on the origin's paths: shared for threads that work with paths, exclusive for a thread
-    /// that renames a directory.
-    pub paths: RwLock<()>,
     pub writing: Writing,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
@@ -63,11 +58,11 @@ impl Origin {
         let copiers = Copiers::load(pool.dir())?;
         let is_new = !pool.store().quota().was_seen();
         let quota = Quota::load(kept, config.quota.as_ref(), is_new)?;
+        let shared = Arc::new(Shared::new(pool, config, side));
         Ok(Origin {
-            shared: Arc::new(Shared::new(pool, config, side)),
+            tree: Arc::new(Tree::new(&shared)),
+            shared,
             object_locks: ObjectLocks::default(),
-            pending_creates: PendingCreates::default(),
-            paths: RwLock::default(),
             writing: Writing::load(pool.dir(), journal.as_deref()),
             settings,
             has_early: AtomicBool::new(false),
@@ -109,13 +104,6 @@ impl Origin {
             self.set_mark(id, self.stub_of_dir(&self.inode(id)?))?;
         }
         Ok(())
-    }
-
-    /// Returns the directory of the pool that stands for the origin's root.
-    pub fn root(&self) -> Result<ObjectId> {
-        Ok(ObjectId(
-            self.shared.fs.stat(&self.shared.pool_path(b""), true)?.ino,
-        ))
     }
 
     /// Returns the mark of a directory whose entries aren't in the pool.

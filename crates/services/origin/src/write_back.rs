@@ -93,7 +93,7 @@ impl Origin {
             let path = below(at, &d.name);
             // From here on, a process that wants to change the name asks this service first, and
             // waits.
-            if !self.has_name(dir, &d.name, d.id) {
+            if !self.tree.has_name(dir, &d.name, d.id) {
                 pass.young += 1;
                 continue;
             }
@@ -133,7 +133,7 @@ impl Origin {
             let look = |d: &Dirty| self.shared.side.look(&below(at, &d.name));
             return Ok(map(WRITERS, list, look));
         }
-        if list.len() * LISTED >= self.entries(dir)?.len() {
+        if list.len() * LISTED >= self.tree.entries(dir)?.len() {
             // One listing of a thousand names costs as much as two look-ups.
             let entries = self
                 .shared
