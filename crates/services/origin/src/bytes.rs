@@ -1,7 +1,8 @@
 //! Fetching the bytes of files from the origin, and releasing them.
 
 use crate::copy_progress::errno;
-use crate::service::{Origin, is_clean};
+use crate::marks::is_clean;
+use crate::service::Origin;
 use crate::side::{below, print, threads};
 use forebay_backing::{Meta, PoolFile, StoreFile, pool_time};
 use forebay_posix::{File, ObjectId};
@@ -70,7 +71,7 @@ impl Origin {
             // A process has the file open, and the name by which it was known is lost.
             Err(_) => (self.tree.paths(), None),
         };
-        let _working = self.object_locks.begin(id);
+        let _working = self.marks.lock(id);
         self.make_sure_of(id).map_err(plain)?;
         let inode = self.shared.inode(id).map_err(plain)?;
         if !inode.origin.is_released() {
@@ -86,7 +87,7 @@ impl Origin {
                 synced: 0,
                 ..inode.origin
             };
-            return self.set_mark(id, mark).map_err(plain);
+            return self.marks.set_mark(id, mark).map_err(plain);
         }
         let relative = match relative {
             Some(at) if self.tree.has_name(dir, name, id) => below(&at, name),
@@ -109,7 +110,7 @@ impl Origin {
             Ok((held, at)) => (held, Some(at)),
             Err(_) => (self.tree.paths(), None),
         };
-        let _working = self.object_locks.begin(id);
+        let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;
         if !inode.origin.is_released() {
             return Ok(());
@@ -120,7 +121,8 @@ impl Origin {
         };
         self.bring_user_attributes(&relative)?;
         if is_clean(&inode) {
-            self.set_clean(id, inode.ctime, inode.origin, SetAttr::default())
+            self.marks
+                .set_clean(id, inode.ctime, inode.origin, SetAttr::default())
         } else {
             Ok(())
         }
@@ -200,7 +202,7 @@ impl Origin {
             self.ranges.is_marked(id, &mark);
             self.fs.cluster().namespace().set_attr(id, &set)?;
         } else {
-            self.set_clean(id, inode.ctime, mark, set)?
+            self.marks.set_clean(id, inode.ctime, mark, set)?
         }
         let (bytes, _) = filled?;
         self.shared.ledger.fetched.add(1, bytes);
@@ -283,7 +285,7 @@ impl Origin {
             })?;
         for (id, at) in files {
             let _held = self.tree.paths();
-            let _working = self.object_locks.begin(id);
+            let _working = self.marks.lock(id);
             match self.shared.inode(id) {
                 Ok(inode) if inode.origin.is_released() => {}
                 _ => continue,
@@ -355,7 +357,7 @@ impl Origin {
     /// open, or the origin has another version.
     pub fn release(&self, clean: &Clean) -> Result<bool> {
         let _held = self.tree.paths();
-        let _working = self.object_locks.begin(clean.id);
+        let _working = self.marks.lock(clean.id);
         let inode = self.shared.inode(clean.id)?;
         if inode.origin.is_released() {
             return self.release_part(clean, &inode);
@@ -380,7 +382,7 @@ impl Origin {
             ..mark
         };
         let before = self.shared.inode(id)?;
-        self.set_mark(id, released)?;
+        self.marks.set_mark(id, released)?;
         // A process that opens the file counts as a user before it reads the mark. So this check
         // sees the process, or the process sees the released mark.
         if self.fs.cluster().opens().is_open(id)? {
@@ -403,7 +405,7 @@ impl Origin {
             mtime: Some(before.mtime),
             ..SetAttr::default()
         };
-        self.set_clean(id, before.ctime, released, set)?;
+        self.marks.set_clean(id, before.ctime, released, set)?;
         self.shared.ledger.evicted.add(1, before.size);
         Ok(true)
     }

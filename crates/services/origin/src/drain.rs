@@ -5,8 +5,9 @@
 //! directory in batches (`write_back.rs`). If a node of the pool can't be reached, only its objects
 //! fail: the pass goes on with the others and names what is missing.
 
+use crate::marks::is_clean;
 use crate::pass::{Pass, TICK, is_early, is_made, is_young};
-use crate::service::{Origin, is_clean};
+use crate::service::Origin;
 use crate::side::{below, print, split};
 use crate::write_back::{BATCH, Dirty, OBJECTS, batches};
 use forebay_backing::{PoolStore, SlowStore};
@@ -287,8 +288,8 @@ impl Origin {
             .config
             .mode_of_dir(&self.shared.pool_path(relative));
         if mode.is_written()
-            && !self.has_lost(dir)
-            && inode.origin.synced != self.print_of_dir(dir, &inode)?
+            && !self.marks.has_lost(dir)
+            && inode.origin.synced != self.marks.print_of_dir(dir, &inode)?
         {
             pass.late.insert(relative.to_vec(), dir);
         }
@@ -409,7 +410,7 @@ impl Origin {
             return Ok(());
         }
         match inode.kind() {
-            libc::S_IFDIR if self.has_lost(entry.id) => {
+            libc::S_IFDIR if self.marks.has_lost(entry.id) => {
                 self.make_lost_dir(&path)?;
                 visit.below_it.push((entry.id, path));
             }
@@ -424,7 +425,7 @@ impl Origin {
                         Err(e) => return Err(e),
                     }
                 }
-                if mark.synced != self.print_of_dir(entry.id, &inode)? {
+                if mark.synced != self.marks.print_of_dir(entry.id, &inode)? {
                     pass.late.insert(path.clone(), entry.id);
                 }
                 if !mark.is_released() {
@@ -465,10 +466,10 @@ impl Origin {
         name: &[u8],
         at: &[u8],
     ) -> Result<bool> {
-        let _working = self.object_locks.begin(id);
+        let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;
         if !is_made(&inode.origin) {
-            self.announce(dir, std::iter::once((id, &inode)))?;
+            self.marks.announce(dir, std::iter::once((id, &inode)))?;
             let made = if self.tree.has_name(dir, name, id) {
                 self.make_dirs(at).map(|()| true)
             } else {
@@ -476,7 +477,7 @@ impl Origin {
             };
             if made != Ok(true) {
                 // Only the pool has the directory, as before `announce`.
-                self.set_mark(id, OriginMark::default())?;
+                self.marks.set_mark(id, OriginMark::default())?;
             }
             return made;
         }
@@ -486,22 +487,22 @@ impl Origin {
     /// Sets the attributes of a directory of the origin to those of the pool's directory. Returns
     /// false if the directory's path has changed.
     fn write_directory(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
-        if self.has_lost(id) {
+        if self.marks.has_lost(id) {
             return Ok(true);
         }
         let Some(_held) = self.tree.held_at(id, at)? else {
             return Ok(false);
         };
-        let _working = self.object_locks.begin(id);
+        let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;
         if inode.origin.state == OriginState::None {
             return Ok(true);
         }
         self.write_attributes_of(at, &inode)?;
-        self.set_mark(
+        self.marks.set_mark(
             id,
             OriginMark {
-                synced: self.print_of_dir(id, &inode)?,
+                synced: self.marks.print_of_dir(id, &inode)?,
                 ..inode.origin
             },
         )?;
@@ -574,12 +575,12 @@ impl Origin {
         at: &[u8],
         seen: &Inode,
     ) -> Result<()> {
-        let _working = self.object_locks.begin(id);
+        let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;
         if inode.ctime != seen.ctime || inode.origin != seen.origin {
             return Ok(());
         }
-        self.announce(dir, std::iter::once((id, &inode)))?;
+        self.marks.announce(dir, std::iter::once((id, &inode)))?;
         if !self.tree.has_name(dir, name, id) {
             return Ok(());
         }
@@ -601,14 +602,14 @@ impl Origin {
     /// Sets the attributes of a file of the origin to those of its object in the pool. Returns
     /// false if one of them has changed meanwhile: a later pass writes the attributes.
     fn write_attributes(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
-        let _working = self.object_locks.begin(id);
+        let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;
         if is_clean(&inode) {
             return Ok(true);
         }
         // Setting the attributes changes the origin's version, which readers of the file's blocks
         // compare.
-        let _pause = self.ranges.pause(id);
+        let _pause = self.marks.fills().pause(id);
         let there = self.shared.side.meta(at)?;
         if !inode.origin.is_released() || inode.nlink > 1 || print(&there) != inode.origin.print {
             return Ok(false);
@@ -632,7 +633,7 @@ impl Origin {
         };
         self.shared.ledger.is_solved(at);
         self.shared.advance();
-        self.set_mark(
+        self.marks.set_mark(
             id,
             OriginMark {
                 state,

@@ -6,8 +6,9 @@
 //! begins every [`LOOK`], or less often if turns would take more than a tenth of the time. A
 //! released file is compared again when it is fetched.
 
+use crate::marks::is_clean;
 use crate::pass::is_made;
-use crate::service::{Origin, is_clean};
+use crate::service::Origin;
 use crate::side::{below, print, print_of_names};
 use crate::status::LOOKED_AT;
 use forebay_backing::{Meta, pool_time};
@@ -147,7 +148,7 @@ impl Origin {
                 print: print_of_names(there),
                 ..now
             };
-            self.set_mark(dir, mark)?;
+            self.marks.set_mark(dir, mark)?;
         }
         Ok(below_it)
     }
@@ -185,12 +186,12 @@ impl Origin {
     /// The store records the first change of a clean file, so no cause of this state is known
     /// (decision 0082).
     fn is_cut(&self, id: ObjectId, there: &Meta) -> Result<()> {
-        let _working = self.object_locks.begin(id);
+        let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;
         let is_archived = inode.is_file() && inode.origin.state == OriginState::Archived;
         let is_version = print(there) == inode.origin.print;
         if is_archived && is_version && is_clean(&inode) && inode.size != there.size {
-            self.set_mark(
+            self.marks.set_mark(
                 id,
                 OriginMark {
                     synced: 0,
@@ -212,7 +213,7 @@ impl Origin {
         object: &Inode,
         path: &[u8],
     ) -> Result<()> {
-        let _working = self.object_locks.begin(entry.id);
+        let _working = self.marks.lock(entry.id);
         let inode = self.shared.inode(entry.id)?;
         let was_seen = inode.origin.state != OriginState::None && inode.origin.print != 0;
         // The service itself may have removed or renamed the object meanwhile.
@@ -224,7 +225,7 @@ impl Origin {
         if is_lost {
             // The directory was made by the pool. The origin lost it in a loss of power, or others
             // removed it soon after. The next pass makes it again.
-            return self.set_mark(entry.id, OriginMark::default());
+            return self.marks.set_mark(entry.id, OriginMark::default());
         }
         if object.is_dir() {
             // A directory stays while it has objects that only the pool has.
@@ -240,7 +241,7 @@ impl Origin {
         }
         if !is_clean(&inode) && !inode.origin.is_released() {
             // The pool has the only version, which the next pass writes.
-            return self.set_mark(entry.id, OriginMark::default());
+            return self.marks.set_mark(entry.id, OriginMark::default());
         }
         let epoch = self.shared.fs.store().names().names_epoch();
         self.shared
@@ -259,7 +260,7 @@ impl Origin {
         path: &[u8],
         seen: &Meta,
     ) -> Result<bool> {
-        let _working = self.object_locks.begin(id);
+        let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;
         if !self.tree.has_name(dir, name, id) {
             return Ok(true);
@@ -336,6 +337,6 @@ impl Origin {
             print: version,
             synced: 0,
         };
-        self.set_clean(id, i64::MAX, mark, set)
+        self.marks.set_clean(id, i64::MAX, mark, set)
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The fills by file, and the queue of blocks to be read ahead.
 #[derive(Default)]
-pub struct Ranges {
+pub struct Fills {
     fills: Mutex<HashMap<u64, Arc<Fill>>>,
     pub ahead: Mutex<Ahead>,
 }
@@ -35,7 +35,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Ranges {
+impl Fills {
     /// Returns the fill of a file, if it has one.
     pub fn of(&self, id: ObjectId) -> Option<Arc<Fill>> {
         lock(&self.fills).get(&id.0).cloned()
@@ -104,7 +104,7 @@ impl Ranges {
     }
 }
 
-/// See [`Ranges::pause`].
+/// See [`Fills::pause`].
 pub struct Pause(Option<Arc<Fill>>);
 
 impl Drop for Pause {

@@ -37,6 +37,7 @@ mod fill;
 mod fill_table;
 mod links;
 mod listing;
+mod marks;
 mod names;
 mod notices;
 mod object_locks;

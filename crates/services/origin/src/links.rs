@@ -4,15 +4,16 @@
 //! file: link(2) makes the origin's name first, then the pool's. An object that only the pool has
 //! gets all its names at the origin when it is first written back.
 //!
-//! An object's names can't change while it is announced ([`Origin::announce`]) and a thread holds
+//! An object's names can't change while it is announced ([`Marks::announce`]) and a thread holds
 //! its lock ([`crate::object_locks`]): a process that wants to change one asks the service, and
 //! waits. So one walk through the pool finds all names.
 //!
 //! In a bucket, each name is a separate object, which the server copies.
 
 use crate::error::Failed;
+use crate::marks::is_clean;
 use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_made, is_young};
-use crate::service::{Origin, is_clean};
+use crate::service::Origin;
 use crate::side::{below, split};
 use crate::tree::Name;
 use forebay_backing::Meta;
@@ -190,7 +191,7 @@ impl Origin {
         // All threads that lock several objects lock them in this order.
         ids.sort_by_key(|id| id.0);
         for ids in ids.chunks(MAX_OBJECTS_PER_WALK) {
-            let _working: Vec<_> = ids.iter().map(|id| self.object_locks.begin(*id)).collect();
+            let _working: Vec<_> = ids.iter().map(|id| self.marks.lock(*id)).collect();
             self.write_names(ids, pass)?;
         }
         Ok(())
@@ -229,7 +230,7 @@ impl Origin {
             }
         }
         let objects = inodes.iter().map(|(id, inode)| (ObjectId(*id), inode));
-        self.announce(self.tree.root()?, objects)?;
+        self.marks.announce(self.tree.root()?, objects)?;
         for (id, names) in self.names_of(ids)? {
             let Some(inode) = inodes.get(&id) else {
                 continue;
@@ -466,7 +467,7 @@ impl Origin {
             if is_made(&self.shared.inode(dir)?.origin) {
                 return Ok(relative);
             }
-            if self.has_lost(dir) {
+            if self.marks.has_lost(dir) {
                 // No process can rename or remove a directory whose record is lost.
                 self.make_lost_dir(&relative)?;
                 return Ok(relative);

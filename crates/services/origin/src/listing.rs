@@ -31,7 +31,7 @@ impl Origin {
     /// Errors of listing the directory at the origin, and of making objects in the pool.
     pub fn bring_entries(&self, dir: ObjectId) -> Result<()> {
         let (_held, relative) = self.tree.path_held(dir)?;
-        let _working = self.object_locks.begin(dir);
+        let _working = self.marks.lock(dir);
         let inode = self.shared.inode(dir)?;
         if !inode.origin.is_released() {
             return Ok(());
@@ -48,7 +48,7 @@ impl Origin {
         self.add_missing(dir, &relative)?;
         self.bring_user_attributes(&relative)?;
         let synced = if inode.origin.synced == attributes_of(&inode) {
-            self.print_of_dir(
+            self.marks.print_of_dir(
                 dir,
                 &Inode {
                     mtime: inode.mtime,

@@ -7,7 +7,8 @@
 //! check of the directory ([`crate::external_changes`]) makes both sides equal.
 
 use crate::error::Failed;
-use crate::service::{Origin, is_clean};
+use crate::marks::is_clean;
+use crate::service::Origin;
 use crate::side::{below, print};
 use crate::tree::Name;
 use forebay_backing::Meta;
@@ -287,7 +288,7 @@ impl Origin {
                     let shown = self.shared.side.show(old);
                     return Err((Errno::NOENT, format!("{shown} has gone from the origin")));
                 }
-                _ => self.set_mark(id, mark).map_err(plain)?,
+                _ => self.marks.set_mark(id, mark).map_err(plain)?,
             }
             if is_known {
                 self.shared.side.unlink(old).map_err(plain)?;
@@ -313,7 +314,7 @@ impl Origin {
                 print: version,
                 ..inode.origin
             };
-            self.set_mark(id, mark).map_err(plain)?;
+            self.marks.set_mark(id, mark).map_err(plain)?;
         }
         Ok(!replaces || inode.is_dir())
     }

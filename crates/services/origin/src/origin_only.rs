@@ -23,7 +23,7 @@ impl Origin {
             return self.bring_entries(dir);
         }
         let (_held, relative) = self.tree.path_held(dir)?;
-        let _working = self.object_locks.begin(dir);
+        let _working = self.marks.lock(dir);
         let before = self.shared.inode(dir)?;
         if before.origin.state == OriginState::None {
             return Ok(());
@@ -31,7 +31,7 @@ impl Origin {
         let Some(there) = self.shared.side.look(&relative)? else {
             return Ok(());
         };
-        let is_clean = before.origin.synced == self.print_of_dir(dir, &before)?;
+        let is_clean = before.origin.synced == self.marks.print_of_dir(dir, &before)?;
         if !self.compare_origin_only(dir, &relative)? {
             return Ok(());
         }
@@ -48,8 +48,8 @@ impl Origin {
         self.fs.cluster().namespace().set_attr(dir, &set)?;
         if is_clean {
             let now = self.shared.inode(dir)?;
-            let synced = self.print_of_dir(dir, &now)?;
-            self.set_mark(
+            let synced = self.marks.print_of_dir(dir, &now)?;
+            self.marks.set_mark(
                 dir,
                 OriginMark {
                     synced,

@@ -17,7 +17,8 @@ use crate::copy_progress::errno;
 use crate::error::Failed;
 use crate::fill::{Claimed, Fill};
 use crate::fill_table::{Job, lock};
-use crate::service::{Origin, is_clean};
+use crate::marks::is_clean;
+use crate::service::Origin;
 use crate::shared::THREADS;
 use crate::side::{below, print, split};
 use crate::tree::Name;
@@ -98,7 +99,7 @@ impl Origin {
                     Ok((held, dir)) => (held, Some(dir)),
                     Err(_) => (self.tree.paths(), None),
                 };
-                let _working = self.object_locks.begin(id);
+                let _working = self.marks.lock(id);
                 self.make_sure_of(id).map_err(plain)?;
                 let inode = self.shared.inode(id).map_err(plain)?;
                 if !inode.origin.is_released() {
@@ -174,7 +175,8 @@ impl Origin {
 
     fn begin_fill(&self, id: ObjectId, inode: &Inode) -> Result<Arc<Fill>> {
         let blocks = inode.size.div_ceil(BLOCK);
-        self.ranges
+        self.marks
+            .fills()
             .begin(id, (inode.size, blocks), inode.origin.print)
     }
 
@@ -187,7 +189,7 @@ impl Origin {
         inode: Inode,
         was_opened: bool,
     ) -> std::result::Result<Arc<Fill>, Failed> {
-        let known = self.ranges.of(id);
+        let known = self.marks.fills().of(id);
         if let Some(fill) = known.as_ref().filter(|_| !was_opened) {
             return Ok(fill.clone());
         }
@@ -225,8 +227,8 @@ impl Origin {
         if !there.is_file() {
             return Err(Errno::STALE);
         }
-        if inode.pages == 0 && !self.ranges.has_any(id) {
-            self.ranges.end(id);
+        if inode.pages == 0 && !self.marks.fills().has_any(id) {
+            self.marks.fills().end(id);
             return self.take_attributes(id, there, print(there));
         }
         if inode.nlink == 1 {
@@ -265,7 +267,8 @@ impl Origin {
             let _working = self.object_locks.begin(new.id);
             let inode = self.shared.inode(new.id)?;
             if inode.origin.is_released() && inode.origin.print == print(there) {
-                self.set_clean(new.id, inode.ctime, inode.origin, SetAttr::default())?;
+                self.marks
+                    .set_clean(new.id, inode.ctime, inode.origin, SetAttr::default())?;
             }
         }
         let set = SetAttr {
@@ -356,7 +359,7 @@ impl Origin {
         if blocks.is_empty() {
             return;
         }
-        let mut ahead = lock(&self.ranges.ahead);
+        let mut ahead = lock(&self.marks.fills().ahead);
         let is_full = ahead.queue.len() + blocks.len() > MAX_QUEUED_BLOCKS;
         if is_full || !self.has_room(source.id, blocks.len() as u64 * BLOCK) {
             drop(ahead);
@@ -386,7 +389,7 @@ impl Origin {
 
     fn read_queued(&self) {
         loop {
-            let mut ahead = lock(&self.ranges.ahead);
+            let mut ahead = lock(&self.marks.fills().ahead);
             let Some(job) = ahead.queue.pop_front() else {
                 ahead.threads -= 1;
                 return;
@@ -412,7 +415,7 @@ impl Origin {
     /// lock.
     fn complete(&self, source: &Source<'_>) -> Result<()> {
         let _held = self.tree.paths();
-        let _working = self.object_locks.begin(source.id);
+        let _working = self.marks.lock(source.id);
         let found = self
             .shared
             .fs
@@ -426,7 +429,7 @@ impl Origin {
     /// As [`Origin::complete`], for a caller that holds the object's lock and the paths.
     fn complete_held(&self, source: &Source<'_>) -> Result<()> {
         let id = source.id;
-        let is_current = self.ranges.of(id);
+        let is_current = self.marks.fills().of(id);
         let is_current = is_current.is_some_and(|fill| Arc::ptr_eq(&fill, source.fill));
         let inode = self.shared.inode(id)?;
         if !is_current || !inode.origin.is_released() || !source.fill.is_complete() {
@@ -440,10 +443,11 @@ impl Origin {
             ..inode.origin
         };
         if is_clean(&inode) {
-            self.set_clean(id, inode.ctime, mark, SetAttr::default())?
+            self.marks
+                .set_clean(id, inode.ctime, mark, SetAttr::default())?
         } else {
             // The pool's attributes have changed; writing them back is still to be done.
-            self.set_mark(id, mark)?
+            self.marks.set_mark(id, mark)?
         }
         self.shared.ledger.fetched.add(1, 0);
         self.shared.ledger.is_solved(source.relative);
@@ -510,11 +514,11 @@ impl Origin {
         if self.fs.cluster().opens().is_open(id)? {
             return Ok(false);
         }
-        if let Some(fill) = self.ranges.of(id) {
+        if let Some(fill) = self.marks.fills().of(id) {
             if !fill.end_if_idle() {
                 return Ok(false);
             }
-            self.ranges.end(id);
+            self.marks.fills().end(id);
         }
         // A process that opens the file from here on asks this service first, and waits.
         let entry = Entry {
@@ -535,7 +539,7 @@ impl Origin {
     /// Removes fills of files that were removed, and fills without present blocks of files that no
     /// process has open.
     pub fn forget_fills(&self) {
-        for (id, fill) in self.ranges.all() {
+        for (id, fill) in self.marks.fills().all() {
             let is_gone = self.shared.inode(id).err() == Some(Errno::NOENT);
             let is_unused = || {
                 let is_open = self.fs.cluster().opens().is_open(id);
@@ -544,11 +548,11 @@ impl Origin {
             if !is_gone && !is_unused() {
                 continue;
             }
-            let _working = self.object_locks.begin(id);
-            let is_current = self.ranges.of(id);
+            let _working = self.marks.lock(id);
+            let is_current = self.marks.fills().of(id);
             let is_current = is_current.is_some_and(|current| Arc::ptr_eq(&current, &fill));
             if is_current && (is_gone || !fill.has_any()) && fill.end_if_idle() {
-                self.ranges.end(id);
+                self.marks.fills().end(id);
             }
         }
     }

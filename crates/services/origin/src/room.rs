@@ -6,8 +6,9 @@
 //! that frees nothing.
 
 use crate::bytes::Clean;
+use crate::marks::is_clean;
 use crate::ranges::part_here;
-use crate::service::{Origin, is_clean};
+use crate::service::Origin;
 use forebay_client::controls::{Persistence, Temporality};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;

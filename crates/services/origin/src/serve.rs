@@ -4,8 +4,9 @@
 //! service has made any progress. Only processes of the pool's user can connect, because of the
 //! directory's mode.
 
+use crate::marks::is_clean;
 use crate::ranges::part_here;
-use crate::service::{Origin, is_clean};
+use crate::service::Origin;
 use crate::side::for_programs;
 use crate::status::Status;
 use forebay_client::origin::{MESSAGE, PROGRESS, Request, SOCKET, encode_result};
@@ -244,9 +245,7 @@ impl Answers for Origin {
                 let mut granted = grant();
                 // If a file was removed while it is being copied, its bytes count until the copy
                 // ends.
-                if granted == Err(Errno::DQUOT)
-                    && self.object_locks.wait_for_current(COPY_END_TIMEOUT)
-                {
+                if granted == Err(Errno::DQUOT) && self.marks.wait_for_current(COPY_END_TIMEOUT) {
                     granted = grant();
                 }
                 granted.map_err(plain)?;
@@ -325,7 +324,7 @@ impl Origin {
                 Ok(inode) if inode.is_dir() => {
                     inode.origin.state != OriginState::None
                         && id
-                            .and_then(|id| self.print_of_dir(id, &inode))
+                            .and_then(|id| self.marks.print_of_dir(id, &inode))
                             .is_ok_and(|now| now == inode.origin.synced)
                 }
                 Ok(inode) => is_clean(&inode),

@@ -1,7 +1,6 @@
 //! The service's state, which its threads share, and the marks of objects ([`OriginMark`]).
 
-use crate::fill_table::Ranges;
-use crate::object_locks::ObjectLocks;
+use crate::marks::Marks;
 use crate::quota::Quota;
 use crate::remote_copiers::Copiers;
 use crate::settings::Settings;
@@ -14,18 +13,16 @@ use forebay_backing::{Meta, SlowStore, pool_time};
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
 use forebay_posix::ObjectId;
-use forebay_store::{Inode, OriginMark, OriginState, SetAttr, TICK, now};
+use forebay_store::{Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use twox_hash::XxHash3_64;
 
 /// The origin service. It runs on one node.
 pub struct Origin {
     pub shared: Arc<Shared>,
     pub tree: Arc<Tree>,
-    pub object_locks: ObjectLocks,
+    pub marks: Arc<Marks>,
     pub writing: Writing,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
@@ -36,8 +33,6 @@ pub struct Origin {
     pub salvaging: Mutex<()>,
     pub watches: Watches,
     pub copiers: Copiers,
-    /// The fills of files that are read by ranges.
-    pub ranges: Ranges,
     pub quota: Quota,
 }
 
@@ -61,8 +56,8 @@ impl Origin {
         let shared = Arc::new(Shared::new(pool, config, side));
         Ok(Origin {
             tree: Arc::new(Tree::new(&shared)),
+            marks: Arc::new(Marks::new(&shared)),
             shared,
-            object_locks: ObjectLocks::default(),
             writing: Writing::load(pool.dir(), journal.as_deref()),
             settings,
             has_early: AtomicBool::new(false),
@@ -70,7 +65,6 @@ impl Origin {
             salvaging: Mutex::default(),
             watches: Watches::new(),
             copiers,
-            ranges: Ranges::default(),
             quota,
         })
     }

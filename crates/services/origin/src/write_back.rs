@@ -6,9 +6,10 @@
 //! that has it, because they share the sync. If the origin has another version than the pool knows,
 //! that is a conflict: the pool's version is stored beside the origin's.
 
+use crate::marks::is_clean;
 use crate::object_writer::Put;
 use crate::pass::{Pass, TICK, is_young};
-use crate::service::{Origin, is_clean};
+use crate::service::Origin;
 use crate::shared::WRITERS;
 use crate::side::{below, is_cut_off, print, split};
 use forebay_backing::{Meta, PoolStore, SlowStore, map};
@@ -52,10 +53,7 @@ impl Origin {
     ) -> Result<()> {
         // All threads that lock several objects lock them in this order.
         dirty.sort_by_key(|d| d.id.0);
-        let _working: Vec<_> = dirty
-            .iter()
-            .map(|d| self.object_locks.begin(d.id))
-            .collect();
+        let _working: Vec<_> = dirty.iter().map(|d| self.marks.lock(d.id)).collect();
         let mut current = Vec::new();
         for d in dirty {
             // The file may have changed since the walk: another pass has written it, or its names
@@ -77,7 +75,7 @@ impl Origin {
             }
         }
         let objects = current.iter().map(|d| (d.id, &d.inode));
-        self.announce(dir, objects)?;
+        self.marks.announce(dir, objects)?;
         let looks = match self.looks(dir, at, &current) {
             Ok(looks) => looks,
             Err(e) => {
@@ -184,45 +182,6 @@ impl Origin {
         let times: Vec<i64> = list.iter().map(|(d, _, _)| d.inode.ctime).collect();
         self.put_files(&puts, &times, pass);
         Ok(())
-    }
-
-    /// Marks objects of a directory that the origin may have from now on, so that processes ask
-    /// this service before they change the objects' names. A process that has read the old mark and
-    /// hasn't changed the name yet fails its check of the epoch of names, and starts again. The
-    /// caller holds the objects' locks, and looks up their names afterwards.
-    pub fn announce<'i>(
-        &self,
-        dir: ObjectId,
-        objects: impl Iterator<Item = (ObjectId, &'i Inode)>,
-    ) -> Result<()> {
-        let is_new = |(_, inode): &(ObjectId, &Inode)| inode.origin.state == OriginState::None;
-        let new: Vec<ObjectId> = objects.filter(is_new).map(|(id, _)| id).collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        let mark = || {
-            let mark = OriginMark {
-                state: OriginState::Archived,
-                print: 0,
-                synced: 0,
-            };
-            for id in &new {
-                match self.set_mark(*id, mark) {
-                    Err(Errno::NOENT) => {}
-                    done => done?,
-                }
-            }
-            Ok(())
-        };
-        mark()?;
-        // Setting the directory's mark, unchanged, begins a new epoch of names. If the directory's
-        // record is lost, names in it can't change anyway.
-        if !self.has_lost(dir) {
-            self.set_mark(dir, self.shared.inode(dir)?.origin)?;
-        }
-        // Changes of names that began in the old epoch hold the objects' shards. This waits for
-        // their end.
-        mark()
     }
 
     fn write_list(&self, at: &[u8], list: Vec<Dirty>, compares: bool, pass: &mut Pass) {
@@ -439,7 +398,7 @@ impl Origin {
                     state: OriginState::Archived,
                     ..inode.origin
                 };
-                match self.set_mark(id, mark) {
+                match self.marks.set_mark(id, mark) {
                     Ok(()) => return,
                     Err(e) => self.shared.side.explain(e),
                 }
