@@ -72,7 +72,7 @@ impl Origin {
             Err(_) => (self.tree.paths(), None),
         };
         let _working = self.marks.lock(id);
-        self.make_sure_of(id).map_err(plain)?;
+        self.orders.make_sure_of(id).map_err(plain)?;
         let inode = self.shared.inode(id).map_err(plain)?;
         if !inode.origin.is_released() {
             return Ok(());
@@ -151,7 +151,7 @@ impl Origin {
         if self.bring_rest(id, relative)? {
             return Ok(());
         }
-        self.make_sure_of(id)?;
+        self.orders.make_sure_of(id)?;
         let mut last = Errno::IO;
         for _ in 0..ATTEMPTS {
             match self.fetch_once(id, relative) {
@@ -237,7 +237,7 @@ impl Origin {
             verify: self.shared.pool.config().has_files(),
         };
         let whole = (0, before.size);
-        let copied = match self.copy_there(id, relative, &before, whole) {
+        let copied = match self.orders.copy_there(id, relative, &before, whole) {
             Ok(None) => {
                 // A failed copy on another node has left bytes, which would fill holes of the file.
                 if self.shared.inode(id)?.pages > 0 {
@@ -376,7 +376,7 @@ impl Origin {
     /// Removes a file's bytes from the pool and sets its size to `size`. Returns false if a process
     /// has the file open. The caller holds the object's lock.
     pub fn release_bytes(&self, id: ObjectId, size: u64, mark: OriginMark) -> Result<bool> {
-        self.make_sure_of(id)?;
+        self.orders.make_sure_of(id)?;
         let released = OriginMark {
             state: OriginState::Released,
             ..mark

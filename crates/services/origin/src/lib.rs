@@ -27,6 +27,7 @@
 //! ([`notices`]), one evicts files while the media are nearly full ([`room`]). One thread at a time
 //! works on an object ([`object_locks`]).
 
+mod base;
 mod bytes;
 mod copier;
 mod copy_progress;
@@ -127,7 +128,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         // Usage is counted from here on. No program uses the pool before.
         pool.store().quota().activate();
     }
-    origin.stop_copiers();
+    origin.orders.stop_copiers();
     serve::start(pool.dir(), &origin).map_err(failed)?;
     let threads: [(&str, fn(&Origin)); 5] = [
         ("fb-drain", |origin| origin.drain_for_ever()),

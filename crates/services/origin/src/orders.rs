@@ -5,8 +5,9 @@
 //! Before that, it makes sure that the copier has stopped ([`Order::Stop`] with a new number): no
 //! other process may write to a file on which the service works.
 
-use crate::remote_copiers::number;
-use crate::service::Origin;
+use crate::base::Base;
+use crate::remote_copiers::{Copiers, number};
+use crate::shared::Shared;
 use crate::side::print;
 use forebay_backing::Meta;
 use forebay_client::origin::{Order, Refusal, Request, SERVICE_NODE};
@@ -15,6 +16,7 @@ use forebay_staging::{PART_PREFIX, Report};
 use forebay_store::codec::List;
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -33,7 +35,23 @@ fn is_copiers_failure(error: Errno) -> bool {
     error != Errno::STALE
 }
 
-impl Origin {
+/// The orders to the copiers of the other nodes.
+pub struct CopierOrders {
+    shared: Arc<Shared>,
+    copiers: Copiers,
+}
+
+impl CopierOrders {
+    pub fn new(base: &Base, copiers: Copiers) -> CopierOrders {
+        let Base { shared, .. } = base.clone();
+        CopierOrders { shared, copiers }
+    }
+
+    /// Returns the number of bytes that the copiers have copied.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copiers.bytes.load(Relaxed)
+    }
+
     /// Returns the node that copies this file, if that isn't the service's own node.
     fn copier_of(&self, id: ObjectId, bytes: u64) -> Option<u32> {
         // Only one node can keep a bandwidth limit. Only the service's node has a bucket's

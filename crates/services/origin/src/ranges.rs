@@ -100,7 +100,7 @@ impl Origin {
                     Err(_) => (self.tree.paths(), None),
                 };
                 let _working = self.marks.lock(id);
-                self.make_sure_of(id).map_err(plain)?;
+                self.orders.make_sure_of(id).map_err(plain)?;
                 let inode = self.shared.inode(id).map_err(plain)?;
                 if !inode.origin.is_released() {
                     return Ok(String::new());
@@ -315,7 +315,10 @@ impl Origin {
         }
         let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
         let end = end.min(source.fill.size);
-        if let Some(bytes) = self.copy_there(source.id, source.relative, &before, (start, end))? {
+        if let Some(bytes) =
+            self.orders
+                .copy_there(source.id, source.relative, &before, (start, end))?
+        {
             self.shared.ledger.fetched.add(0, bytes);
             return Ok(());
         }

@@ -350,7 +350,7 @@ impl Origin {
             waited_ms: self.shared.ledger.waited.bytes.load(Relaxed),
             is_held: self.settings.is_held(),
             watched_dirs: self.watches.watched(),
-            other_nodes_bytes: self.copiers.bytes.load(Relaxed),
+            other_nodes_bytes: self.orders.copied_bytes(),
             quota: self.quota.status(&self.shared.fs),
             ..Status::default()
         };

@@ -1,6 +1,8 @@
 //! The service's state, which its threads share, and the marks of objects ([`OriginMark`]).
 
+use crate::base::Base;
 use crate::marks::Marks;
+use crate::orders::CopierOrders;
 use crate::quota::Quota;
 use crate::remote_copiers::Copiers;
 use crate::settings::Settings;
@@ -23,6 +25,7 @@ pub struct Origin {
     pub shared: Arc<Shared>,
     pub tree: Arc<Tree>,
     pub marks: Arc<Marks>,
+    pub orders: Arc<CopierOrders>,
     pub writing: Writing,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
@@ -32,7 +35,6 @@ pub struct Origin {
     /// Locked by the pass that collects files of living nodes while other nodes are dead.
     pub salvaging: Mutex<()>,
     pub watches: Watches,
-    pub copiers: Copiers,
     pub quota: Quota,
 }
 
@@ -54,17 +56,28 @@ impl Origin {
         let is_new = !pool.store().quota().was_seen();
         let quota = Quota::load(kept, config.quota.as_ref(), is_new)?;
         let shared = Arc::new(Shared::new(pool, config, side));
-        Ok(Origin {
+        let base = Base {
             tree: Arc::new(Tree::new(&shared)),
             marks: Arc::new(Marks::new(&shared)),
             shared,
+        };
+        let orders = Arc::new(CopierOrders::new(&base, copiers));
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base;
+        Ok(Origin {
+            shared,
+            tree,
+            marks,
+            orders,
             writing: Writing::load(pool.dir(), journal.as_deref()),
             settings,
             has_early: AtomicBool::new(false),
             room: Mutex::default(),
             salvaging: Mutex::default(),
             watches: Watches::new(),
-            copiers,
             quota,
         })
     }

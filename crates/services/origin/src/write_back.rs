@@ -59,6 +59,7 @@ impl Origin {
             // The file may have changed since the walk: another pass has written it, or its names
             // have changed.
             match self
+                .orders
                 .make_sure_of(d.id)
                 .and_then(|()| self.shared.inode(d.id))
             {
@@ -229,7 +230,7 @@ impl Origin {
     ) -> Vec<(Vec<Dirty>, std::result::Result<Report, String>)> {
         let files = list.iter().map(|d| (d.id, &d.name[..], d.inode.size));
         let mut nodes: HashMap<usize, u32> = HashMap::new();
-        for (node, indices) in self.shared_out(files) {
+        for (node, indices) in self.orders.shared_out(files) {
             nodes.extend(indices.into_iter().map(|i| (i, node)));
         }
         let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
@@ -268,7 +269,7 @@ impl Origin {
     ) -> std::result::Result<Report, String> {
         let names: Vec<Vec<u8>> = list.iter().map(|d| d.name.clone()).collect();
         if let Some(node) = node {
-            match self.write_there(node, at, &names, options.checksum) {
+            match self.orders.write_there(node, at, &names, options.checksum) {
                 Ok(Some(report)) => {
                     self.remove_parts(at, &report, &names);
                     return Ok(report);
