@@ -119,7 +119,7 @@ impl Origin {
             Some(at) if self.tree.has_name(dir, name, id) => below(&at, name),
             _ => self.tree.find(id)?,
         };
-        self.bring_user_attributes(&relative)?;
+        self.attributes.bring_user_attributes(&relative)?;
         if is_clean(&inode) {
             self.marks
                 .set_clean(id, inode.ctime, inode.origin, SetAttr::default())
@@ -169,7 +169,7 @@ impl Origin {
         let has_own_attributes = !is_clean(&inode);
         let filled = self.fill(id, relative).and_then(|filled| {
             if !self.shared.side.is_object_store() {
-                self.bring_user_attributes(relative)?;
+                self.attributes.bring_user_attributes(relative)?;
             }
             Ok(filled)
         });
@@ -215,7 +215,7 @@ impl Origin {
     fn fill(&self, id: ObjectId, relative: &[u8]) -> Result<(u64, Meta)> {
         let from = self.shared.side.open(relative, false)?;
         if let Some(there) = from.user_attributes() {
-            self.take_user_attributes(relative, there)?;
+            self.attributes.take_user_attributes(relative, there)?;
         }
         let before = from.meta()?;
         let entry = Entry {

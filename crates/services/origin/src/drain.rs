@@ -10,13 +10,11 @@ use crate::pass::{Pass, TICK, is_early, is_made, is_young};
 use crate::service::Origin;
 use crate::side::{below, print, split};
 use crate::write_back::{BATCH, Dirty, OBJECTS, batches};
-use forebay_backing::{PoolStore, SlowStore};
+use forebay_backing::PoolStore;
 use forebay_client::origin::OriginMode;
 use forebay_cluster::LOST_AND_FOUND;
 use forebay_posix::ObjectId;
-use forebay_staging::{
-    Failure, Options, Report, apply_attributes, apply_metadata, conclude_salvage, user_attributes,
-};
+use forebay_staging::{Failure, Options, Report, conclude_salvage};
 use forebay_store::{Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
 use std::sync::PoisonError;
@@ -498,7 +496,7 @@ impl Origin {
         if inode.origin.state == OriginState::None {
             return Ok(true);
         }
-        self.write_attributes_of(at, &inode)?;
+        self.attributes.write_attributes_of(at, &inode)?;
         self.marks.set_mark(
             id,
             OriginMark {
@@ -507,39 +505,6 @@ impl Origin {
             },
         )?;
         Ok(true)
-    }
-
-    /// Sets the attributes of an object of the origin to those of the pool's object, without the
-    /// `user.*` attributes if the object is released: only the origin has those.
-    pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
-        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
-        if self.shared.side.is_object_store() {
-            return self.put_attributes(at);
-        }
-        let source = self.shared.pool_path(at);
-        let meta = pool.stat(&source, false)?;
-        let applied = if inode.origin.is_released() {
-            apply_metadata(&meta, &*self.shared.side.at(at))
-        } else {
-            apply_attributes(&*pool.at(&source), &meta, &*self.shared.side.at(at)).map(|_| ())
-        };
-        applied.map_err(|(_, e)| e)
-    }
-
-    /// Copies the `user.*` attributes of the origin's object to the pool's object.
-    pub fn bring_user_attributes(&self, at: &[u8]) -> Result<()> {
-        if self.shared.side.is_object_store() {
-            return self.get_attributes(at);
-        }
-        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
-        match user_attributes(
-            &*self.shared.side.at(at),
-            &*pool.at(&self.shared.pool_path(at)),
-        ) {
-            // The origin's file system has no such attributes.
-            Err((_, Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(()),
-            brought => brought.map(|_| ()).map_err(|(_, e)| e),
-        }
     }
 
     /// Makes a directory at the origin for one whose attributes are lost. No other user may read
@@ -595,7 +560,7 @@ impl Origin {
             }
             Some(_) => return Err(Errno::EXIST),
         }
-        self.write_attributes_of(at, seen)?;
+        self.attributes.write_attributes_of(at, seen)?;
         self.is_written(id, at, seen.ctime)
     }
 
@@ -614,7 +579,7 @@ impl Origin {
         if !inode.origin.is_released() || inode.nlink > 1 || print(&there) != inode.origin.print {
             return Ok(false);
         }
-        self.write_attributes_of(at, &inode)?;
+        self.attributes.write_attributes_of(at, &inode)?;
         self.is_written(id, at, inode.ctime)?;
         Ok(true)
     }

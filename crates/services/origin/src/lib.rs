@@ -27,6 +27,7 @@
 //! ([`notices`]), one evicts files while the media are nearly full ([`room`]). One thread at a time
 //! works on an object ([`object_locks`]).
 
+mod attributes;
 mod base;
 mod bytes;
 mod copier;

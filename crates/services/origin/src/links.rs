@@ -315,7 +315,7 @@ impl Origin {
             let (dir, name) = look.name;
             if name != path && look.is(&goal) && self.shared.side.is_object_store() {
                 // In a bucket, each name has separate attributes.
-                self.write_attributes_of(name, inode)?;
+                self.attributes.write_attributes_of(name, inode)?;
             }
             if name == path || look.is(&goal) {
                 continue;
@@ -373,7 +373,7 @@ impl Origin {
                 }
                 self.shared.side.symlink(&target, path)?;
             }
-            self.write_attributes_of(path, inode)?;
+            self.attributes.write_attributes_of(path, inode)?;
             return Ok(true);
         }
         if inode.origin.is_released() {
@@ -381,7 +381,7 @@ impl Origin {
                 // The file's bytes were removed from the origin through another of its names.
                 return Err(Errno::IO);
             }
-            self.write_attributes_of(path, inode)?;
+            self.attributes.write_attributes_of(path, inode)?;
             return Ok(true);
         }
         if self.shared.side.is_object_store() {

@@ -46,7 +46,7 @@ impl Origin {
             print_of_names(&self.shared.side.meta(&relative)?)
         };
         self.add_missing(dir, &relative)?;
-        self.bring_user_attributes(&relative)?;
+        self.attributes.bring_user_attributes(&relative)?;
         let synced = if inode.origin.synced == attributes_of(&inode) {
             self.marks.print_of_dir(
                 dir,

@@ -7,14 +7,11 @@
 use crate::pass::Pass;
 use crate::service::Origin;
 use crate::side::{is_cut_off, print};
-use forebay_backing::{
-    CHANGED, Meta, PART, PoolFile, PoolStore, Replaced, SlowStore, Trouble, UserAttributes,
-    explain, for_each, kept_attributes,
-};
+use forebay_backing::{CHANGED, Meta, PART, PoolFile, Replaced, Trouble, explain, for_each};
 use forebay_posix::{File, ObjectId};
 use forebay_staging::WholeFile;
 use forebay_store::{Entry, Inode};
-use rustix::io::{Errno, Result};
+use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of files that are written at the same time, and of parts of a large file. Each
@@ -97,7 +94,10 @@ impl Origin {
         let file = PoolFile::new(File::new(&self.shared.fs, open));
         self.shared.watched(|progress| {
             let source = WholeFile::new(&file, threads, progress)?;
-            let user = self.pool_attributes(put.id).map_err(Trouble::Read)?;
+            let user = self
+                .attributes
+                .pool_attributes(put.id)
+                .map_err(Trouble::Read)?;
             let replaced = put.replaced.map_or(Replaced::Nothing, Replaced::Version);
             let put = self.shared.side.put(put.path, &source, &user, replaced)?;
             Ok(print(&put))

@@ -438,7 +438,7 @@ impl Origin {
         if !is_current || !inode.origin.is_released() || !source.fill.is_complete() {
             return Ok(());
         }
-        self.bring_user_attributes(source.relative)?;
+        self.attributes.bring_user_attributes(source.relative)?;
         self.shared.sync_pool()?;
         let mark = OriginMark {
             state: OriginState::Archived,

@@ -1,5 +1,6 @@
 //! The service's state, which its threads share, and the marks of objects ([`OriginMark`]).
 
+use crate::attributes::ObjectAttributes;
 use crate::base::Base;
 use crate::marks::Marks;
 use crate::orders::CopierOrders;
@@ -26,6 +27,7 @@ pub struct Origin {
     pub tree: Arc<Tree>,
     pub marks: Arc<Marks>,
     pub orders: Arc<CopierOrders>,
+    pub attributes: Arc<ObjectAttributes>,
     pub writing: Writing,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
@@ -62,6 +64,7 @@ impl Origin {
             shared,
         };
         let orders = Arc::new(CopierOrders::new(&base, copiers));
+        let attributes = Arc::new(ObjectAttributes::new(&base));
         let Base {
             shared,
             tree,
@@ -72,6 +75,7 @@ impl Origin {
             tree,
             marks,
             orders,
+            attributes,
             writing: Writing::load(pool.dir(), journal.as_deref()),
             settings,
             has_early: AtomicBool::new(false),
