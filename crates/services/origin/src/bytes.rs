@@ -306,7 +306,7 @@ impl Origin {
             .filter(|name| !name.is_empty())
         {
             if self.shared.inode(dir)?.origin.is_released() {
-                self.bring_entries(dir)?;
+                self.listing.bring_entries(dir)?;
             }
             let entry = self
                 .fs
@@ -348,7 +348,7 @@ impl Origin {
                 return Ok(());
             }
             for dir in released {
-                self.bring_entries(dir)?;
+                self.listing.bring_entries(dir)?;
             }
         }
     }

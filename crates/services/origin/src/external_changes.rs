@@ -61,7 +61,7 @@ impl Origin {
                 _ => continue,
             };
             // Each turn does this again, since a restarted service doesn't watch any directory yet.
-            self.watch(&at, dir);
+            self.listing.watch(&at, dir);
             let looked = self.look_at(dir, &at, &inode);
             drop(held);
             match looked {
@@ -100,9 +100,9 @@ impl Origin {
         };
         let is_same = there.is_some_and(|there| inode.origin.print == print(&there));
         let names = match (&listed, is_same) {
-            (Some(entries), _) => Some(self.add_objects(dir, at, entries)?),
+            (Some(entries), _) => Some(self.listing.add_objects(dir, at, entries)?),
             (None, false) if there.is_none() => Some(Vec::new()),
-            (None, false) => Some(self.add_missing(dir, at)?),
+            (None, false) => Some(self.listing.add_missing(dir, at)?),
             (None, true) => None,
         };
         let known = names.map(|names| names.into_iter().collect::<HashSet<_>>());

@@ -124,7 +124,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let origin = Origin::load(pool, config, side);
     let origin = origin.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let origin = Arc::new(origin);
-    origin.prepare_root().map_err(failed)?;
+    origin.listing.prepare_root().map_err(failed)?;
     if pool.config().has_quota() {
         // Usage is counted from here on. No program uses the pool before.
         pool.store().quota().activate();

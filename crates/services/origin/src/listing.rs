@@ -1,15 +1,21 @@
 //! Fetching the entries of a directory: the pool gets an object for each entry at the origin.
 
-use crate::service::Origin;
-use crate::shared::THREADS;
+use crate::attributes::ObjectAttributes;
+use crate::base::Base;
+use crate::marks::Marks;
+use crate::quota::Quota;
+use crate::shared::{Shared, THREADS};
 use crate::side::{attributes, attributes_of, below, print, print_of_names};
 use crate::status::LOOKED_AT;
+use crate::tree::Tree;
+use crate::watches::Watches;
 use forebay_backing::{Entries, Meta, for_each, pool_time};
 use forebay_posix::ObjectId;
 use forebay_staging::{is_part, sweep_parts};
 use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
 use rustix::io::{Errno, Result};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of attempts to make an entry while other names change.
 const ATTEMPTS: usize = 100;
@@ -232,5 +238,57 @@ impl Origin {
             }
         }
         Err(Errno::BUSY)
+    }
+
+    /// Watches a directory, if the origin is a directory tree rather than a bucket.
+    pub fn watch(&self, relative: &[u8], dir: ObjectId) {
+        let Some(tree) = self.shared.side.tree() else {
+            return;
+        };
+        if let Ok(opened) = tree.directory(relative) {
+            let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
+            self.watches.watch(path.as_bytes(), dir);
+        }
+    }
+
+    /// Makes the directory that stands for the origin's root, unless it exists.
+    pub fn prepare_root(&self) -> Result<()> {
+        let mut made = Vec::new();
+        for name in self.shared.config.at.split('/').filter(|n| !n.is_empty()) {
+            made.extend_from_slice(b"/");
+            made.extend_from_slice(name.as_bytes());
+            match self.shared.fs.mkdir(&made, 0o755) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let root = self
+            .shared
+            .fs
+            .stat(self.shared.config.at.as_bytes(), true)?;
+        let id = ObjectId(root.ino);
+        if self.shared.inode(id)?.origin == OriginMark::default() {
+            let meta = self.shared.side.meta(b"")?;
+            let set = SetAttr {
+                mode: Some(meta.permissions()),
+                uid: Some(meta.uid),
+                gid: Some(meta.gid),
+                mtime: Some(pool_time(meta.mtime)),
+                ..SetAttr::default()
+            };
+            self.shared.cluster().set_attr(id, &set)?;
+            self.marks
+                .set_mark(id, self.stub_of_dir(&self.shared.inode(id)?))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the mark of a directory whose entries aren't in the pool.
+    pub fn stub_of_dir(&self, inode: &Inode) -> OriginMark {
+        OriginMark {
+            state: OriginState::Released,
+            print: 0,
+            synced: attributes_of(inode),
+        }
     }
 }

@@ -99,7 +99,7 @@ impl Origin {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::NOTEMPTY) => {
                 // From here on, the pool shows the entries that others have put into the directory.
-                let names = self.add_missing(id, at).unwrap_or_default();
+                let names = self.listing.add_missing(id, at).unwrap_or_default();
                 let names: Vec<_> = names
                     .iter()
                     .take(NAMED)

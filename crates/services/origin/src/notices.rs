@@ -18,7 +18,6 @@ use rustix::io::{Errno, Result};
 use rustix::time::Timespec;
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// Time for which events are gathered before their entries are compared.
@@ -29,17 +28,6 @@ const RETRY: Duration = Duration::from_millis(250);
 const SHARE: u32 = 10;
 
 impl Origin {
-    /// Watches a directory, if the origin is a directory tree rather than a bucket.
-    pub fn watch(&self, relative: &[u8], dir: ObjectId) {
-        let Some(tree) = self.shared.side.tree() else {
-            return;
-        };
-        if let Ok(opened) = tree.directory(relative) {
-            let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
-            self.watches.watch(path.as_bytes(), dir);
-        }
-    }
-
     /// Compares the entries that the kernel's events name, until the pool is removed.
     pub fn notice_for_ever(&self) {
         let Some(queue) = &self.watches.queue else {
@@ -95,7 +83,7 @@ impl Origin {
                 _ if self.tree.pending_creates().is_made(dir, &name) => {
                     names.insert(name);
                 }
-                (None, Some(_)) => self.add_entry(dir, &at, &name)?,
+                (None, Some(_)) => self.listing.add_entry(dir, &at, &name)?,
                 (Some(entry), None) => match self.shared.inode(entry.id) {
                     Err(Errno::NOENT) => {}
                     object => self.is_gone(dir, &name, entry, &object?, &path)?,

@@ -20,7 +20,7 @@ impl Origin {
     /// Errors of listing the directory at the origin, and of making objects in the pool.
     pub fn show_origin_only(&self, dir: ObjectId) -> Result<()> {
         if self.shared.inode(dir)?.origin.is_released() {
-            return self.bring_entries(dir);
+            return self.listing.bring_entries(dir);
         }
         let (_held, relative) = self.tree.path_held(dir)?;
         let _working = self.marks.lock(dir);
@@ -89,7 +89,7 @@ impl Origin {
             if is_part(&name) || !self.shared.is_origin_only(&at, kind) {
                 continue;
             }
-            self.add_entry(dir, relative, &name)?;
+            self.listing.add_entry(dir, relative, &name)?;
             has_changed = true;
         }
         Ok(has_changed)

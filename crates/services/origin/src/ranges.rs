@@ -255,7 +255,7 @@ impl Origin {
             self.change_pool(|epoch| cluster.namespace().unlink(dir, &part, Some(left), epoch))?;
         }
         let _pending = self.tree.pending_creates().begin(dir, &part);
-        self.make_stub(dir, &part, relative, there)?;
+        self.listing.make_stub(dir, &part, relative, there)?;
         let (from, to) = ((dir, &part[..]), (dir, name));
         self.change_pool(|epoch| {
             cluster

@@ -162,7 +162,7 @@ impl Answers for Origin {
     fn answer(self: &Arc<Self>, request: &Request) -> Done {
         let plain = |e: Errno| (e, String::new());
         match request {
-            Request::Entries { dir } => self.bring_entries(*dir).map_err(|e| {
+            Request::Entries { dir } => self.listing.bring_entries(*dir).map_err(|e| {
                 let relative = self.tree.relative_of(*dir).unwrap_or_default();
                 let shown = self.shared.side.show(&relative);
                 (

@@ -2,22 +2,21 @@
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
+use crate::listing::Listing;
 use crate::marks::Marks;
 use crate::orders::CopierOrders;
 use crate::quota::Quota;
 use crate::remote_copiers::Copiers;
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::side::{attributes_of, print};
+use crate::side::print;
 use crate::tree::Tree;
 use crate::watches::Watches;
 use crate::writing::Writing;
-use forebay_backing::{Meta, SlowStore, pool_time};
+use forebay_backing::{Meta, SlowStore};
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
-use forebay_posix::ObjectId;
-use forebay_store::{Inode, OriginMark, OriginState, SetAttr};
-use rustix::io::{Errno, Result};
+use forebay_store::OriginMark;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -29,6 +28,7 @@ pub struct Origin {
     pub orders: Arc<CopierOrders>,
     pub attributes: Arc<ObjectAttributes>,
     pub writing: Writing,
+    pub listing: Arc<Listing>,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
     pub has_early: AtomicBool,
@@ -36,8 +36,8 @@ pub struct Origin {
     pub room: Mutex<()>,
     /// Locked by the pass that collects files of living nodes while other nodes are dead.
     pub salvaging: Mutex<()>,
-    pub watches: Watches,
-    pub quota: Quota,
+    pub watches: Arc<Watches>,
+    pub quota: Arc<Quota>,
 }
 
 impl Origin {
@@ -56,7 +56,7 @@ impl Origin {
         let settings = Settings::load(kept)?;
         let copiers = Copiers::load(pool.dir())?;
         let is_new = !pool.store().quota().was_seen();
-        let quota = Quota::load(kept, config.quota.as_ref(), is_new)?;
+        let quota = Arc::new(Quota::load(kept, config.quota.as_ref(), is_new)?);
         let shared = Arc::new(Shared::new(pool, config, side));
         let base = Base {
             tree: Arc::new(Tree::new(&shared)),
@@ -65,6 +65,8 @@ impl Origin {
         };
         let orders = Arc::new(CopierOrders::new(&base, copiers));
         let attributes = Arc::new(ObjectAttributes::new(&base));
+        let watches = Arc::new(Watches::new());
+        let listing = Arc::new(Listing::new(&base, &attributes, &watches, &quota));
         let Base {
             shared,
             tree,
@@ -76,12 +78,13 @@ impl Origin {
             marks,
             orders,
             attributes,
+            listing,
             writing: Writing::load(pool.dir(), journal.as_deref()),
             settings,
             has_early: AtomicBool::new(false),
             room: Mutex::default(),
             salvaging: Mutex::default(),
-            watches: Watches::new(),
+            watches,
             quota,
         })
     }
