@@ -3,8 +3,12 @@
 //! listing is complete. Before a process lists such a directory, the service makes these objects
 //! agree with the origin.
 
-use crate::service::Origin;
+use crate::base::Base;
+use crate::listing::Listing;
+use crate::marks::Marks;
+use crate::shared::Shared;
 use crate::side::below;
+use crate::tree::Tree;
 use forebay_backing::pool_time;
 use forebay_posix::ObjectId;
 use forebay_staging::is_part;
@@ -12,8 +16,31 @@ use forebay_store::{OriginMark, OriginState, SetAttr};
 use rustix::fs::FileType;
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
+use std::sync::Arc;
 
-impl Origin {
+/// The entries of directories that are at the origin only.
+pub struct OriginOnly {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    listing: Arc<Listing>,
+}
+
+impl OriginOnly {
+    pub fn new(base: &Base, listing: &Arc<Listing>) -> OriginOnly {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        OriginOnly {
+            shared,
+            tree,
+            marks,
+            listing: listing.clone(),
+        }
+    }
+
     /// Makes the pool's objects for a directory's origin-only entries agree with the origin.
     ///
     /// # Errors

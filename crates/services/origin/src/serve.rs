@@ -204,7 +204,9 @@ impl Answers for Origin {
                     (e, format!("{what}: {}", forebay_backing::explain(e)))
                 })?;
             }
-            Request::OriginOnly { dir } => self.show_origin_only(*dir).map_err(plain)?,
+            Request::OriginOnly { dir } => {
+                self.origin_only.show_origin_only(*dir).map_err(plain)?
+            }
             Request::Sync { path } => {
                 return if self
                     .shared

@@ -5,6 +5,7 @@ use crate::base::Base;
 use crate::listing::Listing;
 use crate::marks::Marks;
 use crate::orders::CopierOrders;
+use crate::origin_only::OriginOnly;
 use crate::quota::Quota;
 use crate::remote_copiers::Copiers;
 use crate::settings::Settings;
@@ -29,6 +30,7 @@ pub struct Origin {
     pub attributes: Arc<ObjectAttributes>,
     pub writing: Writing,
     pub listing: Arc<Listing>,
+    pub origin_only: Arc<OriginOnly>,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
     pub has_early: AtomicBool,
@@ -67,6 +69,7 @@ impl Origin {
         let attributes = Arc::new(ObjectAttributes::new(&base));
         let watches = Arc::new(Watches::new());
         let listing = Arc::new(Listing::new(&base, &attributes, &watches, &quota));
+        let origin_only = Arc::new(OriginOnly::new(&base, &listing));
         let Base {
             shared,
             tree,
@@ -79,6 +82,7 @@ impl Origin {
             orders,
             attributes,
             listing,
+            origin_only,
             writing: Writing::load(pool.dir(), journal.as_deref()),
             settings,
             has_early: AtomicBool::new(false),
