@@ -270,7 +270,7 @@ impl Origin {
                 .ino,
         );
         let held = self.tree.paths();
-        if self.settle(dir)? != above {
+        if self.directories.settle(dir)? != above {
             // Renamed meanwhile.
             pass.young += 1;
             return Ok(());
@@ -409,12 +409,15 @@ impl Origin {
         }
         match inode.kind() {
             libc::S_IFDIR if self.marks.has_lost(entry.id) => {
-                self.make_lost_dir(&path)?;
+                self.directories.make_lost_dir(&path)?;
                 visit.below_it.push((entry.id, path));
             }
             libc::S_IFDIR => {
                 if !is_made(&mark) {
-                    match self.make_directory(entry.id, visit.dir, &name, &path) {
+                    match self
+                        .directories
+                        .make_directory(entry.id, visit.dir, &name, &path)
+                    {
                         Ok(true) => visit.has_written = true,
                         Ok(false) | Err(Errno::NOENT) => {
                             pass.young += 1;
@@ -455,33 +458,6 @@ impl Origin {
         Ok(())
     }
 
-    /// Makes a directory at the origin that only the pool has. Returns false if the directory has
-    /// lost this name.
-    pub fn make_directory(
-        &self,
-        id: ObjectId,
-        dir: ObjectId,
-        name: &[u8],
-        at: &[u8],
-    ) -> Result<bool> {
-        let _working = self.marks.lock(id);
-        let inode = self.shared.inode(id)?;
-        if !is_made(&inode.origin) {
-            self.marks.announce(dir, std::iter::once((id, &inode)))?;
-            let made = if self.tree.has_name(dir, name, id) {
-                self.make_dirs(at).map(|()| true)
-            } else {
-                Ok(false)
-            };
-            if made != Ok(true) {
-                // Only the pool has the directory, as before `announce`.
-                self.marks.set_mark(id, OriginMark::default())?;
-            }
-            return made;
-        }
-        Ok(true)
-    }
-
     /// Sets the attributes of a directory of the origin to those of the pool's directory. Returns
     /// false if the directory's path has changed.
     fn write_directory(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
@@ -505,32 +481,6 @@ impl Origin {
             },
         )?;
         Ok(true)
-    }
-
-    /// Makes a directory at the origin for one whose attributes are lost. No other user may read
-    /// it.
-    pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
-        match self.shared.side.mkdir(at, 0o700) {
-            Err(Errno::EXIST | Errno::NOENT) => self.make_dirs(at),
-            made => made,
-        }
-    }
-
-    /// Makes a directory at the origin, and the missing directories above it.
-    pub fn make_dirs(&self, at: &[u8]) -> Result<()> {
-        match self.shared.side.mkdir(at, 0o777) {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) if self.shared.side.meta(at)?.is_dir() => Ok(()),
-            Err(Errno::NOENT) if at.contains(&b'/') => {
-                let cut = at.iter().rposition(|&b| b == b'/').unwrap_or(0);
-                self.make_dirs(&at[..cut])?;
-                match self.shared.side.mkdir(at, 0o777) {
-                    Err(Errno::EXIST) => Ok(()),
-                    made => made,
-                }
-            }
-            Err(e) => Err(e),
-        }
     }
 
     fn write_symlink(

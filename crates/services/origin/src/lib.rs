@@ -32,6 +32,7 @@ mod base;
 mod bytes;
 mod copier;
 mod copy_progress;
+mod directories;
 mod drain;
 mod error;
 mod external_changes;

@@ -12,7 +12,7 @@
 
 use crate::error::Failed;
 use crate::marks::is_clean;
-use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_made, is_young};
+use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_young};
 use crate::service::Origin;
 use crate::side::{below, split};
 use crate::tree::Name;
@@ -25,8 +25,6 @@ use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Maximum number of attempts to make a directory at the origin while others rename it.
-const ATTEMPTS: usize = 100;
 /// Maximum number of checks whether a file that is being written is old enough to be written back.
 const LOOKS: u64 = 40;
 /// Maximum number of objects whose names one walk searches for.
@@ -239,7 +237,7 @@ impl Origin {
             for (dir, path) in names {
                 // A directory that only the pool has may have been renamed during the walk.
                 let (at, name) = split(&path);
-                let is_there = match self.settle(dir) {
+                let is_there = match self.directories.settle(dir) {
                     Ok(now) => now == at && self.tree.has_name(dir, name, ObjectId(id)),
                     Err(Errno::NOENT) => false,
                     Err(e) => return Err(e),
@@ -451,43 +449,5 @@ impl Origin {
                 format!("{}: {why}", self.shared.side.show(&path)),
             )),
         }
-    }
-
-    /// Makes sure that the origin has a directory and those above it. Processes request this before
-    /// they rename or remove them. Returns the directory's path at the origin. The caller holds the
-    /// paths.
-    ///
-    /// # Errors
-    /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root. EBUSY: others
-    /// keep renaming it. Errors of mkdir(2) at the origin.
-    pub fn settle(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        // A directory that only the pool has may be renamed or removed meanwhile.
-        for _ in 0..ATTEMPTS {
-            let relative = self.tree.relative_of(dir)?;
-            if is_made(&self.shared.inode(dir)?.origin) {
-                return Ok(relative);
-            }
-            if self.marks.has_lost(dir) {
-                // No process can rename or remove a directory whose record is lost.
-                self.make_lost_dir(&relative)?;
-                return Ok(relative);
-            }
-            let (above, name) = split(&relative);
-            let above = match self.shared.fs.stat(&self.shared.pool_path(above), false) {
-                Ok(above) => ObjectId(above.ino),
-                Err(Errno::NOENT) => continue,
-                Err(e) => return Err(e),
-            };
-            let at = match self.settle(above) {
-                Err(Errno::NOENT) => continue,
-                at => below(&at?, name),
-            };
-            match self.make_directory(dir, above, name, &at) {
-                Ok(true) => return Ok(at),
-                Ok(false) | Err(Errno::NOENT) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Err(Errno::BUSY)
     }
 }

@@ -75,7 +75,7 @@ impl Origin {
         if removed == Err(Errno::NOTEMPTY) && had.is_some() {
             // Another process has put an entry into the pool's directory meanwhile: the origin's
             // directory is made again.
-            self.make_dirs(&at).map_err(plain)?;
+            self.directories.make_dirs(&at).map_err(plain)?;
         }
         removed.map_err(plain)
     }
@@ -210,7 +210,7 @@ impl Origin {
             // Others have changed the pool's names meanwhile: the rename at the origin is undone.
             let _ = self.shared.side.rename(new, &old, false);
             if mark.state != OriginState::None && is_dir {
-                let _ = self.make_dirs(new);
+                let _ = self.directories.make_dirs(new);
             }
         }
         renamed.map_err(plain)
@@ -254,7 +254,7 @@ impl Origin {
                 inode = self.shared.inode(id).map_err(plain)?;
             }
             if let Some(known) = self.known_name(id, &inode, from).map_err(plain)? {
-                self.settle(dir).map_err(plain)?;
+                self.directories.settle(dir).map_err(plain)?;
                 let renamed = if known == old {
                     self.shared.side.rename(old, new, true).map(|_| ())
                 } else {
@@ -301,7 +301,7 @@ impl Origin {
             // EXDEV.
             return Err(plain(Errno::XDEV));
         }
-        self.settle(dir).map_err(plain)?;
+        self.directories.settle(dir).map_err(plain)?;
         let renamed = self.shared.side.rename(old, new, replaces);
         let renamed = renamed.map_err(|e| not_renamed(e, new))?;
         let version = renamed

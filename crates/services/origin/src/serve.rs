@@ -199,7 +199,7 @@ impl Answers for Origin {
             }
             Request::Settle { dir } => {
                 let _held = self.tree.paths();
-                self.settle(*dir).map_err(|e| {
+                self.directories.settle(*dir).map_err(|e| {
                     let what = "the directory can't be made at the origin";
                     (e, format!("{what}: {}", forebay_backing::explain(e)))
                 })?;

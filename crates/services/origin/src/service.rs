@@ -2,6 +2,7 @@
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
+use crate::directories::Directories;
 use crate::listing::Listing;
 use crate::marks::Marks;
 use crate::orders::CopierOrders;
@@ -31,6 +32,7 @@ pub struct Origin {
     pub writing: Writing,
     pub listing: Arc<Listing>,
     pub origin_only: Arc<OriginOnly>,
+    pub directories: Arc<Directories>,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
     pub has_early: AtomicBool,
@@ -70,6 +72,7 @@ impl Origin {
         let watches = Arc::new(Watches::new());
         let listing = Arc::new(Listing::new(&base, &attributes, &watches, &quota));
         let origin_only = Arc::new(OriginOnly::new(&base, &listing));
+        let directories = Arc::new(Directories::new(&base));
         let Base {
             shared,
             tree,
@@ -83,6 +86,7 @@ impl Origin {
             attributes,
             listing,
             origin_only,
+            directories,
             writing: Writing::load(pool.dir(), journal.as_deref()),
             settings,
             has_early: AtomicBool::new(false),

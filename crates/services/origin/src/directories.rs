@@ -1,0 +1,128 @@
+//! Making the directories of the pool at the origin.
+
+use crate::base::Base;
+use crate::marks::Marks;
+use crate::pass::is_made;
+use crate::shared::Shared;
+use crate::side::{below, split};
+use crate::tree::Tree;
+use forebay_posix::ObjectId;
+use forebay_store::OriginMark;
+use rustix::io::{Errno, Result};
+use std::sync::Arc;
+
+/// Maximum number of attempts to make a directory at the origin while others rename it.
+const ATTEMPTS: usize = 100;
+
+/// The directories that are made at the origin.
+pub struct Directories {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+}
+
+impl Directories {
+    pub fn new(base: &Base) -> Directories {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        Directories {
+            shared,
+            tree,
+            marks,
+        }
+    }
+
+    /// Makes a directory at the origin that only the pool has. Returns false if the directory has
+    /// lost this name.
+    pub fn make_directory(
+        &self,
+        id: ObjectId,
+        dir: ObjectId,
+        name: &[u8],
+        at: &[u8],
+    ) -> Result<bool> {
+        let _working = self.marks.lock(id);
+        let inode = self.shared.inode(id)?;
+        if !is_made(&inode.origin) {
+            self.marks.announce(dir, std::iter::once((id, &inode)))?;
+            let made = if self.tree.has_name(dir, name, id) {
+                self.make_dirs(at).map(|()| true)
+            } else {
+                Ok(false)
+            };
+            if made != Ok(true) {
+                // Only the pool has the directory, as before `announce`.
+                self.marks.set_mark(id, OriginMark::default())?;
+            }
+            return made;
+        }
+        Ok(true)
+    }
+
+    /// Makes a directory at the origin for one whose attributes are lost. No other user may read
+    /// it.
+    pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
+        match self.shared.side.mkdir(at, 0o700) {
+            Err(Errno::EXIST | Errno::NOENT) => self.make_dirs(at),
+            made => made,
+        }
+    }
+
+    /// Makes a directory at the origin, and the missing directories above it.
+    pub fn make_dirs(&self, at: &[u8]) -> Result<()> {
+        match self.shared.side.mkdir(at, 0o777) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) if self.shared.side.meta(at)?.is_dir() => Ok(()),
+            Err(Errno::NOENT) if at.contains(&b'/') => {
+                let cut = at.iter().rposition(|&b| b == b'/').unwrap_or(0);
+                self.make_dirs(&at[..cut])?;
+                match self.shared.side.mkdir(at, 0o777) {
+                    Err(Errno::EXIST) => Ok(()),
+                    made => made,
+                }
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes sure that the origin has a directory and those above it. Processes request this before
+    /// they rename or remove them. Returns the directory's path at the origin. The caller holds the
+    /// paths.
+    ///
+    /// # Errors
+    /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root. EBUSY: others
+    /// keep renaming it. Errors of mkdir(2) at the origin.
+    pub fn settle(&self, dir: ObjectId) -> Result<Vec<u8>> {
+        // A directory that only the pool has may be renamed or removed meanwhile.
+        for _ in 0..ATTEMPTS {
+            let relative = self.tree.relative_of(dir)?;
+            if is_made(&self.shared.inode(dir)?.origin) {
+                return Ok(relative);
+            }
+            if self.marks.has_lost(dir) {
+                // No process can rename or remove a directory whose record is lost.
+                self.make_lost_dir(&relative)?;
+                return Ok(relative);
+            }
+            let (above, name) = split(&relative);
+            let above = match self.shared.fs.stat(&self.shared.pool_path(above), false) {
+                Ok(above) => ObjectId(above.ino),
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(e),
+            };
+            let at = match self.settle(above) {
+                Err(Errno::NOENT) => continue,
+                at => below(&at?, name),
+            };
+            match self.make_directory(dir, above, name, &at) {
+                Ok(true) => return Ok(at),
+                Ok(false) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+}
