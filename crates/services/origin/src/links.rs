@@ -383,7 +383,7 @@ impl Origin {
             return Ok(true);
         }
         if self.shared.side.is_object_store() {
-            match self.put_one((id, inode), path, to.there) {
+            match self.object_writer.put_one((id, inode), path, to.there) {
                 Ok(Some(_)) => {
                     self.shared.ledger.written.add(1, inode.size);
                     return Ok(true);

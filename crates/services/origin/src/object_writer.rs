@@ -4,15 +4,16 @@
 //! The service names the version that a write replaces. If another process has written a different
 //! version meanwhile, the server refuses the write, and the next pass finds the conflict.
 
-use crate::pass::Pass;
-use crate::service::Origin;
+use crate::attributes::ObjectAttributes;
+use crate::base::Base;
+use crate::shared::Shared;
 use crate::side::{is_cut_off, print};
 use forebay_backing::{CHANGED, Meta, PART, PoolFile, Replaced, Trouble, explain, for_each};
 use forebay_posix::{File, ObjectId};
 use forebay_staging::WholeFile;
 use forebay_store::{Entry, Inode};
 use rustix::io::Errno;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of files that are written at the same time, and of parts of a large file. Each
 /// takes up to [`PART`] bytes of memory.
@@ -36,7 +37,21 @@ pub enum Written {
     Failed(String),
 }
 
-impl Origin {
+/// The writing of objects to a bucket.
+pub struct ObjectWriter {
+    shared: Arc<Shared>,
+    attributes: Arc<ObjectAttributes>,
+}
+
+impl ObjectWriter {
+    pub fn new(base: &Base, attributes: &Arc<ObjectAttributes>) -> ObjectWriter {
+        let Base { shared, .. } = base.clone();
+        ObjectWriter {
+            shared,
+            attributes: attributes.clone(),
+        }
+    }
+
     /// Writes files to a bucket. Returns a result for each file. None: the write wasn't tried,
     /// since the server can't be reached.
     pub fn put_all(&self, puts: &[Put<'_>]) -> Vec<Option<Written>> {
@@ -204,31 +219,6 @@ impl Origin {
             Some(Written::Done(version)) => Ok(Some(version)),
             Some(Written::Failed(why)) => Err(why),
             Some(Written::Young) | None => Ok(None),
-        }
-    }
-
-    /// Writes the dirty files of one directory to a bucket. `times`: their change times from
-    /// before.
-    pub fn put_files(&self, files: &[Put<'_>], times: &[i64], pass: &mut Pass) {
-        let results = self.put_all(files);
-        for ((put, synced), result) in files.iter().zip(times).zip(results) {
-            match result {
-                Some(Written::Done(version)) => {
-                    match self.has_version(put.id, put.path, version, *synced) {
-                        Ok(()) => self.shared.ledger.written.add(1, put.size),
-                        // Removed meanwhile.
-                        Err(Errno::NOENT) => {}
-                        Err(e) => pass.failed.push((put.path.to_vec(), explain(e))),
-                    }
-                }
-                Some(Written::Young) => pass.young += 1,
-                Some(Written::Failed(why)) => pass.failed.push((put.path.to_vec(), why)),
-                None => {
-                    pass.is_cut_off = true;
-                    let why = "not tried: the server can't be reached".to_owned();
-                    pass.failed.push((put.path.to_vec(), why));
-                }
-            }
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::base::Base;
 use crate::directories::Directories;
 use crate::listing::Listing;
 use crate::marks::Marks;
+use crate::object_writer::ObjectWriter;
 use crate::orders::CopierOrders;
 use crate::origin_only::OriginOnly;
 use crate::quota::Quota;
@@ -33,6 +34,7 @@ pub struct Origin {
     pub listing: Arc<Listing>,
     pub origin_only: Arc<OriginOnly>,
     pub directories: Arc<Directories>,
+    pub object_writer: Arc<ObjectWriter>,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
     pub has_early: AtomicBool,
@@ -73,6 +75,7 @@ impl Origin {
         let listing = Arc::new(Listing::new(&base, &attributes, &watches, &quota));
         let origin_only = Arc::new(OriginOnly::new(&base, &listing));
         let directories = Arc::new(Directories::new(&base));
+        let object_writer = Arc::new(ObjectWriter::new(&base, &attributes));
         let Base {
             shared,
             tree,
@@ -87,6 +90,7 @@ impl Origin {
             listing,
             origin_only,
             directories,
+            object_writer,
             writing: Writing::load(pool.dir(), journal.as_deref()),
             settings,
             has_early: AtomicBool::new(false),

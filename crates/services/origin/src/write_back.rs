@@ -7,12 +7,12 @@
 //! that is a conflict: the pool's version is stored beside the origin's.
 
 use crate::marks::is_clean;
-use crate::object_writer::Put;
+use crate::object_writer::{Put, Written};
 use crate::pass::{Pass, TICK, is_young};
 use crate::service::Origin;
 use crate::shared::WRITERS;
 use crate::side::{below, is_cut_off, print, split};
-use forebay_backing::{Meta, PoolStore, SlowStore, map};
+use forebay_backing::{Meta, PoolStore, SlowStore, explain, map};
 use forebay_posix::ObjectId;
 use forebay_staging::{Options, Report, StageError, Team, part_name, stage};
 use forebay_store::{Inode, OriginMark, OriginState};
@@ -183,6 +183,31 @@ impl Origin {
         let times: Vec<i64> = list.iter().map(|(d, _, _)| d.inode.ctime).collect();
         self.put_files(&puts, &times, pass);
         Ok(())
+    }
+
+    /// Writes the dirty files of one directory to a bucket. `times`: their change times from
+    /// before.
+    pub fn put_files(&self, files: &[Put<'_>], times: &[i64], pass: &mut Pass) {
+        let results = self.object_writer.put_all(files);
+        for ((put, synced), result) in files.iter().zip(times).zip(results) {
+            match result {
+                Some(Written::Done(version)) => {
+                    match self.has_version(put.id, put.path, version, *synced) {
+                        Ok(()) => self.shared.ledger.written.add(1, put.size),
+                        // Removed meanwhile.
+                        Err(Errno::NOENT) => {}
+                        Err(e) => pass.failed.push((put.path.to_vec(), explain(e))),
+                    }
+                }
+                Some(Written::Young) => pass.young += 1,
+                Some(Written::Failed(why)) => pass.failed.push((put.path.to_vec(), why)),
+                None => {
+                    pass.is_cut_off = true;
+                    let why = "not tried: the server can't be reached".to_owned();
+                    pass.failed.push((put.path.to_vec(), why));
+                }
+            }
+        }
     }
 
     fn write_list(&self, at: &[u8], list: Vec<Dirty>, compares: bool, pass: &mut Pass) {
@@ -368,7 +393,7 @@ impl Origin {
                 .look(&beside)
                 .map_err(|e| self.shared.side.explain(e));
             // An object under that name was left by an earlier conflict.
-            match there.and_then(|there| self.put_one((id, inode), &beside, there)) {
+            match there.and_then(|there| self.object_writer.put_one((id, inode), &beside, there)) {
                 Ok(Some(_)) => Ok(None),
                 Ok(None) => {
                     pass.young += 1;
