@@ -191,7 +191,10 @@ impl Origin {
             let lost = below(relative, LOST_AND_FOUND);
             // These files aren't marked as written back, since their names at the origin aren't
             // those in the pool.
-            match self.stage(&self.shared.pool_path(&lost), &lost, &Options::stage_out()) {
+            match self
+                .write_back
+                .stage(&self.shared.pool_path(&lost), &lost, &Options::stage_out())
+            {
                 Ok(staged) => report.absorb(staged),
                 Err(e) => pass.failed.push((lost, e.to_string())),
             }
@@ -358,7 +361,7 @@ impl Origin {
             let began = Instant::now();
             let written = batches(std::mem::take(&mut visit.dirty), most)
                 .into_iter()
-                .try_for_each(|batch| self.write_files(dir, at, batch, pass));
+                .try_for_each(|batch| self.write_back.write_files(dir, at, batch, pass));
             pass.wrote += began.elapsed();
             written?;
         }
@@ -511,7 +514,7 @@ impl Origin {
             Some(_) => return Err(Errno::EXIST),
         }
         self.attributes.write_attributes_of(at, seen)?;
-        self.is_written(id, at, seen.ctime)
+        self.write_back.is_written(id, at, seen.ctime)
     }
 
     /// Sets the attributes of a file of the origin to those of its object in the pool. Returns
@@ -530,33 +533,7 @@ impl Origin {
             return Ok(false);
         }
         self.attributes.write_attributes_of(at, &inode)?;
-        self.is_written(id, at, inode.ctime)?;
+        self.write_back.is_written(id, at, inode.ctime)?;
         Ok(true)
-    }
-
-    /// Records that origin and pool have the same version; `synced` is the pool's change time of
-    /// that version.
-    pub fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
-        self.has_version(id, at, print(&self.shared.side.meta(at)?), synced)
-    }
-
-    /// As [`Origin::is_written`], for a caller that knows the fingerprint of the origin's version.
-    pub fn has_version(&self, id: ObjectId, at: &[u8], print: u64, synced: i64) -> Result<()> {
-        let state = match self.shared.inode(id)?.origin.state {
-            OriginState::Released => OriginState::Released,
-            _ => OriginState::Archived,
-        };
-        self.shared.ledger.is_solved(at);
-        self.shared.advance();
-        self.marks.set_mark(
-            id,
-            OriginMark {
-                state,
-                print,
-                synced,
-            },
-        )?;
-        self.writing.end(at);
-        Ok(())
     }
 }

@@ -136,7 +136,7 @@ impl Origin {
     ) -> Result<Option<Vec<u8>>> {
         let is_known = |path: &[u8]| -> Result<bool> {
             let there = self.shared.side.look(path)?;
-            Ok(there.is_some_and(|there| self.is_known(path, &there, &inode.origin)))
+            Ok(there.is_some_and(|there| self.write_back.is_known(path, &there, &inode.origin)))
         };
         if self.tree.has_name(hint.0, hint.1, id) {
             let path = below(&self.tree.relative_of(hint.0)?, hint.1);
@@ -274,7 +274,8 @@ impl Origin {
         let mut looks = Vec::new();
         for name in names {
             let there = self.shared.side.look(&name.1)?;
-            let is_known = there.is_some_and(|t| self.is_known(&name.1, &t, &inode.origin));
+            let is_known =
+                there.is_some_and(|t| self.write_back.is_known(&name.1, &t, &inode.origin));
             looks.push(Look {
                 name,
                 there,
@@ -291,7 +292,8 @@ impl Origin {
                     what,
                 );
             } else {
-                self.write_conflict(&look.name.1, (id, inode), pass)
+                self.write_back
+                    .write_conflict(&look.name.1, (id, inode), pass)
             }
         }
         let known = looks.iter().find(|look| look.is_known);
@@ -302,7 +304,10 @@ impl Origin {
         if !is_clean(inode) || known.is_none() {
             let free = looks.iter().filter(|look| look.is_free());
             let versions = free.map(|look| (&look.name.1[..], inode.size, inode.mtime));
-            self.writing.begin(versions).map_err(|_| Errno::IO)?;
+            self.write_back
+                .writing()
+                .begin(versions)
+                .map_err(|_| Errno::IO)?;
             if !self.write_content(id, inode, first, pass)? {
                 return Ok(());
             }
@@ -324,9 +329,9 @@ impl Origin {
             }
             pass.writes_into(name, *dir);
         }
-        self.is_written(id, path, inode.ctime)?;
+        self.write_back.is_written(id, path, inode.ctime)?;
         for look in looks.iter().filter(|look| look.is_free()) {
-            self.writing.end(&look.name.1);
+            self.write_back.writing().end(&look.name.1);
         }
         Ok(())
     }
@@ -398,7 +403,9 @@ impl Origin {
             ..Options::stage_out()
         };
         self.shared.sync_pool()?;
-        let report = self.stage(&self.shared.pool_path(path), path, &options);
+        let report = self
+            .write_back
+            .stage(&self.shared.pool_path(path), path, &options);
         let report = report.map_err(|_| Errno::IO)?;
         match report.failures.first() {
             Some(failure) if failure.what.contains("changed while") => pass.young += 1,

@@ -89,7 +89,7 @@ impl Origin {
     ) -> std::result::Result<(), Failed> {
         let removed = match (inode.is_dir(), there.is_dir()) {
             (true, true) => self.shared.side.rmdir(at),
-            (false, false) if self.is_known(at, there, &inode.origin) => {
+            (false, false) if self.write_back.is_known(at, there, &inode.origin) => {
                 self.shared.side.unlink(at)
             }
             // The origin has another file under this name by now, which stays.
@@ -202,7 +202,9 @@ impl Origin {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.
             let there = self.shared.side.look(new).map_err(plain)?;
-            if let Some(there) = there.filter(|there| self.is_known(new, there, &replaced.origin)) {
+            if let Some(there) =
+                there.filter(|there| self.write_back.is_known(new, there, &replaced.origin))
+            {
                 self.remove_there(new, &there, ids.0, replaced)?;
             }
         }
@@ -233,7 +235,8 @@ impl Origin {
         if there.is_none() && self.was_renamed(&inode, new).map_err(plain)? {
             return Ok(false);
         }
-        let is_known = there.is_some_and(|there| self.is_known(old, &there, &inode.origin));
+        let is_known =
+            there.is_some_and(|there| self.write_back.is_known(old, &there, &inode.origin));
         let is_dirty = inode.is_file() && !inode.origin.is_released() && !is_clean(&inode);
         let replaces = replaced.state != OriginState::None;
         let not_renamed = |e: Errno, new: &[u8]| {

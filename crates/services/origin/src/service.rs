@@ -12,14 +12,13 @@ use crate::quota::Quota;
 use crate::remote_copiers::Copiers;
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::side::print;
 use crate::tree::Tree;
 use crate::watches::Watches;
+use crate::write_back::WriteBack;
 use crate::writing::Writing;
-use forebay_backing::{Meta, SlowStore};
+use forebay_backing::SlowStore;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
-use forebay_store::OriginMark;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -30,11 +29,11 @@ pub struct Origin {
     pub marks: Arc<Marks>,
     pub orders: Arc<CopierOrders>,
     pub attributes: Arc<ObjectAttributes>,
-    pub writing: Writing,
     pub listing: Arc<Listing>,
     pub origin_only: Arc<OriginOnly>,
     pub directories: Arc<Directories>,
     pub object_writer: Arc<ObjectWriter>,
+    pub write_back: Arc<WriteBack>,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
     pub has_early: AtomicBool,
@@ -76,6 +75,8 @@ impl Origin {
         let origin_only = Arc::new(OriginOnly::new(&base, &listing));
         let directories = Arc::new(Directories::new(&base));
         let object_writer = Arc::new(ObjectWriter::new(&base, &attributes));
+        let writing = Writing::load(pool.dir(), journal.as_deref());
+        let write_back = Arc::new(WriteBack::new(&base, &orders, &object_writer, writing));
         let Base {
             shared,
             tree,
@@ -91,7 +92,7 @@ impl Origin {
             origin_only,
             directories,
             object_writer,
-            writing: Writing::load(pool.dir(), journal.as_deref()),
+            write_back,
             settings,
             has_early: AtomicBool::new(false),
             room: Mutex::default(),

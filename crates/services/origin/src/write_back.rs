@@ -6,18 +6,22 @@
 //! that has it, because they share the sync. If the origin has another version than the pool knows,
 //! that is a conflict: the pool's version is stored beside the origin's.
 
-use crate::marks::is_clean;
-use crate::object_writer::{Put, Written};
+use crate::base::Base;
+use crate::marks::{Marks, is_clean};
+use crate::object_writer::{ObjectWriter, Put, Written};
+use crate::orders::CopierOrders;
 use crate::pass::{Pass, TICK, is_young};
-use crate::service::Origin;
-use crate::shared::WRITERS;
+use crate::shared::{Shared, WRITERS};
 use crate::side::{below, is_cut_off, print, split};
+use crate::tree::Tree;
+use crate::writing::Writing;
 use forebay_backing::{Meta, PoolStore, SlowStore, explain, map};
 use forebay_posix::ObjectId;
 use forebay_staging::{Options, Report, StageError, Team, part_name, stage};
 use forebay_store::{Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Maximum number of files, and of their bytes, in one batch.
 pub const BATCH: usize = 256;
@@ -42,7 +46,43 @@ pub struct Dirty {
     pub inode: Inode,
 }
 
-impl Origin {
+/// The writing of files to the origin.
+pub struct WriteBack {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    orders: Arc<CopierOrders>,
+    object_writer: Arc<ObjectWriter>,
+    /// The versions that are being written.
+    writing: Writing,
+}
+
+impl WriteBack {
+    pub fn new(
+        base: &Base,
+        orders: &Arc<CopierOrders>,
+        object_writer: &Arc<ObjectWriter>,
+        writing: Writing,
+    ) -> WriteBack {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        WriteBack {
+            shared,
+            tree,
+            marks,
+            orders: orders.clone(),
+            object_writer: object_writer.clone(),
+            writing,
+        }
+    }
+
+    pub fn writing(&self) -> &Writing {
+        &self.writing
+    }
+
     /// Writes the bytes and attributes of dirty files of one directory back.
     pub fn write_files(
         &self,
@@ -452,6 +492,39 @@ impl Origin {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Records that origin and pool have the same version; `synced` is the pool's change time of
+    /// that version.
+    pub fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
+        self.has_version(id, at, print(&self.shared.side.meta(at)?), synced)
+    }
+
+    /// As [`WriteBack::is_written`], for a caller that knows the fingerprint of the origin's
+    /// version.
+    pub fn has_version(&self, id: ObjectId, at: &[u8], print: u64, synced: i64) -> Result<()> {
+        let state = match self.shared.inode(id)?.origin.state {
+            OriginState::Released => OriginState::Released,
+            _ => OriginState::Archived,
+        };
+        self.shared.ledger.is_solved(at);
+        self.shared.advance();
+        self.marks.set_mark(
+            id,
+            OriginMark {
+                state,
+                print,
+                synced,
+            },
+        )?;
+        self.writing.end(at);
+        Ok(())
+    }
+
+    /// Whether the origin's version of a file is the one that the pool knows, or that the service
+    /// has just written.
+    pub fn is_known(&self, path: &[u8], there: &Meta, mark: &OriginMark) -> bool {
+        print(there) == mark.print || self.writing.is_ours(path, there)
     }
 }
 
