@@ -236,7 +236,7 @@ impl Origin {
         }
         let began = Instant::now();
         let linked = std::mem::take(&mut pass.linked);
-        if let Err(e) = self.write_linked(&linked, lag, &mut pass) {
+        if let Err(e) = self.links.write_linked(&linked, lag, &mut pass) {
             pass.misses_node |= e == Errno::HOSTDOWN;
             pass.failed
                 .push((relative.to_vec(), self.shared.side.explain(e)));

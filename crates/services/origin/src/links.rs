@@ -10,12 +10,17 @@
 //!
 //! In a bucket, each name is a separate object, which the server copies.
 
+use crate::attributes::ObjectAttributes;
+use crate::base::Base;
+use crate::directories::Directories;
 use crate::error::Failed;
-use crate::marks::is_clean;
+use crate::marks::{Marks, is_clean};
+use crate::object_writer::ObjectWriter;
 use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_young};
-use crate::service::Origin;
+use crate::shared::Shared;
 use crate::side::{below, split};
-use crate::tree::Name;
+use crate::tree::{Name, Tree};
+use crate::write_back::WriteBack;
 use forebay_backing::Meta;
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
@@ -23,6 +28,7 @@ use forebay_staging::{Options, part_name};
 use forebay_store::{Entry, Inode, OriginState};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of checks whether a file that is being written is old enough to be written back.
@@ -50,7 +56,41 @@ impl Look<'_> {
     }
 }
 
-impl Origin {
+/// Objects with several names.
+pub struct Links {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    attributes: Arc<ObjectAttributes>,
+    directories: Arc<Directories>,
+    object_writer: Arc<ObjectWriter>,
+    write_back: Arc<WriteBack>,
+}
+
+impl Links {
+    pub fn new(
+        base: &Base,
+        attributes: &Arc<ObjectAttributes>,
+        directories: &Arc<Directories>,
+        object_writer: &Arc<ObjectWriter>,
+        write_back: &Arc<WriteBack>,
+    ) -> Links {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        Links {
+            shared,
+            tree,
+            marks,
+            attributes: attributes.clone(),
+            directories: directories.clone(),
+            object_writer: object_writer.clone(),
+            write_back: write_back.clone(),
+        }
+    }
+
     /// Adds a name for an object. `known`: a name that the object has, or has had.
     ///
     /// # Errors

@@ -57,7 +57,7 @@ impl Origin {
         if self.shared.side.is_object_store() && had.is_some() && is_one_of_several && is_dirty {
             // In a bucket, each name is an object, and this one may be the only one with the latest
             // version. So the others get that version first.
-            self.write_before(id, None)?;
+            self.links.write_before(id, None)?;
         }
         if let Some(there) = &had {
             self.keep_readable(id, &at, &inode);
@@ -253,16 +253,16 @@ impl Origin {
             inode.nlink > 1 && !inode.is_dir() && inode.origin.state != OriginState::None;
         if let (true, Ok(new), Some(dir)) = (is_linked, new, new_dir) {
             if is_dirty && replaces {
-                self.write_before(id, None)?;
+                self.links.write_before(id, None)?;
                 inode = self.shared.inode(id).map_err(plain)?;
             }
-            if let Some(known) = self.known_name(id, &inode, from).map_err(plain)? {
+            if let Some(known) = self.links.known_name(id, &inode, from).map_err(plain)? {
                 self.directories.settle(dir).map_err(plain)?;
                 let renamed = if known == old {
                     self.shared.side.rename(old, new, true).map(|_| ())
                 } else {
                     // The origin has no object under the old name, or another one.
-                    self.link_over(&known, new)
+                    self.links.link_over(&known, new)
                 };
                 return renamed
                     .map(|()| known == old && !replaces)
@@ -270,7 +270,7 @@ impl Origin {
             }
         }
         if is_known && is_dirty && !replaces && new.is_ok() && inode.nlink == 1 {
-            self.write_before(id, Some((from.0, old.to_vec())))?;
+            self.links.write_before(id, Some((from.0, old.to_vec())))?;
             inode = self.shared.inode(id).map_err(plain)?;
         }
         let there = match there {

@@ -180,7 +180,7 @@ impl Answers for Origin {
             } => return self.bring_range(*id, (*dir, name), (*at, *length)),
             Request::Remove { dir, name, id } => self.remove((*dir, name), *id)?,
             Request::Link { id, known, to } => {
-                self.link(*id, (known.0, &known.1), (to.0, &to.1))?;
+                self.links.link(*id, (known.0, &known.1), (to.0, &to.1))?;
             }
             Request::Rename {
                 from,

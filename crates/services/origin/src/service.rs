@@ -3,6 +3,7 @@
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
 use crate::directories::Directories;
+use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::Marks;
 use crate::object_writer::ObjectWriter;
@@ -32,8 +33,8 @@ pub struct Origin {
     pub listing: Arc<Listing>,
     pub origin_only: Arc<OriginOnly>,
     pub directories: Arc<Directories>,
-    pub object_writer: Arc<ObjectWriter>,
     pub write_back: Arc<WriteBack>,
+    pub links: Arc<Links>,
     pub settings: Settings,
     /// Whether a pass has met a file that is written back before others.
     pub has_early: AtomicBool,
@@ -77,6 +78,13 @@ impl Origin {
         let object_writer = Arc::new(ObjectWriter::new(&base, &attributes));
         let writing = Writing::load(pool.dir(), journal.as_deref());
         let write_back = Arc::new(WriteBack::new(&base, &orders, &object_writer, writing));
+        let links = Arc::new(Links::new(
+            &base,
+            &attributes,
+            &directories,
+            &object_writer,
+            &write_back,
+        ));
         let Base {
             shared,
             tree,
@@ -91,8 +99,8 @@ impl Origin {
             listing,
             origin_only,
             directories,
-            object_writer,
             write_back,
+            links,
             settings,
             has_early: AtomicBool::new(false),
             room: Mutex::default(),
