@@ -5,20 +5,28 @@
 //! directory in batches (`write_back.rs`). If a node of the pool can't be reached, only its objects
 //! fail: the pass goes on with the others and names what is missing.
 
-use crate::marks::is_clean;
+use crate::attributes::ObjectAttributes;
+use crate::base::Base;
+use crate::directories::Directories;
+use crate::links::Links;
+use crate::marks::{Marks, is_clean};
 use crate::pass::{Pass, TICK, is_early, is_made, is_young};
-use crate::service::Origin;
+use crate::settings::Settings;
+use crate::shared::Shared;
 use crate::side::{below, print, split};
-use crate::write_back::{BATCH, Dirty, OBJECTS, batches};
+use crate::tree::Tree;
+use crate::write_back::{BATCH, Dirty, OBJECTS, WriteBack, batches};
 use forebay_backing::PoolStore;
+use forebay_client::controls::Persistence;
 use forebay_client::origin::OriginMode;
 use forebay_cluster::LOST_AND_FOUND;
 use forebay_posix::ObjectId;
 use forebay_staging::{Failure, Options, Report, conclude_salvage};
+use forebay_store::controls::declared;
 use forebay_store::{Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Divisor: walks take at most one part in `SHARE` of the time. The time for writing isn't limited.
@@ -46,7 +54,50 @@ struct Visit<'a> {
     has_written: bool,
 }
 
-impl Origin {
+/// The passes that write changes back.
+pub struct Drain {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    attributes: Arc<ObjectAttributes>,
+    directories: Arc<Directories>,
+    write_back: Arc<WriteBack>,
+    links: Arc<Links>,
+    settings: Arc<Settings>,
+    /// Whether a pass has met a file that is written back before others.
+    has_early: AtomicBool,
+    /// Locked by the pass that collects files of living nodes while other nodes are dead.
+    salvaging: Mutex<()>,
+}
+
+impl Drain {
+    pub fn new(
+        base: &Base,
+        attributes: &Arc<ObjectAttributes>,
+        directories: &Arc<Directories>,
+        write_back: &Arc<WriteBack>,
+        links: &Arc<Links>,
+        settings: &Arc<Settings>,
+    ) -> Drain {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        Drain {
+            shared,
+            tree,
+            marks,
+            attributes: attributes.clone(),
+            directories: directories.clone(),
+            write_back: write_back.clone(),
+            links: links.clone(),
+            settings: settings.clone(),
+            has_early: AtomicBool::new(false),
+            salvaging: Mutex::default(),
+        }
+    }
+
     /// Writes changes back until the pool is removed.
     pub fn drain_for_ever(&self) {
         let lag = Duration::from_millis(self.shared.config.lag_ms);
@@ -535,5 +586,59 @@ impl Origin {
         self.attributes.write_attributes_of(at, &inode)?;
         self.write_back.is_written(id, at, inode.ctime)?;
         Ok(true)
+    }
+
+    /// Makes sure that the origin has a file's changes from before this call, if the file's
+    /// controls or its path's mode require it. Blocks.
+    ///
+    /// # Errors
+    /// The errno, and what failed. EBUSY: others keep changing the file.
+    pub fn sync_file(
+        &self,
+        id: ObjectId,
+        (dir, name): (ObjectId, &[u8]),
+    ) -> std::result::Result<(), (Errno, String)> {
+        let plain = |e: Errno| (e, String::new());
+        let began = Instant::now();
+        let changed = self.shared.inode(id).map_err(plain)?.ctime;
+        while began.elapsed() < REPEATS {
+            let inode = self.shared.inode(id).map_err(plain)?;
+            if inode.nlink == 0 || is_clean(&inode) || inode.origin.synced >= changed {
+                return Ok(());
+            }
+            let relative = if self.tree.has_name(dir, name, id) {
+                crate::side::below(&self.tree.relative_of(dir).map_err(plain)?, name)
+            } else {
+                self.tree.find(id).map_err(plain)?
+            };
+            let mode = self
+                .shared
+                .config
+                .mode_of(&self.shared.pool_path(&relative));
+            match declared(inode.controls).0.persistence == Some(Persistence::Origin) {
+                true if mode.is_written() => {}
+                true => {
+                    let text = format!(
+                        "{}: persistence = \"origin\" is declared of it, but the mode of its path is {mode}",
+                        self.shared.side.show(&relative)
+                    );
+                    return Err((Errno::OPNOTSUPP, text));
+                }
+                false if mode == OriginMode::WriteThrough => {}
+                false => return Ok(()),
+            }
+            let pass = self.pass(&relative, Duration::ZERO);
+            if let Some((at, why)) = pass.failed.into_iter().next() {
+                let text = format!("{}: {why}", self.shared.side.show(&at));
+                self.shared
+                    .ledger
+                    .problem(&at, self.shared.side.show(&at), why);
+                return Err((Errno::IO, text));
+            }
+            if pass.young > 0 {
+                std::thread::sleep(TICK);
+            }
+        }
+        Err((Errno::BUSY, "others keep changing the file".into()))
     }
 }

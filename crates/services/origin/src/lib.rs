@@ -133,7 +133,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     origin.orders.stop_copiers();
     serve::start(pool.dir(), &origin).map_err(failed)?;
     let threads: [(&str, fn(&Origin)); 5] = [
-        ("fb-drain", |origin| origin.drain_for_ever()),
+        ("fb-drain", |origin| origin.drain.drain_for_ever()),
         ("fb-outside", |origin| origin.look_for_ever()),
         ("fb-notices", |origin| origin.notice_for_ever()),
         ("fb-room", |origin| origin.keep_room()),

@@ -9,8 +9,7 @@ use crate::bytes::Clean;
 use crate::marks::is_clean;
 use crate::ranges::part_here;
 use crate::service::Origin;
-use forebay_client::controls::{Persistence, Temporality};
-use forebay_client::origin::OriginMode;
+use forebay_client::controls::Temporality;
 use forebay_posix::ObjectId;
 use forebay_store::controls::declared;
 use forebay_store::{Inode, NodeId, OriginState};
@@ -123,7 +122,7 @@ impl Origin {
             if self.evict_least_used(wanted, node)? > 0 {
                 return counted(Ok(()));
             }
-            let pass = self.pass(b"", Duration::ZERO);
+            let pass = self.drain.pass(b"", Duration::ZERO);
             self.shared.advance();
             if self.evict_least_used(wanted, node)? > 0 {
                 return counted(Ok(()));
@@ -133,60 +132,6 @@ impl Origin {
             }
             std::thread::sleep(ROOM_POLL_INTERVAL);
         }
-    }
-
-    /// Makes sure that the origin has a file's changes from before this call, if the file's
-    /// controls or its path's mode require it. Blocks.
-    ///
-    /// # Errors
-    /// The errno, and what failed. EBUSY: others keep changing the file.
-    pub fn sync_file(
-        &self,
-        id: ObjectId,
-        (dir, name): (ObjectId, &[u8]),
-    ) -> std::result::Result<(), (Errno, String)> {
-        let plain = |e: Errno| (e, String::new());
-        let began = Instant::now();
-        let changed = self.shared.inode(id).map_err(plain)?.ctime;
-        while began.elapsed() < ROOM_TIMEOUT {
-            let inode = self.shared.inode(id).map_err(plain)?;
-            if inode.nlink == 0 || is_clean(&inode) || inode.origin.synced >= changed {
-                return Ok(());
-            }
-            let relative = if self.tree.has_name(dir, name, id) {
-                crate::side::below(&self.tree.relative_of(dir).map_err(plain)?, name)
-            } else {
-                self.tree.find(id).map_err(plain)?
-            };
-            let mode = self
-                .shared
-                .config
-                .mode_of(&self.shared.pool_path(&relative));
-            match declared(inode.controls).0.persistence == Some(Persistence::Origin) {
-                true if mode.is_written() => {}
-                true => {
-                    let text = format!(
-                        "{}: persistence = \"origin\" is declared of it, but the mode of its path is {mode}",
-                        self.shared.side.show(&relative)
-                    );
-                    return Err((Errno::OPNOTSUPP, text));
-                }
-                false if mode == OriginMode::WriteThrough => {}
-                false => return Ok(()),
-            }
-            let pass = self.pass(&relative, Duration::ZERO);
-            if let Some((at, why)) = pass.failed.into_iter().next() {
-                let text = format!("{}: {why}", self.shared.side.show(&at));
-                self.shared
-                    .ledger
-                    .problem(&at, self.shared.side.show(&at), why);
-                return Err((Errno::IO, text));
-            }
-            if pass.young > 0 {
-                std::thread::sleep(ROOM_POLL_INTERVAL);
-            }
-        }
-        Err((Errno::BUSY, "others keep changing the file".into()))
     }
 
     /// Evicts files whenever the media are too full, until the pool is removed.

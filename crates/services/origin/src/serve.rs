@@ -256,7 +256,7 @@ impl Answers for Origin {
                 let set = self.quota.set(&self.shared.fs, *bytes, *files);
                 set.map_err(plain)?;
             }
-            Request::SyncFile { id, dir, name } => self.sync_file(*id, (*dir, name))?,
+            Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name))?,
             Request::Attributes { id, dir, name } => {
                 self.bring_attributes(*id, (*dir, name)).map_err(plain)?;
             }
@@ -295,7 +295,7 @@ impl Origin {
     }
 
     fn sync_all(&self, path: &[u8]) -> Done {
-        match self.sync(self.relative(path)?) {
+        match self.drain.sync(self.relative(path)?) {
             Ok(()) => Ok(String::new()),
             Err(failed) => {
                 let mut text = String::new();

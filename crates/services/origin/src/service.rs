@@ -3,6 +3,7 @@
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
 use crate::directories::Directories;
+use crate::drain::Drain;
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::Marks;
@@ -20,7 +21,6 @@ use crate::writing::Writing;
 use forebay_backing::SlowStore;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 /// The origin service. It runs on one node.
@@ -29,19 +29,15 @@ pub struct Origin {
     pub tree: Arc<Tree>,
     pub marks: Arc<Marks>,
     pub orders: Arc<CopierOrders>,
-    pub attributes: Arc<ObjectAttributes>,
     pub listing: Arc<Listing>,
     pub origin_only: Arc<OriginOnly>,
     pub directories: Arc<Directories>,
     pub write_back: Arc<WriteBack>,
     pub links: Arc<Links>,
-    pub settings: Settings,
-    /// Whether a pass has met a file that is written back before others.
-    pub has_early: AtomicBool,
+    pub drain: Arc<Drain>,
+    pub settings: Arc<Settings>,
     /// Locked by the thread that makes room.
     pub room: Mutex<()>,
-    /// Locked by the pass that collects files of living nodes while other nodes are dead.
-    pub salvaging: Mutex<()>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
 }
@@ -59,7 +55,7 @@ impl Origin {
         // The directory for state that has to outlive a loss of power if the pool does.
         let journal = pool.config().journal_dir(pool.dir());
         let kept = journal.as_deref().unwrap_or(pool.dir());
-        let settings = Settings::load(kept)?;
+        let settings = Arc::new(Settings::load(kept)?);
         let copiers = Copiers::load(pool.dir())?;
         let is_new = !pool.store().quota().was_seen();
         let quota = Arc::new(Quota::load(kept, config.quota.as_ref(), is_new)?);
@@ -85,6 +81,15 @@ impl Origin {
             &object_writer,
             &write_back,
         ));
+        let drain = Drain::new(
+            &base,
+            &attributes,
+            &directories,
+            &write_back,
+            &links,
+            &settings,
+        );
+        let drain = Arc::new(drain);
         let Base {
             shared,
             tree,
@@ -95,16 +100,14 @@ impl Origin {
             tree,
             marks,
             orders,
-            attributes,
             listing,
             origin_only,
             directories,
             write_back,
             links,
+            drain,
             settings,
-            has_early: AtomicBool::new(false),
             room: Mutex::default(),
-            salvaging: Mutex::default(),
             watches,
             quota,
         })
