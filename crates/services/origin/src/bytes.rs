@@ -17,18 +17,6 @@ const ATTEMPTS: usize = 3;
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A file whose bytes can be evicted.
-pub struct Clean {
-    pub id: ObjectId,
-    /// The file's path at the origin.
-    pub relative: Vec<u8>,
-    pub bytes: u64,
-    /// Files of a lower rank are evicted first.
-    pub rank: u8,
-    /// Time of the last use. Nanoseconds since 1970.
-    pub used: i64,
-}
-
 impl Origin {
     /// Fetches the bytes of a file, unless they are in the pool. In a full pool, other files are
     /// evicted. `cut`: the caller is about to truncate the file, so it is emptied instead.
@@ -46,7 +34,7 @@ impl Origin {
                 Err((Errno::NOSPC, _)) => {
                     let size = self.shared.inode(id).map_or(0, |inode| inode.size);
                     let home = self.shared.cluster().home_of(id);
-                    if self.evict_least_used(size, home).unwrap_or(0) == 0 {
+                    if self.room.evict_least_used(size, home).unwrap_or(0) == 0 {
                         // Nothing could be evicted: clean files are in use, or dirty ones are being
                         // written back.
                         std::thread::sleep(ROOM_POLL_INTERVAL);

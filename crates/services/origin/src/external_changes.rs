@@ -304,7 +304,7 @@ impl Origin {
             if !has_bytes {
                 break;
             }
-            if self.release_bytes(id, meta.size, mark)? {
+            if self.room.release_bytes(id, meta.size, mark)? {
                 has_bytes = false
             } else {
                 // A process has the file open, maybe only for a moment.

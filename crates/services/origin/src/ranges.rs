@@ -12,7 +12,6 @@
 //! A thread that begins or ends a fill holds the object's lock. Blocks are fetched without it,
 //! several at a time; the origin's version is checked before and after a block is copied.
 
-use crate::bytes::Clean;
 use crate::copy_progress::errno;
 use crate::error::Failed;
 use crate::fill::{Claimed, Fill};
@@ -26,7 +25,7 @@ use forebay_backing::{Meta, PoolFile, for_each};
 use forebay_client::origin::BLOCK;
 use forebay_posix::{File, ObjectId};
 use forebay_staging::{copy_part, part_name};
-use forebay_store::{Entry, Inode, OriginMark, OriginState, PAGE, RenameMode, SetAttr};
+use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode, SetAttr};
 use rustix::io::{Errno, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -73,7 +72,7 @@ impl Origin {
             match self.try_range(id, name, (at, length)) {
                 Err((Errno::NOSPC, _)) => {
                     let home = self.shared.cluster().home_of(id);
-                    if self.evict_least_used(ROOM_AT_LEAST, home).unwrap_or(0) == 0 {
+                    if self.room.evict_least_used(ROOM_AT_LEAST, home).unwrap_or(0) == 0 {
                         std::thread::sleep(ROOM_POLL_INTERVAL);
                     }
                     self.shared.advance();
@@ -364,7 +363,7 @@ impl Origin {
         }
         let mut ahead = lock(&self.marks.fills().ahead);
         let is_full = ahead.queue.len() + blocks.len() > MAX_QUEUED_BLOCKS;
-        if is_full || !self.has_room(source.id, blocks.len() as u64 * BLOCK) {
+        if is_full || !self.room.has_room(source.id, blocks.len() as u64 * BLOCK) {
             drop(ahead);
             return source.fill.unqueue(&blocks);
         }

@@ -5,19 +5,24 @@
 //! none, it writes all changes back at once, and evicts those files. The writer gets ENOSPC only if
 //! that frees nothing.
 
-use crate::bytes::Clean;
-use crate::marks::is_clean;
-use crate::ranges::part_here;
-use crate::service::Origin;
+use crate::base::Base;
+use crate::drain::Drain;
+use crate::marks::{Marks, is_clean};
+use crate::orders::CopierOrders;
+use crate::quota::Quota;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::side::print;
+use crate::tree::Tree;
 use forebay_client::controls::Temporality;
-use forebay_posix::ObjectId;
+use forebay_posix::{File, ObjectId};
 use forebay_store::controls::declared;
-use forebay_store::{Inode, NodeId, OriginState};
+use forebay_store::{Entry, Inode, NodeId, OriginMark, OriginState, PAGE, SetAttr};
 use rustix::io::{Errno, Result};
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Interval between two checks of the room in the media, and of the quota's usage.
+/// Interval between two checks of the room in the media.
 const LOOK: Duration = Duration::from_secs(1);
 /// Percentages of the media's capacity: above the first, clean files are evicted until usage is
 /// down to the second.
@@ -25,10 +30,22 @@ const FULL: (u64, u64) = (85, 75);
 /// Minimum number of bytes that are freed for a writer in a full pool, so that its next request
 /// comes later.
 const AT_LEAST: u64 = 8 << 20;
-/// Maximum time for which passes are repeated for a writer, or for a sync of a file, while files
-/// are too young to be written back; and the pause between passes.
+/// Maximum time for which passes are repeated for a writer while files are too young to be written
+/// back; and the pause between passes.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A file whose bytes can be evicted.
+pub struct Clean {
+    pub id: ObjectId,
+    /// The file's path at the origin.
+    pub relative: Vec<u8>,
+    pub bytes: u64,
+    /// Files of a lower rank are evicted first.
+    pub rank: u8,
+    /// Time of the last use. Nanoseconds since 1970.
+    pub used: i64,
+}
 
 /// Returns the rank of a clean file in the order of eviction, by its declared temporality. Files of
 /// lower rank are evicted first.
@@ -41,7 +58,44 @@ fn eviction_rank(inode: &Inode) -> u8 {
     }
 }
 
-impl Origin {
+/// The eviction of files.
+pub struct Room {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    orders: Arc<CopierOrders>,
+    drain: Arc<Drain>,
+    settings: Arc<Settings>,
+    quota: Arc<Quota>,
+    /// Locked by the thread that makes room.
+    making: Mutex<()>,
+}
+
+impl Room {
+    pub fn new(
+        base: &Base,
+        orders: &Arc<CopierOrders>,
+        drain: &Arc<Drain>,
+        settings: &Arc<Settings>,
+        quota: &Arc<Quota>,
+    ) -> Room {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        Room {
+            shared,
+            tree,
+            marks,
+            orders: orders.clone(),
+            drain: drain.clone(),
+            settings: settings.clone(),
+            quota: quota.clone(),
+            making: Mutex::default(),
+        }
+    }
+
     /// Evicts the bytes of clean files below a path. Returns the numbers of files and of bytes.
     pub fn evict(&self, relative: &[u8]) -> Result<(u64, u64)> {
         let (mut files, mut bytes) = (0, 0);
@@ -108,7 +162,7 @@ impl Origin {
     pub fn make_room(&self, id: ObjectId, bytes: u64) -> Result<()> {
         let began = Instant::now();
         // One thread at a time makes room, which helps all that wait.
-        let _alone = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let node = self.shared.cluster().home_of(id);
         let wanted = bytes.max(AT_LEAST);
         let counted = |made| {
@@ -149,14 +203,115 @@ impl Origin {
         }
     }
 
-    /// Records the usage that counts against the quota in its file, until the pool is removed.
-    pub fn watch_quota(&self) {
-        while self.shared.is_there() && self.quota.is_there() {
-            std::thread::sleep(LOOK);
-            self.quota.note(&self.shared.fs);
+    /// Releases the bytes of a clean file. Returns false if the file has changed, a process has it
+    /// open, or the origin has another version.
+    pub fn release(&self, clean: &Clean) -> Result<bool> {
+        let _held = self.tree.paths();
+        let _working = self.marks.lock(clean.id);
+        let inode = self.shared.inode(clean.id)?;
+        if inode.origin.is_released() {
+            return self.release_part(clean, &inode);
         }
+        let archived = inode.origin.state == OriginState::Archived;
+        let there = self.shared.side.look(&clean.relative)?;
+        if !archived
+            || !is_clean(&inode)
+            || there.is_none_or(|meta| print(&meta) != inode.origin.print)
+        {
+            return Ok(false);
+        }
+        self.release_bytes(clean.id, inode.size, inode.origin)
     }
 
+    /// Removes a file's bytes from the pool and sets its size to `size`. Returns false if a process
+    /// has the file open. The caller holds the object's lock.
+    pub fn release_bytes(&self, id: ObjectId, size: u64, mark: OriginMark) -> Result<bool> {
+        self.orders.make_sure_of(id)?;
+        let released = OriginMark {
+            state: OriginState::Released,
+            ..mark
+        };
+        let before = self.shared.inode(id)?;
+        self.marks.set_mark(id, released)?;
+        // A process that opens the file counts as a user before it reads the mark. So this check
+        // sees the process, or the process sees the released mark.
+        if self.shared.cluster().is_open(id)? {
+            self.marks.set_mark(id, before.origin)?;
+            return Ok(false);
+        }
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let open = self.shared.fs.keep_object(entry, libc::O_RDWR)?;
+        let file = File::new(&self.shared.fs, open);
+        // If the service dies here, a released file has no size. The next comparison with the
+        // origin restores it.
+        file.set_len(0)?;
+        file.set_len(size)?;
+        file.close()?;
+        self.quota.others(size as i64 - before.size as i64, 0);
+        let set = SetAttr {
+            mtime: Some(before.mtime),
+            ..SetAttr::default()
+        };
+        self.marks.set_clean(id, before.ctime, released, set)?;
+        self.shared.ledger.evicted.add(1, before.size);
+        Ok(true)
+    }
+
+    /// Removes the bytes of a released file from the pool. Returns false if a process has the file
+    /// open. The caller holds the object's lock.
+    pub fn release_part(&self, clean: &Clean, inode: &Inode) -> Result<bool> {
+        let id = clean.id;
+        if self.shared.cluster().is_open(id)? {
+            return Ok(false);
+        }
+        if let Some(fill) = self.marks.fills().of(id) {
+            if !fill.end_if_idle() {
+                return Ok(false);
+            }
+            self.marks.fills().end(id);
+        }
+        // A process that opens the file from here on asks this service first, and waits.
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let file = File::new(
+            &self.shared.fs,
+            self.shared.fs.keep_object(entry, libc::O_RDWR)?,
+        );
+        file.set_len(0)?;
+        file.set_len(inode.size)?;
+        file.close()?;
+        self.shared.ledger.evicted.add(0, clean.bytes);
+        Ok(true)
+    }
+
+    /// Removes fills of files that were removed, and fills without present blocks of files that no
+    /// process has open.
+    pub fn forget_fills(&self) {
+        for (id, fill) in self.marks.fills().all() {
+            let is_gone = self.shared.inode(id).err() == Some(Errno::NOENT);
+            let is_unused = || {
+                let is_open = self.shared.cluster().is_open(id);
+                !fill.has_any() && is_open == Ok(false)
+            };
+            if !is_gone && !is_unused() {
+                continue;
+            }
+            let _working = self.marks.lock(id);
+            let is_current = self.marks.fills().of(id);
+            let is_current = is_current.is_some_and(|current| Arc::ptr_eq(&current, &fill));
+            if is_current && (is_gone || !fill.has_any()) && fill.end_if_idle() {
+                self.marks.fills().end(id);
+            }
+        }
+    }
+}
+
+impl Room {
     /// Whether the media have room for this many bytes of read-ahead.
     pub fn has_room(&self, id: ObjectId, bytes: u64) -> bool {
         let home = self.shared.cluster().home_of(id);
@@ -190,4 +345,9 @@ impl Origin {
             }
         }
     }
+}
+
+/// Returns the number of bytes that a released file has in the pool.
+pub fn part_here(inode: &Inode) -> u64 {
+    inode.pages * PAGE as u64
 }

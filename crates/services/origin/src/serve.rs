@@ -5,7 +5,7 @@
 //! directory's mode.
 
 use crate::marks::is_clean;
-use crate::ranges::part_here;
+use crate::room::part_here;
 use crate::service::Origin;
 use crate::side::for_programs;
 use crate::status::Status;
@@ -230,7 +230,7 @@ impl Answers for Origin {
                 ));
             }
             Request::Evict { path } => {
-                let (files, bytes) = self.evict(self.relative(path)?).map_err(plain)?;
+                let (files, bytes) = self.room.evict(self.relative(path)?).map_err(plain)?;
                 return Ok(format!("{files} {bytes}"));
             }
             Request::Prefetch { path } => {
@@ -241,7 +241,7 @@ impl Answers for Origin {
                     Err((Errno::IO, failed.join("\n")))
                 };
             }
-            Request::Room { id, bytes } => self.make_room(*id, *bytes).map_err(plain)?,
+            Request::Room { id, bytes } => self.room.make_room(*id, *bytes).map_err(plain)?,
             Request::Grant { node, bytes, files } => {
                 let grant = || self.quota.grant(&self.shared.fs, *node, (*bytes, *files));
                 let mut granted = grant();

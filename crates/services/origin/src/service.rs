@@ -12,6 +12,7 @@ use crate::orders::CopierOrders;
 use crate::origin_only::OriginOnly;
 use crate::quota::Quota;
 use crate::remote_copiers::Copiers;
+use crate::room::Room;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::tree::Tree;
@@ -21,7 +22,11 @@ use crate::writing::Writing;
 use forebay_backing::SlowStore;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Interval between two records of the quota's usage.
+const QUOTA_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The origin service. It runs on one node.
 pub struct Origin {
@@ -35,9 +40,8 @@ pub struct Origin {
     pub write_back: Arc<WriteBack>,
     pub links: Arc<Links>,
     pub drain: Arc<Drain>,
+    pub room: Arc<Room>,
     pub settings: Arc<Settings>,
-    /// Locked by the thread that makes room.
-    pub room: Mutex<()>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
 }
@@ -90,6 +94,7 @@ impl Origin {
             &settings,
         );
         let drain = Arc::new(drain);
+        let room = Arc::new(Room::new(&base, &orders, &drain, &settings, &quota));
         let Base {
             shared,
             tree,
@@ -106,8 +111,8 @@ impl Origin {
             write_back,
             links,
             drain,
+            room,
             settings,
-            room: Mutex::default(),
             watches,
             quota,
         })
