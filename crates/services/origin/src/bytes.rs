@@ -136,7 +136,7 @@ impl Origin {
 
     /// Copies a released file into the pool. The caller holds the object's lock and the paths.
     fn fetch(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
-        if self.bring_rest(id, relative)? {
+        if self.ranges.bring_rest(id, relative)? {
             return Ok(());
         }
         self.orders.make_sure_of(id)?;

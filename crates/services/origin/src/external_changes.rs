@@ -11,9 +11,9 @@ use crate::pass::is_made;
 use crate::service::Origin;
 use crate::side::{below, print, print_of_names};
 use crate::status::LOOKED_AT;
-use forebay_backing::{Meta, pool_time};
+use forebay_backing::Meta;
 use forebay_posix::ObjectId;
-use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
+use forebay_store::{Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -289,7 +289,7 @@ impl Origin {
             return Ok(true);
         }
         if inode.origin.is_released() {
-            return match self.renew(id, path, &inode, &meta) {
+            return match self.ranges.renew(id, path, &inode, &meta) {
                 // Another object has the name, or gets it once no process has this object open.
                 Err(Errno::STALE) => Ok(true),
                 renewed => renewed.map(|()| true),
@@ -315,28 +315,8 @@ impl Origin {
             // A later turn tries again.
             return Ok(false);
         }
-        self.take_attributes(id, &meta, version).map(|()| true)
-    }
-
-    /// Gives a released file the size and attributes of the origin's version.
-    pub fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
-        let size = self.shared.inode(id)?.size;
-        if size != meta.size {
-            self.shared.resize(id, meta.size)?;
-            self.quota.others(meta.size as i64 - size as i64, 0);
-        }
-        let set = SetAttr {
-            mode: Some(meta.permissions()),
-            uid: Some(meta.uid),
-            gid: Some(meta.gid),
-            mtime: Some(pool_time(meta.mtime)),
-            ..SetAttr::default()
-        };
-        let mark = OriginMark {
-            state: OriginState::Released,
-            print: version,
-            synced: 0,
-        };
-        self.marks.set_clean(id, i64::MAX, mark, set)
+        self.ranges
+            .take_attributes(id, &meta, version)
+            .map(|()| true)
     }
 }

@@ -1,33 +1,16 @@
-//! The table of the fills of all files that are read by ranges ([`Fill`]), and the queue of blocks
-//! to be read ahead.
+//! The table of the fills of all files that are read by ranges ([`Fill`]).
 
 use crate::fill::Fill;
 use forebay_posix::ObjectId;
 use forebay_store::OriginMark;
 use rustix::io::Result;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The fills by file, and the queue of blocks to be read ahead.
+/// The fills by file.
 #[derive(Default)]
 pub struct Fills {
     fills: Mutex<HashMap<u64, Arc<Fill>>>,
-    pub ahead: Mutex<Ahead>,
-}
-
-/// The queue of blocks to be read ahead, and the number of threads that read them.
-#[derive(Default)]
-pub struct Ahead {
-    pub queue: VecDeque<Job>,
-    pub threads: usize,
-}
-
-/// A block to be read ahead. `relative`: a path that its file has, or has had.
-pub struct Job {
-    pub id: ObjectId,
-    pub fill: Arc<Fill>,
-    pub relative: Vec<u8>,
-    pub block: u64,
 }
 
 /// Locks a mutex, also after a panic of another thread.

@@ -60,7 +60,7 @@ impl Origin {
             self.links.write_before(id, None)?;
         }
         if let Some(there) = &had {
-            self.keep_readable(id, &at, &inode);
+            self.ranges.keep_readable(id, &at, &inode);
             self.remove_there(&at, there, id, &inode)?;
         }
         self.shared.ledger.is_solved(&at);
@@ -185,7 +185,7 @@ impl Origin {
             }
         }
         if let (Some(replaced), Some(id), Ok(new)) = (&replaced, ids.1, &new) {
-            self.keep_readable(id, new, replaced);
+            self.ranges.keep_readable(id, new, replaced);
         }
         let mark = replaced.map(|r| r.origin).unwrap_or_default();
         let _pending = self.tree.pending_creates().begin(to.0, to.1);

@@ -12,21 +12,27 @@
 //! A thread that begins or ends a fill holds the object's lock. Blocks are fetched without it,
 //! several at a time; the origin's version is checked before and after a block is copied.
 
+use crate::attributes::ObjectAttributes;
+use crate::base::Base;
 use crate::copy_progress::errno;
 use crate::error::Failed;
 use crate::fill::{Claimed, Fill};
-use crate::fill_table::{Job, lock};
-use crate::marks::is_clean;
-use crate::service::Origin;
-use crate::shared::THREADS;
+use crate::fill_table::lock;
+use crate::listing::Listing;
+use crate::marks::{Marks, is_clean};
+use crate::orders::CopierOrders;
+use crate::quota::Quota;
+use crate::room::Room;
+use crate::shared::{Shared, THREADS};
 use crate::side::{below, print, split};
-use crate::tree::Name;
-use forebay_backing::{Meta, PoolFile, for_each};
+use crate::tree::{Name, Tree};
+use forebay_backing::{Meta, PoolFile, for_each, pool_time};
 use forebay_client::origin::BLOCK;
 use forebay_posix::{File, ObjectId};
 use forebay_staging::{copy_part, part_name};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode, SetAttr};
 use rustix::io::{Errno, Result};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -55,7 +61,61 @@ struct Source<'f> {
     relative: &'f [u8],
 }
 
-impl Origin {
+/// The queue of blocks to be read ahead, and the number of threads that read them.
+#[derive(Default)]
+struct Ahead {
+    queue: VecDeque<Job>,
+    threads: usize,
+}
+
+/// A block to be read ahead. `relative`: a path that its file has, or has had.
+struct Job {
+    id: ObjectId,
+    fill: Arc<Fill>,
+    relative: Vec<u8>,
+    block: u64,
+}
+
+/// The reading of files by ranges.
+pub struct Ranges {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    orders: Arc<CopierOrders>,
+    attributes: Arc<ObjectAttributes>,
+    listing: Arc<Listing>,
+    room: Arc<Room>,
+    quota: Arc<Quota>,
+    ahead: Mutex<Ahead>,
+}
+
+impl Ranges {
+    pub fn new(
+        base: &Base,
+        orders: &Arc<CopierOrders>,
+        attributes: &Arc<ObjectAttributes>,
+        listing: &Arc<Listing>,
+        room: &Arc<Room>,
+        quota: &Arc<Quota>,
+    ) -> Ranges {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        Ranges {
+            shared,
+            tree,
+            marks,
+            orders: orders.clone(),
+            attributes: attributes.clone(),
+            listing: listing.clone(),
+            room: room.clone(),
+            quota: quota.clone(),
+            ahead: Mutex::default(),
+        }
+    }
+
     /// Fetches a range of a file that is open for reading. `name`: a name that the file has, or has
     /// had. Returns the reply to [`forebay_client::origin::Request::Range`].
     ///
@@ -361,7 +421,7 @@ impl Origin {
         if blocks.is_empty() {
             return;
         }
-        let mut ahead = lock(&self.marks.fills().ahead);
+        let mut ahead = lock(&self.ahead);
         let is_full = ahead.queue.len() + blocks.len() > MAX_QUEUED_BLOCKS;
         if is_full || !self.room.has_room(source.id, blocks.len() as u64 * BLOCK) {
             drop(ahead);
@@ -391,7 +451,7 @@ impl Origin {
 
     fn read_queued(&self) {
         loop {
-            let mut ahead = lock(&self.marks.fills().ahead);
+            let mut ahead = lock(&self.ahead);
             let Some(job) = ahead.queue.pop_front() else {
                 ahead.threads -= 1;
                 return;
@@ -428,7 +488,7 @@ impl Origin {
         self.complete_held(source)
     }
 
-    /// As [`Origin::complete`], for a caller that holds the object's lock and the paths.
+    /// As [`Ranges::complete`], for a caller that holds the object's lock and the paths.
     fn complete_held(&self, source: &Source<'_>) -> Result<()> {
         let id = source.id;
         let is_current = self.marks.fills().of(id);

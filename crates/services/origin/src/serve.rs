@@ -177,7 +177,7 @@ impl Answers for Origin {
                 name,
                 at,
                 length,
-            } => return self.bring_range(*id, (*dir, name), (*at, *length)),
+            } => return self.ranges.bring_range(*id, (*dir, name), (*at, *length)),
             Request::Remove { dir, name, id } => self.remove((*dir, name), *id)?,
             Request::Link { id, known, to } => {
                 self.links.link(*id, (known.0, &known.1), (to.0, &to.1))?;

@@ -11,6 +11,7 @@ use crate::object_writer::ObjectWriter;
 use crate::orders::CopierOrders;
 use crate::origin_only::OriginOnly;
 use crate::quota::Quota;
+use crate::ranges::Ranges;
 use crate::remote_copiers::Copiers;
 use crate::room::Room;
 use crate::settings::Settings;
@@ -41,6 +42,7 @@ pub struct Origin {
     pub links: Arc<Links>,
     pub drain: Arc<Drain>,
     pub room: Arc<Room>,
+    pub ranges: Arc<Ranges>,
     pub settings: Arc<Settings>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
@@ -95,6 +97,8 @@ impl Origin {
         );
         let drain = Arc::new(drain);
         let room = Arc::new(Room::new(&base, &orders, &drain, &settings, &quota));
+        let ranges = Ranges::new(&base, &orders, &attributes, &listing, &room, &quota);
+        let ranges = Arc::new(ranges);
         let Base {
             shared,
             tree,
@@ -112,6 +116,7 @@ impl Origin {
             links,
             drain,
             room,
+            ranges,
             settings,
             watches,
             quota,
