@@ -170,7 +170,9 @@ impl Answers for Origin {
                     format!("{shown} can't be listed: {}", self.shared.side.explain(e)),
                 )
             })?,
-            Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,
+            Request::Bytes { id, dir, name, cut } => {
+                self.bytes.bring_bytes(*id, (*dir, name), *cut)?
+            }
             Request::Range {
                 id,
                 dir,
@@ -234,7 +236,7 @@ impl Answers for Origin {
                 return Ok(format!("{files} {bytes}"));
             }
             Request::Prefetch { path } => {
-                let (files, failed) = self.prefetch(self.relative(path)?).map_err(plain)?;
+                let (files, failed) = self.bytes.prefetch(self.relative(path)?).map_err(plain)?;
                 return if failed.is_empty() {
                     Ok(files.to_string())
                 } else {
@@ -258,7 +260,9 @@ impl Answers for Origin {
             }
             Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name))?,
             Request::Attributes { id, dir, name } => {
-                self.bring_attributes(*id, (*dir, name)).map_err(plain)?;
+                self.bytes
+                    .bring_attributes(*id, (*dir, name))
+                    .map_err(plain)?;
             }
             Request::Pin { path, is_pinned } => {
                 let relative = self.relative(path)?;

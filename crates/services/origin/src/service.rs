@@ -2,6 +2,7 @@
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
+use crate::bytes::Bytes;
 use crate::directories::Directories;
 use crate::drain::Drain;
 use crate::links::Links;
@@ -43,6 +44,7 @@ pub struct Origin {
     pub drain: Arc<Drain>,
     pub room: Arc<Room>,
     pub ranges: Arc<Ranges>,
+    pub bytes: Arc<Bytes>,
     pub settings: Arc<Settings>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
@@ -99,6 +101,16 @@ impl Origin {
         let room = Arc::new(Room::new(&base, &orders, &drain, &settings, &quota));
         let ranges = Ranges::new(&base, &orders, &attributes, &listing, &room, &quota);
         let ranges = Arc::new(ranges);
+        let bytes = Bytes::new(
+            &base,
+            &orders,
+            &attributes,
+            &listing,
+            &room,
+            &ranges,
+            &quota,
+        );
+        let bytes = Arc::new(bytes);
         let Base {
             shared,
             tree,
@@ -117,6 +129,7 @@ impl Origin {
             drain,
             room,
             ranges,
+            bytes,
             settings,
             watches,
             quota,
