@@ -6,16 +6,22 @@
 //! begins every [`LOOK`], or less often if turns would take more than a tenth of the time. A
 //! released file is compared again when it is fetched.
 
-use crate::marks::is_clean;
+use crate::base::Base;
+use crate::listing::Listing;
+use crate::marks::{Marks, is_clean};
 use crate::pass::is_made;
-use crate::service::Origin;
+use crate::ranges::Ranges;
+use crate::room::Room;
+use crate::shared::Shared;
 use crate::side::{below, print, print_of_names};
 use crate::status::LOOKED_AT;
+use crate::tree::Tree;
 use forebay_backing::Meta;
 use forebay_posix::ObjectId;
 use forebay_store::{Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Minimum pause between two checks of the origin.
@@ -32,7 +38,38 @@ fn look_key(at: &[u8]) -> Vec<u8> {
     below(at, LOOKED_AT)
 }
 
-impl Origin {
+/// The search for changes of the origin by others.
+pub struct ExternalChanges {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    listing: Arc<Listing>,
+    room: Arc<Room>,
+    ranges: Arc<Ranges>,
+}
+
+impl ExternalChanges {
+    pub fn new(
+        base: &Base,
+        listing: &Arc<Listing>,
+        room: &Arc<Room>,
+        ranges: &Arc<Ranges>,
+    ) -> ExternalChanges {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        ExternalChanges {
+            shared,
+            tree,
+            marks,
+            listing: listing.clone(),
+            room: room.clone(),
+            ranges: ranges.clone(),
+        }
+    }
+
     /// Checks the origin for changes until the pool is removed.
     pub fn look_for_ever(&self) {
         while self.shared.is_there() {

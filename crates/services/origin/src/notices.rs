@@ -76,7 +76,7 @@ impl Origin {
                 (None, None) => {}
                 (Some(entry), Some(_)) if self.shared.is_origin_only(&path, entry.kind) => {}
                 (Some(entry), Some(_)) => {
-                    if !self.compare((dir, &name), entry, &path, there)? {
+                    if !self.external.compare((dir, &name), entry, &path, there)? {
                         names.insert(name);
                     }
                 }
@@ -86,7 +86,7 @@ impl Origin {
                 (None, Some(_)) => self.listing.add_entry(dir, &at, &name)?,
                 (Some(entry), None) => match self.shared.inode(entry.id) {
                     Err(Errno::NOENT) => {}
-                    object => self.is_gone(dir, &name, entry, &object?, &path)?,
+                    object => self.external.is_gone(dir, &name, entry, &object?, &path)?,
                 },
             }
             self.shared.advance();

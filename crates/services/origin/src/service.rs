@@ -5,6 +5,7 @@ use crate::base::Base;
 use crate::bytes::Bytes;
 use crate::directories::Directories;
 use crate::drain::Drain;
+use crate::external_changes::ExternalChanges;
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::Marks;
@@ -45,6 +46,7 @@ pub struct Origin {
     pub room: Arc<Room>,
     pub ranges: Arc<Ranges>,
     pub bytes: Arc<Bytes>,
+    pub external: Arc<ExternalChanges>,
     pub settings: Arc<Settings>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
@@ -111,6 +113,7 @@ impl Origin {
             &quota,
         );
         let bytes = Arc::new(bytes);
+        let external = Arc::new(ExternalChanges::new(&base, &listing, &room, &ranges));
         let Base {
             shared,
             tree,
@@ -130,6 +133,7 @@ impl Origin {
             room,
             ranges,
             bytes,
+            external,
             settings,
             watches,
             quota,
