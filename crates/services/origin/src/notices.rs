@@ -8,9 +8,13 @@
 //! Events are hints. The turns find changes that the kernel doesn't report: those by other hosts,
 //! in directories beyond the kernel's limit of watches, or after an overflow of its queue.
 
-use crate::service::Origin;
+use crate::base::Base;
+use crate::external_changes::ExternalChanges;
+use crate::listing::Listing;
+use crate::shared::Shared;
 use crate::side::below;
-use crate::watches::Pending;
+use crate::tree::Tree;
+use crate::watches::{Pending, Watches};
 use forebay_posix::ObjectId;
 use forebay_store::OriginState;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -18,6 +22,7 @@ use rustix::io::{Errno, Result};
 use rustix::time::Timespec;
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time for which events are gathered before their entries are compared.
@@ -27,7 +32,32 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Divisor: comparing takes at most one part in `SHARE` of a thread's time.
 const SHARE: u32 = 10;
 
-impl Origin {
+/// The comparison of entries that the kernel's events name.
+pub struct Notices {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    listing: Arc<Listing>,
+    external: Arc<ExternalChanges>,
+    watches: Arc<Watches>,
+}
+
+impl Notices {
+    pub fn new(
+        base: &Base,
+        listing: &Arc<Listing>,
+        external: &Arc<ExternalChanges>,
+        watches: &Arc<Watches>,
+    ) -> Notices {
+        let Base { shared, tree, .. } = base.clone();
+        Notices {
+            shared,
+            tree,
+            listing: listing.clone(),
+            external: external.clone(),
+            watches: watches.clone(),
+        }
+    }
+
     /// Compares the entries that the kernel's events name, until the pool is removed.
     pub fn notice_for_ever(&self) {
         let Some(queue) = &self.watches.queue else {
