@@ -6,16 +6,23 @@
 //! request to the next service, which finishes the change. If the process has died, too, the next
 //! check of the directory ([`crate::external_changes`]) makes both sides equal.
 
+use crate::base::Base;
+use crate::directories::Directories;
 use crate::error::Failed;
-use crate::marks::is_clean;
-use crate::service::Origin;
+use crate::links::Links;
+use crate::listing::Listing;
+use crate::marks::{Marks, is_clean};
+use crate::ranges::Ranges;
+use crate::shared::Shared;
 use crate::side::{below, print};
-use crate::tree::Name;
+use crate::tree::{Name, Tree};
+use crate::write_back::WriteBack;
 use forebay_backing::Meta;
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
+use std::sync::Arc;
 
 /// Maximum number of names in an error message.
 const NAMED: usize = 5;
@@ -23,7 +30,44 @@ fn plain(e: Errno) -> Failed {
     (e, String::new())
 }
 
-impl Origin {
+/// The removing and renaming of objects that the origin has.
+pub struct NameChanges {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    listing: Arc<Listing>,
+    directories: Arc<Directories>,
+    write_back: Arc<WriteBack>,
+    links: Arc<Links>,
+    ranges: Arc<Ranges>,
+}
+
+impl NameChanges {
+    pub fn new(
+        base: &Base,
+        listing: &Arc<Listing>,
+        directories: &Arc<Directories>,
+        write_back: &Arc<WriteBack>,
+        links: &Arc<Links>,
+        ranges: &Arc<Ranges>,
+    ) -> NameChanges {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        NameChanges {
+            shared,
+            tree,
+            marks,
+            listing: listing.clone(),
+            directories: directories.clone(),
+            write_back: write_back.clone(),
+            links: links.clone(),
+            ranges: ranges.clone(),
+        }
+    }
+
     /// Removes the name `name` of the object `id`.
     ///
     /// # Errors
@@ -218,7 +262,7 @@ impl Origin {
         renamed.map_err(plain)
     }
 
-    /// Renames at the origin, for [`Origin::rename`]. Returns whether the rename has to be undone
+    /// Renames at the origin, for [`NameChanges::rename`]. Returns whether the rename has to be undone
     /// if the pool's fails.
     fn rename_there(
         &self,

@@ -180,7 +180,7 @@ impl Answers for Origin {
                 at,
                 length,
             } => return self.ranges.bring_range(*id, (*dir, name), (*at, *length)),
-            Request::Remove { dir, name, id } => self.remove((*dir, name), *id)?,
+            Request::Remove { dir, name, id } => self.names.remove((*dir, name), *id)?,
             Request::Link { id, known, to } => {
                 self.links.link(*id, (known.0, &known.1), (to.0, &to.1))?;
             }
@@ -197,7 +197,7 @@ impl Answers for Origin {
                     RenameMode::NoReplace
                 };
                 let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
-                self.rename(from, to, (*id, *replaced), mode)?;
+                self.names.rename(from, to, (*id, *replaced), mode)?;
             }
             Request::Settle { dir } => {
                 let _held = self.tree.paths();
