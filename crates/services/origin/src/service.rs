@@ -1,4 +1,8 @@
-//! The service's state, which its threads share, and the marks of objects ([`OriginMark`]).
+//! The service: its parts, in the order in which they are made.
+//!
+//! A part holds the parts that it uses, which are made before it. So no part calls a later one. The
+//! parts are in the files of their names;
+//! `docs/decisions/0096-parts-of-the-origin-service.md` shows them in layers.
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
@@ -42,7 +46,6 @@ pub struct Origin {
     pub listing: Arc<Listing>,
     pub origin_only: Arc<OriginOnly>,
     pub directories: Arc<Directories>,
-    pub write_back: Arc<WriteBack>,
     pub links: Arc<Links>,
     pub drain: Arc<Drain>,
     pub room: Arc<Room>,
@@ -121,20 +124,14 @@ impl Origin {
         let notices = Arc::new(Notices::new(&base, &listing, &external, &watches));
         let names = NameChanges::new(&base, &listing, &directories, &write_back, &links, &ranges);
         let names = Arc::new(names);
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base;
         Ok(Origin {
-            shared,
-            tree,
-            marks,
+            shared: base.shared,
+            tree: base.tree,
+            marks: base.marks,
             orders,
             listing,
             origin_only,
             directories,
-            write_back,
             links,
             drain,
             room,
