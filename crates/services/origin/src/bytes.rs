@@ -3,6 +3,7 @@
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
 use crate::copy_progress::errno;
+use crate::error::{Done, Error};
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
 use crate::orders::CopierOrders;
@@ -72,15 +73,13 @@ impl Bytes {
     ///
     /// # Errors
     /// The errno, and what failed.
-    pub fn bring_bytes(
-        &self,
-        id: ObjectId,
-        name: (ObjectId, &[u8]),
-        cut: bool,
-    ) -> std::result::Result<(), (Errno, String)> {
+    pub fn bring_bytes(&self, id: ObjectId, name: (ObjectId, &[u8]), cut: bool) -> Done {
         for _ in 0..ROOM_ATTEMPTS {
             match self.try_to_bring(id, name, cut) {
-                Err((Errno::NOSPC, _)) => {
+                Err(Error {
+                    errno: Errno::NOSPC,
+                    ..
+                }) => {
                     let size = self.shared.inode(id).map_or(0, |inode| inode.size);
                     let home = self.shared.cluster().home_of(id);
                     if self.room.evict_least_used(size, home).unwrap_or(0) == 0 {
@@ -96,44 +95,38 @@ impl Bytes {
         self.try_to_bring(id, name, cut)
     }
 
-    fn try_to_bring(
-        &self,
-        id: ObjectId,
-        (dir, name): (ObjectId, &[u8]),
-        cut: bool,
-    ) -> std::result::Result<(), (Errno, String)> {
-        let plain = |e: Errno| (e, String::new());
+    fn try_to_bring(&self, id: ObjectId, (dir, name): (ObjectId, &[u8]), cut: bool) -> Done {
         let (_held, relative) = match self.tree.path_held(dir) {
             Ok((held, relative)) => (held, Some(relative)),
             // A process has the file open, and the name by which it was known is lost.
             Err(_) => (self.tree.paths(), None),
         };
         let _working = self.marks.lock(id);
-        self.orders.make_sure_of(id).map_err(plain)?;
-        let inode = self.shared.inode(id).map_err(plain)?;
+        self.orders.make_sure_of(id)?;
+        let inode = self.shared.inode(id)?;
         if !inode.origin.is_released() {
             return Ok(());
         }
         if cut {
             // If the process dies before it truncates the file, the file is empty rather than full
             // of zeros.
-            self.shared.resize(id, 0).map_err(plain)?;
+            self.shared.resize(id, 0)?;
             self.quota.others(-(inode.size as i64), 0);
             let mark = OriginMark {
                 state: OriginState::Archived,
                 synced: 0,
                 ..inode.origin
             };
-            return self.marks.set_mark(id, mark).map_err(plain);
+            return self.marks.set_mark(id, mark).map_err(Error::from);
         }
         let relative = match relative {
             Some(at) if self.tree.has_name(dir, name, id) => below(&at, name),
-            _ => self.tree.find(id).map_err(plain)?,
+            _ => self.tree.find(id)?,
         };
         self.fetch(id, &relative).map_err(|e| match e {
             // Another object has the name: the process looks the name up again.
-            Errno::STALE => plain(e),
-            e => (e, self.shared.error_text(&relative, "can't be read", e)),
+            Errno::STALE => e.into(),
+            e => Error::new(e, self.shared.error_text(&relative, "can't be read", e)),
         })
     }
 

@@ -7,7 +7,8 @@
 //! else writes to the files on which the new service works.
 
 use crate::copy_progress::watched;
-use crate::serve::{Answers, Done};
+use crate::error::{Done, Error};
+use crate::serve::Answers;
 use crate::shared::WRITERS;
 use crate::side::print;
 use forebay_backing::{Meta, PoolFile, PoolStore, SlowStore, StoreFile, Trouble, for_each};
@@ -128,16 +129,15 @@ impl Answers for Copier {
         &self.moved
     }
 
-    fn answer(self: &Arc<Self>, request: &Request) -> Done {
-        let plain = |e: Errno| (e, String::new());
+    fn answer(self: &Arc<Self>, request: &Request) -> Done<String> {
         let Request::Order { service, order } = request else {
-            return Err((Errno::PROTO, "this node has a copier only".into()));
+            return Err(Error::new(Errno::PROTO, "this node has a copier only"));
         };
         if matches!(order, Order::Stop {}) {
-            let stopped = self.orders.stop(*service).map_err(plain);
+            let stopped = self.orders.stop(*service).map_err(Error::from);
             return stopped.map(|()| String::new());
         }
-        let running = self.orders.begin(*service).map_err(plain)?;
+        let running = self.orders.begin(*service)?;
         let progress = &running.progress;
         match order {
             Order::Copy {
@@ -149,7 +149,7 @@ impl Answers for Copier {
             } => {
                 let range = (*at, at.saturating_add(*length));
                 let copied = self.copy(*id, path, *version, range, progress);
-                copied.map(|bytes| bytes.to_string()).map_err(plain)
+                copied.map(|bytes| bytes.to_string()).map_err(Error::from)
             }
             Order::Write {
                 path,
@@ -158,7 +158,7 @@ impl Answers for Copier {
             } => self.write(path, names.0.iter().cloned().collect(), *compares, progress),
             Order::Look { path } => match self.side.stat(path, false) {
                 Ok(_) => Ok(String::new()),
-                Err(e) => Err(plain(e)),
+                Err(e) => Err(e.into()),
             },
             Order::Stop {} => Ok(String::new()),
         }
@@ -221,7 +221,7 @@ impl Copier {
         Ok(copied.into_inner())
     }
 
-    fn write(&self, at: &[u8], names: Names, compares: bool, progress: &Progress) -> Done {
+    fn write(&self, at: &[u8], names: Names, compares: bool, progress: &Progress) -> Done<String> {
         let pool = PoolStore::new(&self.fs, &self.config.at);
         let options = Options {
             checksum: compares,
@@ -233,8 +233,8 @@ impl Copier {
         let report = watched(&self.moved, progress, || {
             stage(&pool, &from, &*self.side, at, &options, progress, &team)
         });
-        let report = report.map_err(|e| (Errno::IO, e.to_string()))?;
-        serde_json::to_string(&report).map_err(|e| (Errno::IO, e.to_string()))
+        let report = report.map_err(|e| Error::new(Errno::IO, e.to_string()))?;
+        serde_json::to_string(&report).map_err(|e| Error::new(Errno::IO, e.to_string()))
     }
 }
 

@@ -13,7 +13,7 @@
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
 use crate::directories::Directories;
-use crate::error::Failed;
+use crate::error::{Done, Error};
 use crate::marks::{Marks, is_clean};
 use crate::object_writer::ObjectWriter;
 use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_young};
@@ -114,19 +114,22 @@ impl Links {
         {
             // An earlier service has made the name.
             Some(entry) if entry.id == id => return Ok(()),
-            Some(_) => return Err(plain(Errno::EXIST)),
+            Some(_) => return Err(Errno::EXIST.into()),
             None => {}
         }
-        let inode = self.shared.inode(id).map_err(plain)?;
+        let inode = self.shared.inode(id)?;
         let is_scratch =
             self.shared.config.mode_of(&self.shared.pool_path(&new)) == OriginMode::Scratch;
         let old = if inode.origin.state == OriginState::None || is_scratch {
             None
         } else {
-            self.known_name(id, &inode, known).map_err(plain)?
+            self.known_name(id, &inode, known)?
         };
         if old.is_none() && inode.origin.is_released() && !is_scratch {
-            return Err((Errno::NOENT, "its bytes have gone from the origin".into()));
+            return Err(Error::new(
+                Errno::NOENT,
+                "its bytes have gone from the origin",
+            ));
         }
         let _pending = self.tree.pending_creates().begin(to.0, to.1);
         // If the origin has no name of the object, the next pass writes the object with all its
@@ -137,10 +140,10 @@ impl Links {
                 Err(Errno::EXIST) if self.is_same(old, &new) => {}
                 // The origin has an object of that name that the pool doesn't show yet. EEXIST is
                 // right all the same.
-                Err(Errno::EXIST) => return Err(plain(Errno::EXIST)),
+                Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
                 Err(e) => {
                     let (old, new) = (self.shared.side.show(old), self.shared.side.show(&new));
-                    return Err((
+                    return Err(Error::new(
                         e,
                         format!(
                             "{old} can't be linked to {new}: {}",
@@ -156,7 +159,7 @@ impl Links {
             // The link in the pool has failed: others have used the name.
             let _ = self.shared.side.unlink(&new);
         }
-        linked.map_err(plain)
+        linked.map_err(Error::from)
     }
 
     fn is_same(&self, one: &[u8], other: &[u8]) -> bool {
@@ -469,29 +472,24 @@ impl Links {
     ///
     /// # Errors
     /// The first failure of writing the file back.
-    pub fn write_before(
-        &self,
-        id: ObjectId,
-        name: Option<Named>,
-    ) -> std::result::Result<(), Failed> {
-        let plain = |e: Errno| (e, String::new());
+    pub fn write_before(&self, id: ObjectId, name: Option<Named>) -> Done {
         let mut pass = Pass::default();
         // Waits: a further write within the clock's resolution would get the same time.
-        while is_young(&self.shared.inode(id).map_err(plain)?, TICK) && pass.young < LOOKS {
+        while is_young(&self.shared.inode(id)?, TICK) && pass.young < LOOKS {
             std::thread::sleep(TICK / 4);
             pass.young += 1;
         }
         let written = match name {
             Some(name) => {
-                let inode = self.shared.inode(id).map_err(plain)?;
+                let inode = self.shared.inode(id)?;
                 self.write_object(id, &inode, &[name], &mut pass)
             }
             None => self.write_names(&[id], &mut pass),
         };
-        written.map_err(plain)?;
+        written?;
         match pass.failed.into_iter().next() {
             None => Ok(()),
-            Some((path, why)) => Err((
+            Some((path, why)) => Err(Error::new(
                 Errno::IO,
                 format!("{}: {why}", self.shared.side.show(&path)),
             )),

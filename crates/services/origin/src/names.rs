@@ -8,7 +8,7 @@
 
 use crate::base::Base;
 use crate::directories::Directories;
-use crate::error::Failed;
+use crate::error::{Done, Error};
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
@@ -26,10 +26,6 @@ use std::sync::Arc;
 
 /// Maximum number of names in an error message.
 const NAMED: usize = 5;
-fn plain(e: Errno) -> Failed {
-    (e, String::new())
-}
-
 /// The removing and renaming of objects that the origin has.
 pub struct NameChanges {
     shared: Arc<Shared>,
@@ -72,8 +68,8 @@ impl NameChanges {
     ///
     /// # Errors
     /// As unlink(2) and rmdir(2). ESTALE: another object has the name.
-    pub fn remove(&self, (dir, name): Name<'_>, id: ObjectId) -> std::result::Result<(), Failed> {
-        let (_held, at) = self.tree.path_held(dir).map_err(plain)?;
+    pub fn remove(&self, (dir, name): Name<'_>, id: ObjectId) -> Done {
+        let (_held, at) = self.tree.path_held(dir)?;
         let at = below(&at, name);
         let _working = self.object_locks.begin(id);
         let entry = match self
@@ -84,17 +80,17 @@ impl NameChanges {
             .map_err(plain)?
         {
             Some(entry) if entry.id == id => entry,
-            Some(_) => return Err(plain(Errno::STALE)),
+            Some(_) => return Err(Errno::STALE.into()),
             // An earlier service has removed the name.
             None => return Ok(()),
         };
-        let inode = self.shared.inode(id).map_err(plain)?;
-        if inode.is_dir() && !self.tree.entries(id).map_err(plain)?.is_empty() {
-            return Err(plain(Errno::NOTEMPTY));
+        let inode = self.shared.inode(id)?;
+        if inode.is_dir() && !self.tree.entries(id)?.is_empty() {
+            return Err(Errno::NOTEMPTY.into());
         }
         let had = match self.shared.config.mode_of(&self.shared.pool_path(&at)) {
             OriginMode::Scratch => None,
-            _ => self.shared.side.look(&at).map_err(plain)?,
+            _ => self.shared.side.look(&at)?,
         };
         let is_one_of_several = inode.is_file() && inode.nlink > 1;
         let is_dirty = !inode.origin.is_released() && !is_clean(&inode);
@@ -119,18 +115,12 @@ impl NameChanges {
         if removed == Err(Errno::NOTEMPTY) && had.is_some() {
             // Another process has put an entry into the pool's directory meanwhile: the origin's
             // directory is made again.
-            self.directories.make_dirs(&at).map_err(plain)?;
+            self.directories.make_dirs(&at)?;
         }
-        removed.map_err(plain)
+        removed.map_err(Error::from)
     }
 
-    fn remove_there(
-        &self,
-        at: &[u8],
-        there: &Meta,
-        id: ObjectId,
-        inode: &Inode,
-    ) -> std::result::Result<(), Failed> {
+    fn remove_there(&self, at: &[u8], there: &Meta, id: ObjectId, inode: &Inode) -> Done {
         let removed = match (inode.is_dir(), there.is_dir()) {
             (true, true) => self.shared.side.rmdir(at),
             (false, false) if self.write_back.is_known(at, there, &inode.origin) => {
@@ -154,11 +144,11 @@ impl NameChanges {
                     "{shown} can't be removed: it has {} at the origin",
                     names.join(", ")
                 );
-                Err((Errno::NOTEMPTY, why))
+                Err(Error::new(Errno::NOTEMPTY, why))
             }
             Err(e) => {
                 let shown = self.shared.side.show(at);
-                Err((
+                Err(Error::new(
                     e,
                     format!("{shown} can't be removed: {}", self.shared.side.explain(e)),
                 ))
@@ -177,15 +167,12 @@ impl NameChanges {
         to: Name<'_>,
         ids: (ObjectId, Option<ObjectId>),
         mode: RenameMode,
-    ) -> std::result::Result<(), Failed> {
+    ) -> Done {
         // The kind of an object never changes.
-        let kind = self.shared.inode(ids.0).map_err(plain)?.kind();
+        let kind = self.shared.inode(ids.0)?.kind();
         let is_dir = kind == libc::S_IFDIR;
         // A directory is renamed only when no other thread works with paths below it.
-        let (_held, old, new) = self
-            .tree
-            .two_paths_held(is_dir, from.0, to.0)
-            .map_err(plain)?;
+        let (_held, old, new) = self.tree.two_paths_held(is_dir, from.0, to.0)?;
         let new_dir = new.is_ok().then_some(to.0);
         let (old, new) = (below(&old, from.1), new.map(|dir| below(&dir, to.1)));
         let mut all = vec![ids.0];
@@ -203,27 +190,27 @@ impl NameChanges {
             return Ok(());
         }
         if !has(&source, ids.0) || target.map(|target| target.id) != ids.1 {
-            return Err(plain(Errno::STALE));
+            return Err(Errno::STALE.into());
         }
         if has(&target, ids.0) {
             return Ok(());
         }
         if target.is_some() && mode == RenameMode::NoReplace {
-            return Err(plain(Errno::EXIST));
+            return Err(Errno::EXIST.into());
         }
         let replaced = match ids.1 {
-            Some(id) => Some(self.shared.inode(id).map_err(plain)?),
+            Some(id) => Some(self.shared.inode(id)?),
             None => None,
         };
         if is_dir && matches!(&new, Ok(new) if new.starts_with(&below(&old, b""))) {
-            return Err(plain(Errno::INVAL));
+            return Err(Errno::INVAL.into());
         }
         if let (Some(replaced), Some(id)) = (&replaced, ids.1) {
             match (is_dir, replaced.is_dir()) {
-                (true, false) => return Err(plain(Errno::NOTDIR)),
-                (false, true) => return Err(plain(Errno::ISDIR)),
-                (true, true) if !self.tree.entries(id).map_err(plain)?.is_empty() => {
-                    return Err(plain(Errno::NOTEMPTY));
+                (true, false) => return Err(Errno::NOTDIR.into()),
+                (false, true) => return Err(Errno::ISDIR.into()),
+                (true, true) if !self.tree.entries(id)?.is_empty() => {
+                    return Err(Errno::NOTEMPTY.into());
                 }
                 _ => {}
             }
@@ -245,7 +232,7 @@ impl NameChanges {
         if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.
-            let there = self.shared.side.look(new).map_err(plain)?;
+            let there = self.shared.side.look(new)?;
             if let Some(there) =
                 there.filter(|there| self.write_back.is_known(new, there, &replaced.origin))
             {
@@ -259,7 +246,7 @@ impl NameChanges {
                 let _ = self.directories.make_dirs(new);
             }
         }
-        renamed.map_err(plain)
+        renamed.map_err(Error::from)
     }
 
     /// Renames at the origin, for [`NameChanges::rename`]. Returns whether the rename has to be undone
@@ -270,13 +257,13 @@ impl NameChanges {
         (from, old): (Name<'_>, &[u8]),
         (new_dir, new): (Option<ObjectId>, Result<&[u8]>),
         replaced: OriginMark,
-    ) -> std::result::Result<bool, Failed> {
-        let mut inode = self.shared.inode(id).map_err(plain)?;
+    ) -> Done<bool> {
+        let mut inode = self.shared.inode(id)?;
         let there = match inode.origin.state {
             OriginState::None => None,
-            _ => self.shared.side.look(old).map_err(plain)?,
+            _ => self.shared.side.look(old)?,
         };
-        if there.is_none() && self.was_renamed(&inode, new).map_err(plain)? {
+        if there.is_none() && self.was_renamed(&inode, new)? {
             return Ok(false);
         }
         let is_known =
@@ -285,23 +272,18 @@ impl NameChanges {
         let replaces = replaced.state != OriginState::None;
         let not_renamed = |e: Errno, new: &[u8]| {
             let (old, new) = (self.shared.side.show(old), self.shared.side.show(new));
-            (
-                e,
-                format!(
-                    "{old} can't be renamed to {new}: {}",
-                    self.shared.side.explain(e)
-                ),
-            )
+            let why = self.shared.side.explain(e);
+            Error::new(e, format!("{old} can't be renamed to {new}: {why}"))
         };
         let is_linked =
             inode.nlink > 1 && !inode.is_dir() && inode.origin.state != OriginState::None;
         if let (true, Ok(new), Some(dir)) = (is_linked, new, new_dir) {
             if is_dirty && replaces {
                 self.links.write_before(id, None)?;
-                inode = self.shared.inode(id).map_err(plain)?;
+                inode = self.shared.inode(id)?;
             }
-            if let Some(known) = self.links.known_name(id, &inode, from).map_err(plain)? {
-                self.directories.settle(dir).map_err(plain)?;
+            if let Some(known) = self.links.known_name(id, &inode, from)? {
+                self.directories.settle(dir)?;
                 let renamed = if known == old {
                     self.shared.side.rename(old, new, true).map(|_| ())
                 } else {
@@ -315,10 +297,10 @@ impl NameChanges {
         }
         if is_known && is_dirty && !replaces && new.is_ok() && inode.nlink == 1 {
             self.links.write_before(id, Some((from.0, old.to_vec())))?;
-            inode = self.shared.inode(id).map_err(plain)?;
+            inode = self.shared.inode(id)?;
         }
         let there = match there {
-            Some(_) => self.shared.side.look(old).map_err(plain)?,
+            Some(_) => self.shared.side.look(old)?,
             None => None,
         };
         if there.is_none() || is_dirty && replaces {
@@ -333,22 +315,25 @@ impl NameChanges {
                 (OriginState::None, false) => return Ok(false),
                 (OriginState::Released, _) if !inode.is_dir() => {
                     let shown = self.shared.side.show(old);
-                    return Err((Errno::NOENT, format!("{shown} has gone from the origin")));
+                    return Err(Error::new(
+                        Errno::NOENT,
+                        format!("{shown} has gone from the origin"),
+                    ));
                 }
-                _ => self.marks.set_mark(id, mark).map_err(plain)?,
+                _ => self.marks.set_mark(id, mark)?,
             }
             if is_known {
-                self.shared.side.unlink(old).map_err(plain)?;
+                self.shared.side.unlink(old)?;
             }
             return Ok(false);
         }
-        let (new, dir) = (new.map_err(plain)?, new_dir.ok_or(plain(Errno::XDEV))?);
+        let (new, dir) = (new?, new_dir.ok_or(Error::from(Errno::XDEV))?);
         if inode.is_dir() && self.shared.side.is_object_store() {
             // Each object below the directory would have to be copied. mv(1) does that when it gets
             // EXDEV.
-            return Err(plain(Errno::XDEV));
+            return Err(Errno::XDEV.into());
         }
-        self.directories.settle(dir).map_err(plain)?;
+        self.directories.settle(dir)?;
         let renamed = self.shared.side.rename(old, new, replaces);
         let renamed = renamed.map_err(|e| not_renamed(e, new))?;
         let version = renamed
@@ -361,7 +346,7 @@ impl NameChanges {
                 print: version,
                 ..inode.origin
             };
-            self.marks.set_mark(id, mark).map_err(plain)?;
+            self.marks.set_mark(id, mark)?;
         }
         Ok(!replaces || inode.is_dir())
     }

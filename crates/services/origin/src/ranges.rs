@@ -15,7 +15,7 @@
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
 use crate::copy_progress::errno;
-use crate::error::Failed;
+use crate::error::{Done, Error};
 use crate::fill::{Claimed, Fill};
 use crate::fill_table::lock;
 use crate::listing::Listing;
@@ -49,10 +49,6 @@ const ATTEMPTS: usize = 100;
 
 /// Number of bytes of a block that one thread copies if a program waits for this block only.
 const PIECE: u64 = BLOCK / THREADS as u64;
-
-fn plain(e: Errno) -> Failed {
-    (e, String::new())
-}
 
 /// A file that is fetched by ranges.
 struct Source<'f> {
@@ -127,10 +123,13 @@ impl Ranges {
         id: ObjectId,
         name: Name<'_>,
         (at, length): (u64, u64),
-    ) -> std::result::Result<String, Failed> {
+    ) -> Done<String> {
         for _ in 0..ROOM_ATTEMPTS {
             match self.try_range(id, name, (at, length)) {
-                Err((Errno::NOSPC, _)) => {
+                Err(Error {
+                    errno: Errno::NOSPC,
+                    ..
+                }) => {
                     let home = self.shared.cluster().home_of(id);
                     if self.room.evict_least_used(ROOM_AT_LEAST, home).unwrap_or(0) == 0 {
                         std::thread::sleep(ROOM_POLL_INTERVAL);
@@ -148,7 +147,7 @@ impl Ranges {
         id: ObjectId,
         name: Name<'_>,
         (at, length): (u64, u64),
-    ) -> std::result::Result<String, Failed> {
+    ) -> Done<String> {
         // The path of the last attempt, if the origin had no file or another version there. A
         // second attempt is made if the path differs now: a directory above may have been renamed.
         let mut other = None;
@@ -159,8 +158,8 @@ impl Ranges {
                     Err(_) => (self.tree.paths(), None),
                 };
                 let _working = self.marks.lock(id);
-                self.orders.make_sure_of(id).map_err(plain)?;
-                let inode = self.shared.inode(id).map_err(plain)?;
+                self.orders.make_sure_of(id)?;
+                let inode = self.shared.inode(id)?;
                 if !inode.origin.is_released() {
                     return Ok(String::new());
                 }
@@ -168,7 +167,7 @@ impl Ranges {
                     Some(dir) if self.tree.has_name(name.0, name.1, id) => below(&dir, name.1),
                     _ => match self.tree.find(id) {
                         Err(Errno::NOENT) => return Err(self.has_gone(name.1)),
-                        found => found.map_err(plain)?,
+                        found => found?,
                     },
                 };
                 let fill = self.fill_for(id, &relative, inode, length == 0)?;
@@ -199,7 +198,12 @@ impl Ranges {
                 }
                 Err(Errno::NOENT) => return Err(self.has_gone(&relative)),
                 Err(Errno::STALE) => return Err(self.has_changed_meanwhile(&relative)),
-                Err(e) => return Err((e, self.shared.error_text(&relative, "can't be read", e))),
+                Err(e) => {
+                    return Err(Error::new(
+                        e,
+                        self.shared.error_text(&relative, "can't be read", e),
+                    ));
+                }
             }
             if first == 0 {
                 self.read_ahead(&source, (first, end));
@@ -210,26 +214,26 @@ impl Ranges {
             }
             return Ok(fill.number.to_string());
         }
-        Err((
+        Err(Error::new(
             Errno::BUSY,
             self.shared.error_text(name.1, "can't be read", Errno::BUSY),
         ))
     }
 
-    fn has_gone(&self, path: &[u8]) -> Failed {
+    fn has_gone(&self, path: &[u8]) -> Error {
         let path = self.shared.side.show(path);
         let why = format!(
             "{path} was removed or replaced at the origin while it was open: the bytes that weren't read yet are gone"
         );
-        (Errno::STALE, why)
+        Error::new(Errno::STALE, why)
     }
 
-    fn has_changed_meanwhile(&self, relative: &[u8]) -> Failed {
+    fn has_changed_meanwhile(&self, relative: &[u8]) -> Error {
         let shown = self.shared.side.show(relative);
         let why = format!(
             "{shown} has changed at the origin while it was open: open it again to read the new version"
         );
-        (Errno::STALE, why)
+        Error::new(Errno::STALE, why)
     }
 
     fn begin_fill(&self, id: ObjectId, inode: &Inode) -> Result<Arc<Fill>> {
@@ -247,19 +251,19 @@ impl Ranges {
         relative: &[u8],
         inode: Inode,
         was_opened: bool,
-    ) -> std::result::Result<Arc<Fill>, Failed> {
+    ) -> Done<Arc<Fill>> {
         let known = self.marks.fills().of(id);
         if let Some(fill) = known.as_ref().filter(|_| !was_opened) {
             return Ok(fill.clone());
         }
-        let error_text = |e| (e, self.shared.error_text(relative, "can't be read", e));
+        let error_text = |e| Error::new(e, self.shared.error_text(relative, "can't be read", e));
         let there = match self.shared.side.meta(relative) {
             Err(Errno::NOENT) if !was_opened => return Err(self.has_gone(relative)),
             there => there.map_err(error_text)?,
         };
         if print(&there) == inode.origin.print && there.size == inode.size {
             let known = known.filter(|fill| fill.size == inode.size);
-            return known.map_or_else(|| self.begin_fill(id, &inode).map_err(plain), Ok);
+            return known.map_or_else(|| self.begin_fill(id, &inode).map_err(Error::from), Ok);
         }
         if !was_opened {
             // The program's earlier blocks were fetched by a service that has died, in another
@@ -268,11 +272,11 @@ impl Ranges {
         }
         self.renew(id, relative, &inode, &there)
             .map_err(|e| match e {
-                Errno::STALE => plain(e),
+                Errno::STALE => e.into(),
                 e => error_text(e),
             })?;
-        let inode = self.shared.inode(id).map_err(plain)?;
-        self.begin_fill(id, &inode).map_err(plain)
+        let inode = self.shared.inode(id)?;
+        self.begin_fill(id, &inode).map_err(Error::from)
     }
 
     /// Makes a released file stand for `there`, a new version at the origin. If the object has

@@ -4,6 +4,7 @@
 //! service has made any progress. Only processes of the pool's user can connect, because of the
 //! directory's mode.
 
+use crate::error::{Done, Error};
 use crate::marks::is_clean;
 use crate::room::part_here;
 use crate::service::Origin;
@@ -37,13 +38,10 @@ const COPY_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of failures that a reply names.
 const NAMED: usize = 20;
 
-/// The result of a request: the reply's text, or an errno and a message.
-pub type Done = std::result::Result<String, (Errno, String)>;
-
 /// A server of requests: the service, or a copier.
 pub trait Answers: Send + Sync + 'static {
-    /// Carries out a request, and returns its result. Blocks.
-    fn answer(self: &Arc<Self>, request: &Request) -> Done;
+    /// Carries out a request, and returns the reply's text. Blocks.
+    fn answer(self: &Arc<Self>, request: &Request) -> Done<String>;
     /// Translates an error for programs.
     fn for_programs(&self, error: Errno) -> Errno {
         error
@@ -108,18 +106,18 @@ fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
         return;
     };
     let request = Request::decode(&message[..n.min(MESSAGE)]);
-    let reply = |done: Done| {
+    let reply = |done: Done<String>| {
         let bytes = match &done {
             Ok(text) => encode_result(0, text),
-            Err((e, text)) => {
-                let e = origin.for_programs(*e);
-                encode_result(e.raw_os_error(), text)
+            Err(error) => {
+                let e = origin.for_programs(error.errno);
+                encode_result(e.raw_os_error(), &error.sentence)
             }
         };
         let _ = send(connection, &bytes, SendFlags::NOSIGNAL);
     };
     let Some(request) = request else {
-        return reply(Err((Errno::PROTO, "that is no request".into())));
+        return reply(Err(Error::new(Errno::PROTO, "that is no request")));
     };
     let (tell, told) = channel();
     let worker = origin.clone();
@@ -127,7 +125,7 @@ fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
         let _ = tell.send(worker.answer(&request));
     });
     if started.is_err() {
-        return reply(Err((Errno::AGAIN, "there are no threads left".into())));
+        return reply(Err(Error::new(Errno::AGAIN, "there are no threads left")));
     }
     let mut moved = origin.moved().load(Relaxed);
     loop {
@@ -135,7 +133,7 @@ fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
             Ok(done) => return reply(done),
             Err(RecvTimeoutError::Disconnected) => {
                 let why = "the origin service has failed (see keeper.log)";
-                return reply(Err((Errno::IO, why.into())));
+                return reply(Err(Error::new(Errno::IO, why)));
             }
             Err(RecvTimeoutError::Timeout) => {
                 let now = origin.moved().load(Relaxed);
@@ -159,30 +157,36 @@ impl Answers for Origin {
         self.shared.moved()
     }
 
-    fn answer(self: &Arc<Self>, request: &Request) -> Done {
-        let plain = |e: Errno| (e, String::new());
-        match request {
-            Request::Entries { dir } => self.listing.bring_entries(*dir).map_err(|e| {
-                let relative = self.tree.relative_of(*dir).unwrap_or_default();
-                let shown = self.shared.side.show(&relative);
-                (
-                    e,
-                    format!("{shown} can't be listed: {}", self.shared.side.explain(e)),
-                )
-            })?,
-            Request::Bytes { id, dir, name, cut } => {
-                self.bytes.bring_bytes(*id, (*dir, name), *cut)?
-            }
+    fn answer(self: &Arc<Self>, request: &Request) -> Done<String> {
+        let done = match request {
+            // Requests whose reply has a text.
             Request::Range {
                 id,
                 dir,
                 name,
                 at,
                 length,
-            } => return self.ranges.bring_range(*id, (*dir, name), (*at, *length)),
-            Request::Remove { dir, name, id } => self.names.remove((*dir, name), *id)?,
+            } => {
+                let range = (*at, *length);
+                return self.ranges.bring_range(*id, (*dir, name), range);
+            }
+            Request::Evict { path } => return self.evict(path),
+            Request::Prefetch { path } => return self.prefetch(path),
+            Request::Usage {} => return self.usage(),
+            Request::Status {} => return self.status(),
+            // All others.
+            Request::Entries { dir } => self.bring_entries(*dir),
+            Request::Bytes { id, dir, name, cut } => {
+                self.bytes.bring_bytes(*id, (*dir, name), *cut)
+            }
+            Request::Attributes { id, dir, name } => {
+                let brought = self.bytes.bring_attributes(*id, (*dir, name));
+                brought.map_err(Error::from)
+            }
+            Request::Remove { dir, name, id } => self.names.remove((*dir, name), *id),
             Request::Link { id, known, to } => {
-                self.links.link(*id, (known.0, &known.1), (to.0, &to.1))?;
+                let (known, to) = ((known.0, &known.1[..]), (to.0, &to.1[..]));
+                self.links.link(*id, known, to)
             }
             Request::Rename {
                 from,
@@ -191,127 +195,133 @@ impl Answers for Origin {
                 replaced,
                 may_replace,
             } => {
-                let mode = if *may_replace {
-                    RenameMode::Replace
-                } else {
-                    RenameMode::NoReplace
-                };
                 let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
-                self.names.rename(from, to, (*id, *replaced), mode)?;
+                let mode = rename_mode(*may_replace);
+                self.names.rename(from, to, (*id, *replaced), mode)
             }
-            Request::Settle { dir } => {
-                let _held = self.tree.paths();
-                self.directories.settle(*dir).map_err(|e| {
-                    let what = "the directory can't be made at the origin";
-                    (e, format!("{what}: {}", forebay_backing::explain(e)))
-                })?;
-            }
+            Request::Settle { dir } => self.settle(*dir),
             Request::OriginOnly { dir } => {
-                self.origin_only.show_origin_only(*dir).map_err(plain)?
+                let shown = self.origin_only.show_origin_only(*dir);
+                shown.map_err(Error::from)
             }
-            Request::Sync { path } => {
-                return if self
-                    .shared
-                    .is_origin_only(self.relative(path)?, libc::S_IFDIR)
-                {
-                    // None of the directory's bytes is in the pool.
-                    Ok(String::new())
-                } else {
-                    self.sync_all(path)
-                };
-            }
-            Request::Evict { path } | Request::Prefetch { path } | Request::Pin { path, .. }
-                if self
-                    .shared
-                    .is_origin_only(self.relative(path)?, libc::S_IFDIR) =>
-            {
-                let shown = self.shared.side.show(self.relative(path)?);
-                return Err((
-                    Errno::INVAL,
-                    format!("{shown} is never in the pool: its mode is off"),
-                ));
-            }
-            Request::Evict { path } => {
-                let (files, bytes) = self.room.evict(self.relative(path)?).map_err(plain)?;
-                return Ok(format!("{files} {bytes}"));
-            }
-            Request::Prefetch { path } => {
-                let (files, failed) = self.bytes.prefetch(self.relative(path)?).map_err(plain)?;
-                return if failed.is_empty() {
-                    Ok(files.to_string())
-                } else {
-                    Err((Errno::IO, failed.join("\n")))
-                };
-            }
-            Request::Room { id, bytes } => self.room.make_room(*id, *bytes).map_err(plain)?,
-            Request::Grant { node, bytes, files } => {
-                let grant = || self.quota.grant(&self.shared.fs, *node, (*bytes, *files));
-                let mut granted = grant();
-                // If a file was removed while it is being copied, its bytes count until the copy
-                // ends.
-                if granted == Err(Errno::DQUOT) && self.marks.wait_for_current(COPY_END_TIMEOUT) {
-                    granted = grant();
-                }
-                granted.map_err(plain)?;
-            }
+            Request::Sync { path } => self.sync(path),
+            Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name)),
+            Request::Room { id, bytes } => self.room.make_room(*id, *bytes).map_err(Error::from),
+            Request::Grant { node, bytes, files } => self.grant(*node, (*bytes, *files)),
             Request::Quota { bytes, files } => {
                 let set = self.quota.set(&self.shared.fs, *bytes, *files);
-                set.map_err(plain)?;
+                set.map_err(Error::from)
             }
-            Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name))?,
-            Request::Attributes { id, dir, name } => {
-                self.bytes
-                    .bring_attributes(*id, (*dir, name))
-                    .map_err(plain)?;
-            }
-            Request::Pin { path, is_pinned } => {
-                let relative = self.relative(path)?;
-                let set = self.settings.pin(relative, *is_pinned);
-                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-            }
-            Request::Hold { is_held } => {
-                let set = self.settings.hold(*is_held);
-                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-            }
-            Request::Usage {} => {
-                let usage = self.quota.status(&self.shared.fs);
-                let text = usage.map(|usage| serde_json::to_string(&usage));
-                return text
-                    .transpose()
-                    .map(Option::unwrap_or_default)
-                    .map_err(|_| plain(Errno::IO));
-            }
-            Request::Status {} => return self.status().map_err(plain),
+            Request::Pin { path, is_pinned } => self.pin(path, *is_pinned),
+            Request::Hold { is_held } => self.settings.hold(*is_held).map_err(Error::from),
             // Orders are for copiers, and this is the service.
-            Request::Order { .. } => return Err(plain(Errno::PROTO)),
-        }
-        Ok(String::new())
+            Request::Order { .. } => Err(Errno::PROTO.into()),
+        };
+        done.map(|()| String::new())
+    }
+}
+
+fn rename_mode(may_replace: bool) -> RenameMode {
+    if may_replace {
+        RenameMode::Replace
+    } else {
+        RenameMode::NoReplace
     }
 }
 
 impl Origin {
-    fn relative<'p>(&self, path: &'p [u8]) -> std::result::Result<&'p [u8], (Errno, String)> {
-        let none = || (Errno::XDEV, "the origin isn't behind that path".to_owned());
+    /// Returns the path at the origin of a path of the pool.
+    fn relative<'p>(&self, path: &'p [u8]) -> Done<&'p [u8]> {
+        let none = || Error::new(Errno::XDEV, "the origin isn't behind that path");
         match path {
             b"" => Ok(b""),
             path => self.shared.config.relative(path).ok_or_else(none),
         }
     }
 
-    fn sync_all(&self, path: &[u8]) -> Done {
-        match self.drain.sync(self.relative(path)?) {
-            Ok(()) => Ok(String::new()),
-            Err(failed) => {
-                let mut text = String::new();
-                for (at, why) in failed.iter().take(NAMED) {
-                    let _ = writeln!(text, "{}: {why}", self.shared.side.show(at));
-                }
-                if failed.len() > NAMED {
-                    let _ = writeln!(text, "and {} more", failed.len() - NAMED);
-                }
-                Err((Errno::IO, text))
+    /// Returns the path at the origin, as [`Origin::relative`], of a path whose bytes can be in the
+    /// pool.
+    fn cached<'p>(&self, path: &'p [u8]) -> Done<&'p [u8]> {
+        let relative = self.relative(path)?;
+        if self.shared.is_origin_only(relative, libc::S_IFDIR) {
+            let shown = self.shared.side.show(relative);
+            let why = format!("{shown} is never in the pool: its mode is off");
+            return Err(Error::new(Errno::INVAL, why));
+        }
+        Ok(relative)
+    }
+
+    fn bring_entries(&self, dir: ObjectId) -> Done {
+        self.listing.bring_entries(dir).map_err(|e| {
+            let relative = self.tree.relative_of(dir).unwrap_or_default();
+            Error::new(e, self.shared.error_text(&relative, "can't be listed", e))
+        })
+    }
+
+    fn settle(&self, dir: ObjectId) -> Done {
+        let _held = self.tree.paths();
+        match self.directories.settle(dir) {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                let why = forebay_backing::explain(e);
+                let why = format!("the directory can't be made at the origin: {why}");
+                Err(Error::new(e, why))
             }
         }
+    }
+
+    fn evict(&self, path: &[u8]) -> Done<String> {
+        let (files, bytes) = self.room.evict(self.cached(path)?)?;
+        Ok(format!("{files} {bytes}"))
+    }
+
+    fn prefetch(&self, path: &[u8]) -> Done<String> {
+        let (files, failed) = self.bytes.prefetch(self.cached(path)?)?;
+        if failed.is_empty() {
+            Ok(files.to_string())
+        } else {
+            Err(Error::new(Errno::IO, failed.join("\n")))
+        }
+    }
+
+    fn pin(&self, path: &[u8], is_pinned: bool) -> Done {
+        Ok(self.settings.pin(self.cached(path)?, is_pinned)?)
+    }
+
+    fn grant(&self, node: u32, wanted: (u64, u64)) -> Done {
+        let grant = || self.quota.grant(&self.shared.fs, node, wanted);
+        let mut granted = grant();
+        // If a file was removed while it is being copied, its bytes count until the copy ends.
+        if granted == Err(Errno::DQUOT) && self.marks.wait_for_current(COPY_END_TIMEOUT) {
+            granted = grant();
+        }
+        Ok(granted?)
+    }
+
+    fn usage(&self) -> Done<String> {
+        let Some(usage) = self.quota.status(&self.shared.fs) else {
+            return Ok(String::new());
+        };
+        serde_json::to_string(&usage).map_err(|_| Errno::IO.into())
+    }
+
+    fn sync(&self, path: &[u8]) -> Done {
+        let relative = self.relative(path)?;
+        if self.shared.is_origin_only(relative, libc::S_IFDIR) {
+            // None of the directory's bytes is in the pool.
+            return Ok(());
+        }
+        let Err(failed) = self.drain.sync(relative) else {
+            return Ok(());
+        };
+        let mut text = String::new();
+        for (at, why) in failed.iter().take(NAMED) {
+            let _ = writeln!(text, "{}: {why}", self.shared.side.show(at));
+        }
+        if failed.len() > NAMED {
+            let _ = writeln!(text, "and {} more", failed.len() - NAMED);
+        }
+        Err(Error::new(Errno::IO, text))
     }
 
     /// Removes the problems of objects that have been written back since, or were removed. A pass
@@ -341,7 +351,7 @@ impl Origin {
         }
     }
 
-    fn status(&self) -> Result<String> {
+    fn status(&self) -> Done<String> {
         let mut status = Status {
             origin: self.shared.config.path.clone(),
             at: self.shared.config.at.clone(),
@@ -382,6 +392,6 @@ impl Origin {
             *bytes += inode.size;
             Ok(())
         })?;
-        serde_json::to_string(&status).map_err(|_| Errno::IO)
+        serde_json::to_string(&status).map_err(|_| Errno::IO.into())
     }
 }
