@@ -437,13 +437,7 @@ impl Drain {
         pass: &mut Pass,
     ) -> Result<()> {
         let path = below(visit.at, &name);
-        let mode = match entry.kind {
-            libc::S_IFDIR => self
-                .shared
-                .config
-                .mode_of_dir(&self.shared.pool_path(&path)),
-            _ => self.shared.config.mode_of(&self.shared.pool_path(&path)),
-        };
+        let mode = self.shared.mode_of(&path, entry.kind);
         if !mode.is_written() {
             if entry.kind == libc::S_IFDIR && mode != OriginMode::Off {
                 visit.below_it.push((entry.id, path));
@@ -468,25 +462,7 @@ impl Drain {
                 visit.below_it.push((entry.id, path));
             }
             libc::S_IFDIR => {
-                if !is_made(&mark) {
-                    match self
-                        .directories
-                        .make_directory(entry.id, visit.dir, &name, &path)
-                    {
-                        Ok(true) => visit.has_written = true,
-                        Ok(false) | Err(Errno::NOENT) => {
-                            pass.young += 1;
-                            return Ok(());
-                        }
-                        Err(e) => return Err(e),
-                    }
-                }
-                if mark.synced != self.marks.print_of_dir(entry.id, &inode)? {
-                    pass.late.insert(path.clone(), entry.id);
-                }
-                if !mark.is_released() {
-                    visit.below_it.push((entry.id, path));
-                }
+                self.pass_subdirectory(visit, (entry.id, &inode), (&name, path), pass)?
             }
             libc::S_IFREG | libc::S_IFLNK if inode.nlink > 1 => {
                 let names = pass.linked.entry(entry.id.0).or_default();
@@ -509,6 +485,34 @@ impl Drain {
                 visit.has_written = true;
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes the pass for a directory in another directory: makes it at the origin, and notes what
+    /// remains to be done.
+    fn pass_subdirectory(
+        &self,
+        visit: &mut Visit<'_>,
+        (id, inode): (ObjectId, &Inode),
+        (name, path): (&[u8], Vec<u8>),
+        pass: &mut Pass,
+    ) -> Result<()> {
+        if !is_made(&inode.origin) {
+            match self.directories.make_directory(id, visit.dir, name, &path) {
+                Ok(true) => visit.has_written = true,
+                Ok(false) | Err(Errno::NOENT) => {
+                    pass.young += 1;
+                    return Ok(());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if inode.origin.synced != self.marks.print_of_dir(id, inode)? {
+            pass.late.insert(path.clone(), id);
+        }
+        if !inode.origin.is_released() {
+            visit.below_it.push((id, path));
         }
         Ok(())
     }

@@ -97,14 +97,18 @@ impl Shared {
         file.close()
     }
 
-    /// Whether objects of this kind (S_IFMT) at this path are at the origin only.
-    pub fn is_origin_only(&self, relative: &[u8], kind: u32) -> bool {
+    /// Returns the mode of objects of this kind (S_IFMT) at this path of the origin.
+    pub fn mode_of(&self, relative: &[u8], kind: u32) -> OriginMode {
         let path = self.pool_path(relative);
-        let mode = match kind {
+        match kind {
             libc::S_IFDIR => self.config.mode_of_dir(&path),
             _ => self.config.mode_of(&path),
-        };
-        mode == OriginMode::Off
+        }
+    }
+
+    /// Whether objects of this kind (S_IFMT) at this path are at the origin only.
+    pub fn is_origin_only(&self, relative: &[u8], kind: u32) -> bool {
+        self.mode_of(relative, kind) == OriginMode::Off
     }
 
     pub fn inode(&self, id: ObjectId) -> Result<Inode> {

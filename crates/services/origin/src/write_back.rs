@@ -94,27 +94,7 @@ impl WriteBack {
         // All threads that lock several objects lock them in this order.
         dirty.sort_by_key(|d| d.id.0);
         let _working: Vec<_> = dirty.iter().map(|d| self.marks.lock(d.id)).collect();
-        let mut current = Vec::new();
-        for d in dirty {
-            // The file may have changed since the walk: another pass has written it, or its names
-            // have changed.
-            match self
-                .orders
-                .make_sure_of(d.id)
-                .and_then(|()| self.shared.inode(d.id))
-            {
-                Ok(inode) if is_clean(&inode) => {}
-                Ok(inode) if is_young(&inode, TICK) => pass.young += 1,
-                // The file has got a second name since the walk. The next pass writes the file with
-                // all its names.
-                Ok(inode) if inode.nlink > 1 => pass.young += 1,
-                Ok(inode) => current.push(Dirty { inode, ..d }),
-                Err(Errno::NOENT) => {}
-                Err(e) => pass
-                    .failed
-                    .push((below(at, &d.name), self.shared.side.explain(e))),
-            }
-        }
+        let current = self.still_dirty(at, dirty, pass);
         let objects = current.iter().map(|d| (d.id, &d.inode));
         self.marks.announce(dir, objects)?;
         let looks = match self.looks(dir, at, &current) {
@@ -164,6 +144,33 @@ impl WriteBack {
         self.write_list(at, plain, false, pass);
         self.write_list(at, same, true, pass);
         Ok(())
+    }
+
+    /// Returns those files that are to be written now, as they are now. The caller holds their
+    /// locks.
+    fn still_dirty(&self, at: &[u8], dirty: Vec<Dirty>, pass: &mut Pass) -> Vec<Dirty> {
+        let mut current = Vec::new();
+        for d in dirty {
+            // The file may have changed since the walk: another pass has written it, or its names
+            // have changed.
+            match self
+                .orders
+                .make_sure_of(d.id)
+                .and_then(|()| self.shared.inode(d.id))
+            {
+                Ok(inode) if is_clean(&inode) => {}
+                Ok(inode) if is_young(&inode, TICK) => pass.young += 1,
+                // The file has got a second name since the walk. The next pass writes the file with
+                // all its names.
+                Ok(inode) if inode.nlink > 1 => pass.young += 1,
+                Ok(inode) => current.push(Dirty { inode, ..d }),
+                Err(Errno::NOENT) => {}
+                Err(e) => pass
+                    .failed
+                    .push((below(at, &d.name), self.shared.side.explain(e))),
+            }
+        }
+        current
     }
 
     /// Returns the origin's versions of files of one directory, in the order of `list`.
