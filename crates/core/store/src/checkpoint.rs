@@ -60,9 +60,7 @@ pub struct Loaded {
 impl Durability<'_> {
     /// Makes a checkpoint if the journal has grown to its bound and no other process makes one.
     pub(crate) fn checkpoint_if_due(&self) {
-        let s = self.journal_state();
-        let len = s.end.load(Relaxed).wrapping_sub(s.start.load(Relaxed));
-        if len > s.bound.load(Relaxed) {
+        if self.generation_len() > self.journal_state().bound.load(Relaxed) {
             // If this fails, the commit that reached the bound stands all the same. The next commit
             // tries again.
             let _ = self.checkpoint();
@@ -71,9 +69,18 @@ impl Durability<'_> {
 
     /// Whether the keeper should make a checkpoint, before another process has to.
     pub fn checkpoint_wanted(&self) -> bool {
-        let s = self.journal_state();
         self.active_journal().is_some()
-            && s.end.load(Relaxed) - s.start.load(Relaxed) > s.bound.load(Relaxed) / 2
+            && self.generation_len() > self.journal_state().bound.load(Relaxed) / 2
+    }
+
+    /// Length of the journal's present generation. Bytes.
+    ///
+    /// Another process may begin the next generation at any time, at the end of the present one.
+    /// The end is read before the start: if the start is newer, the new generation is empty.
+    pub(crate) fn generation_len(&self) -> u64 {
+        let s = self.journal_state();
+        let end = s.end.load(Acquire);
+        end.saturating_sub(s.start.load(Acquire))
     }
 
     /// Writes all records to a new checkpoint, with which a new generation of the journal begins.
@@ -462,4 +469,52 @@ fn read_exact(file: &OwnedFd, mut out: &mut [u8]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::Medium;
+    use crate::repair::tests::{CAPACITY, TestStore};
+    use forebay_media::MediumKind;
+
+    /// A store with one `files` medium and a journal, whose files lie in the same directory.
+    pub(crate) fn store_with_journal(name: &str) -> TestStore {
+        let dir = format!("/dev/shm/forebay-{name}-{}", std::process::id());
+        let dir = std::path::PathBuf::from(dir);
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(dir.join("records")).unwrap();
+        let (control, records, map) = (dir.join("control"), dir.join("records"), dir.join("map"));
+        let medium = || {
+            let kind = MediumKind::Files(dir.clone());
+            vec![Medium::open(0, kind, &dir, &map, CAPACITY).unwrap()]
+        };
+        let ring = dir.join("journal");
+        let journal = || Journal::open(&ring, &dir).unwrap();
+        Medium::create(&dir, &map, CAPACITY, true).unwrap();
+        Journal::create_ring(&ring).unwrap();
+        let with = Some((journal(), medium(), 1 << 20));
+        Store::create(&control, &records, (4, 64 << 20), (0o755, 0, 0), with).unwrap();
+        let store = Store::open(&control, &records, 64 << 20, medium(), Some(journal()));
+        TestStore {
+            store: Some(store.unwrap()),
+            dir,
+        }
+    }
+
+    #[test]
+    fn no_checkpoint_is_due_when_another_process_has_just_made_one() {
+        let s = store_with_journal("checkpoint-due");
+        let durability = s.durability();
+        assert!(!durability.checkpoint_wanted());
+        // The process has read the end when another one begins the next generation behind it.
+        let state = durability.journal_state();
+        let (start, generation) = (&state.start, &state.generation);
+        let before = (start.load(Acquire), generation.load(Acquire));
+        start.store(state.end.load(Acquire) + 8, Release);
+        assert!(!durability.checkpoint_wanted());
+        durability.checkpoint_if_due();
+        assert_eq!(generation.load(Acquire), before.1);
+        start.store(before.0, Release);
+    }
 }

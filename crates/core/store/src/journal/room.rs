@@ -192,7 +192,7 @@ impl<'s> Durability<'s> {
     /// a new generation. The caller must not hold a lock of a shard.
     pub(crate) fn wait_for_journal(&self) {
         let s = self.journal_state();
-        let len = || s.end.load(Relaxed).wrapping_sub(s.start.load(Relaxed)) + FILE_HEAD as u64;
+        let len = || self.generation_len() + FILE_HEAD as u64;
         while len() > s.bound.load(Relaxed) + RING as u64 / 2 {
             match self.checkpoint() {
                 Ok(true) => {}
