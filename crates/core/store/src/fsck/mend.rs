@@ -56,16 +56,20 @@ impl Checker<'_> {
         if self.others() > 0 {
             return Err(Errno::BUSY);
         }
-        let salvaged = self.salvage()?;
-        // After repairs, the journal must begin again from the repaired records.
-        let result = self.mend_alone(salvaged);
-        if result.as_ref().is_ok_and(|r| !r.findings.is_empty()) {
-            self.durability().restart_journal()?;
+        let mut changed = false;
+        let result = (self.salvage(&mut changed))
+            .and_then(|salvaged| self.mend_alone(salvaged, &mut changed));
+        if !changed {
+            return result;
         }
-        result
+        // The journal must begin again from the changed records, even if the repair failed half
+        // way. After a loss of power, the records would otherwise be those of before the repair.
+        let restarted = self.durability().restart_journal();
+        result.and_then(|report| restarted.map(|()| report))
     }
 
-    fn mend_alone(&self, salvaged: Vec<Finding>) -> Result<Report> {
+    /// Repairs all that the check finds. Sets `changed` before it changes anything.
+    fn mend_alone(&self, salvaged: Vec<Finding>, changed: &mut bool) -> Result<Report> {
         if salvaged.iter().any(|f| !f.repaired) {
             return Ok(Report {
                 findings: salvaged,
@@ -75,7 +79,7 @@ impl Checker<'_> {
         }
         let (mut report, _) = self.examine()?;
         report.findings.splice(0..0, salvaged);
-        self.drop_unreadable_journals()?;
+        self.drop_unreadable_journals(changed)?;
         // Failures here are found again below.
         let _ = self.recovery().settle();
         let _ = self.names().flush_dir_times();
@@ -88,6 +92,7 @@ impl Checker<'_> {
             if report.findings.iter().all(|f| f.repaired) && report.more == 0 {
                 break;
             }
+            *changed = true;
             self.write_changes(&changes)?;
             self.reset_control()?;
             self.recovery().rebuild_free_space()?;
@@ -104,8 +109,9 @@ impl Checker<'_> {
         Ok(report)
     }
 
-    /// Writes what can be read of damaged record files to new ones.
-    fn salvage(&self) -> Result<Vec<Finding>> {
+    /// Writes what can be read of damaged record files to new ones. Sets `changed` before one
+    /// replaces a damaged file.
+    fn salvage(&self, changed: &mut bool) -> Result<Vec<Finding>> {
         let mut report = Report::default();
         let metas: Vec<_> = self.envs.iter().map(|env| Meta::of(env.path())).collect();
         self.check_trees(&metas, &mut report)?;
@@ -133,6 +139,7 @@ impl Checker<'_> {
             let _ = std::fs::remove_file(&new);
             shards::write_file(&new, env.map_size(), &records)?;
             let _ = std::fs::remove_file(lock(&new));
+            *changed = true;
             let _ = std::fs::remove_file(lock(env.path()));
             std::fs::rename(&new, env.path()).map_err(|_| Errno::IO)?;
             self.control.shard(shard).room.reserved.store(0, Relaxed);
@@ -147,8 +154,9 @@ impl Checker<'_> {
         Ok(report.findings)
     }
 
-    /// Removes journals of commits over several shards that can't be carried out.
-    fn drop_unreadable_journals(&self) -> Result<()> {
+    /// Removes journals of commits over several shards that can't be carried out. Sets `changed`
+    /// before it removes one.
+    fn drop_unreadable_journals(&self, changed: &mut bool) -> Result<()> {
         let count = self.names().shard_count();
         for shard in 0..count {
             let sound = match self.committed(shard)?.journal()? {
@@ -158,6 +166,7 @@ impl Checker<'_> {
                 None => true,
             };
             if !sound {
+                *changed = true;
                 self.write_changes(&[(shard, JOURNAL.to_vec(), None)])?;
             }
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Store;
+use crate::checkpoint::tests::store_with_journal;
 use crate::control_region::live_flag;
 use crate::lmdb::OnFull;
 use crate::record::{ChunkMap, Entry, Inode, JOURNAL, Key, tail};
@@ -531,6 +532,27 @@ fn control_region() {
         let owner = &c(f).process(slot as usize).owner;
         owner.store(owner.load(Relaxed) ^ 1, Relaxed);
     });
+}
+
+/// A repair that fails after it has changed records restarts the journal all the same.
+#[test]
+fn the_journal_follows_a_repair_that_fails() {
+    let s = store_with_journal("fsck-journal");
+    let (big, file) = (make(&s, "big"), make(&s, "file"));
+    fill(&s, big, &vec![7; 1 << 20]);
+    fill(&s, file, &[5; 20_000]);
+    // There is no room for a copy of the pages that two files have.
+    let rest = s.media()[0].usage();
+    let rest = vec![9; (rest.capacity - rest.used) as usize];
+    fill(&s, make(&s, "rest"), &rest);
+    let mut first = Vec::new();
+    change(&s, big, |_, t| first = t.clone());
+    change(&s, file, |i, t| {
+        i.pages = ChunkMap::decode(&first).unwrap().pages() as u64;
+        *t = first;
+    });
+    assert_eq!(s.checker().mend().map(|_| ()), Err(Errno::NOSPC));
+    assert!(!s.durability().journal_stopped());
 }
 
 /// Overwrites bytes in the pages of a record file behind the two meta pages.
