@@ -14,7 +14,7 @@ use crate::area::{self, Area};
 use crate::launch;
 use crate::records::{Executor, Run, Stage, State, Workflow};
 use crate::service::{Done, Service, Which};
-use crate::{Result, now, programs, slurm};
+use crate::{Result, now, slurm};
 use rustix::fs::FlockOperation;
 use std::collections::{HashMap, HashSet};
 use std::process::Child;
@@ -71,18 +71,17 @@ impl Engine {
     fn pass(&mut self) {
         let all: Vec<Workflow> = {
             let records = self.service.records();
-            let is_due = |w: &&Workflow| w.state != Stage::Ready || w.is_active();
+            let is_due = |w: &&Workflow| match w.state {
+                Stage::Deleting => true,
+                // A killed service has left it unfinished, unless this one is making it.
+                Stage::Making => !self.service.is_making(w),
+                Stage::Ready => w.is_active(),
+            };
             records.all().filter(is_due).cloned().collect()
         };
         for w in all {
             match w.state {
-                Stage::Deleting => self.delete(w),
-                // Making a workflow never takes this long, so a killed service has left this one
-                // unfinished.
-                Stage::Making if w.created + programs::SHORT.as_secs() * 2 < now() => {
-                    self.delete(w)
-                }
-                Stage::Making => {}
+                Stage::Deleting | Stage::Making => self.delete(w),
                 Stage::Ready => {
                     for run in w.runs.iter().filter(|r| !r.state.is_over()) {
                         if self.waits(&w) {
@@ -344,4 +343,58 @@ fn note_failure(failed: &Mutex<HashMap<(String, String), Instant>>, w: &Workflow
 
 fn which(w: &Workflow, run: &Run) -> Which {
     (w.owner.clone(), w.name.clone(), run.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account;
+    use crate::config::Config;
+    use crate::records::FORMAT;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn only_workflows_that_an_earlier_service_left_unfinished_are_deleted() {
+        let dir = std::env::temp_dir().join(format!("forebay-flow-making-{}", std::process::id()));
+        let config = Config::parse("root = true", &dir).unwrap();
+        let service = Arc::new(Service::open(&dir, config, |_| ()).unwrap());
+        let owner = account::own().unwrap().name;
+        for name in ["left", "ours"] {
+            let w = Workflow {
+                format: FORMAT,
+                name: name.into(),
+                owner: owner.clone(),
+                created: 1,
+                state: Stage::Making,
+                executor: Executor::Local,
+                approve: Vec::new(),
+                campaign: None,
+                uploads: BTreeMap::new(),
+                runs: Vec::new(),
+            };
+            service.records().add(w).unwrap();
+        }
+        let making = service.begin_making(&owner, "ours");
+        let mut engine = Engine::new(Arc::clone(&service));
+        let names = || {
+            let records = service.records();
+            let names = records.of(&owner).map(|w| w.name.clone());
+            names.collect::<Vec<_>>()
+        };
+        let wait_for = |engine: &mut Engine, left: &[&str]| {
+            let until = Instant::now() + Duration::from_secs(20);
+            while names() != left {
+                assert!(Instant::now() < until, "there are {:?}", names());
+                engine.pass();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        wait_for(&mut engine, &["ours"]);
+        engine.pass();
+        assert_eq!(names(), ["ours"]);
+        // Making it has failed, and its record couldn't be removed.
+        drop(making);
+        wait_for(&mut engine, &[]);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -2,7 +2,8 @@
 //! call them.
 //!
 //! Locking: `records` is locked only while a record is changed and written. Nothing else blocks
-//! under this lock, and programs and users' files are never used under it.
+//! under this lock, and programs and users' files are never used under it. `making` may be locked
+//! under it.
 
 use crate::account::{self, Account};
 use crate::area::{self, Area};
@@ -16,7 +17,7 @@ use crate::records::{
 use crate::{Result, disk, now, token};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -133,10 +134,24 @@ pub struct Service {
     pub config: Config,
     own: Account,
     records: Mutex<Records>,
+    /// Owners and names of the workflows that this service is making now.
+    making: Mutex<HashSet<(String, String)>>,
     accounts: Mutex<Known<String, Account>>,
     usage: Mutex<Shown>,
     tell: fn(&str),
     _lock: OwnedFd,
+}
+
+/// A workflow that this service is making, until this is dropped.
+pub struct Making<'a> {
+    service: &'a Service,
+    key: (String, String),
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.service.making().remove(&self.key);
+    }
 }
 
 impl Service {
@@ -163,6 +178,7 @@ impl Service {
             own: account::own()?,
             state,
             config,
+            making: Mutex::default(),
             accounts: Mutex::default(),
             usage: Mutex::default(),
             tell,
@@ -255,6 +271,23 @@ impl Service {
         changed.ok_or_else(Error::absent)
     }
 
+    fn making(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that this service is making a workflow, whose record is to be added.
+    pub fn begin_making(&self, owner: &str, name: &str) -> Making<'_> {
+        let key = (owner.to_owned(), name.to_owned());
+        self.making().insert(key.clone());
+        Making { service: self, key }
+    }
+
+    /// Whether this service is making a workflow. The caller holds the lock of the records from
+    /// which `w` is, in state Making.
+    pub fn is_making(&self, w: &Workflow) -> bool {
+        self.making().contains(&(w.owner.clone(), w.name.clone()))
+    }
+
     /// Makes a workflow with its directory and campaign.
     ///
     /// # Errors
@@ -297,7 +330,8 @@ impl Service {
             uploads: BTreeMap::new(),
             runs: Vec::new(),
         };
-        {
+        // Until the record has another state, or is removed, the engine leaves the workflow alone.
+        let _making = {
             let mut records = self.records();
             if records.get(owner, &new.name).is_some() {
                 return Err(Error::new(
@@ -312,8 +346,10 @@ impl Service {
                     format!("you have {most} workflows, and no more are allowed: delete some"),
                 ));
             }
+            let making = self.begin_making(owner, &new.name);
             records.add(workflow.clone())?;
-        }
+            making
+        };
         let spec = new.campaign.and_then(|c| c.spec);
         let made = self.make(&account, &workflow, spec.as_deref());
         match made {
