@@ -74,6 +74,16 @@ pub struct User {
     last_write: Option<u64>,
 }
 
+/// The writes at one offset of a file.
+#[derive(Debug, Default)]
+struct Place {
+    count: u32,
+    /// Length of the last write. Bytes.
+    len: u64,
+    /// Whether there were writes of different lengths.
+    varies: bool,
+}
+
 /// The use of a file by all processes.
 #[derive(Debug, Default)]
 pub struct Usage {
@@ -112,8 +122,8 @@ pub struct Usage {
     appends: u64,
     /// Whether a write was made at a given offset.
     placed: bool,
-    /// Number of writes at each offset, for the first offsets that were written.
-    places: BTreeMap<u64, u32>,
+    /// The writes at each offset, for the first offsets that were written.
+    places: BTreeMap<u64, Place>,
     /// The reason why a control is contradicted, by control.
     against: BTreeMap<&'static str, String>,
 }
@@ -328,7 +338,10 @@ impl Usage {
         }
         self.bound();
         if self.places.len() < MAX_COUNTED_PLACES || self.places.contains_key(&at) {
-            *self.places.entry(at).or_default() += 1;
+            let place = self.places.entry(at).or_default();
+            place.varies |= place.count > 0 && place.len != moved;
+            place.len = moved;
+            place.count += 1;
         }
         match self.last_write {
             Some((_, last)) if last == process => {}
@@ -408,11 +421,11 @@ impl Usage {
         self.users.values().map(|u| u.node).collect()
     }
 
-    /// Returns the number of offsets that were written repeatedly, if nearly all writes are at such
-    /// offsets.
+    /// Returns the number of offsets at which the same number of bytes was written repeatedly, if
+    /// nearly all writes are at such offsets.
     fn rounds(&self, writes: &Access) -> Option<usize> {
-        let again = self.places.values().filter(|&&n| n >= 3);
-        let (places, times) = again.fold((0, 0u64), |(p, t), &n| (p + 1, t + u64::from(n)));
+        let again = self.places.values().filter(|p| p.count >= 3 && !p.varies);
+        let (places, times) = again.fold((0, 0u64), |(n, t), p| (n + 1, t + u64::from(p.count)));
         let most = times * 10 >= writes.count * 9;
         ((2..MAX_COUNTED_PLACES).contains(&places) && most).then_some(places)
     }
@@ -586,6 +599,21 @@ mod tests {
     fn write(usage: &mut Usage, process: u32, time: u64, at: u64, n: u64) {
         usage.write_begins(process, process);
         usage.wrote(process, time, at, n, 10);
+    }
+
+    #[test]
+    fn rollback_is_for_bytes_that_are_written_again_in_the_same_lengths() {
+        for grows in [0, 7] {
+            let mut f = Usage::default();
+            f.opened(1, 1, 1, new());
+            for round in 0..10 {
+                for at in [0, 4096, 8192] {
+                    write(&mut f, 1, 2 + round, at, 100 + round * grows);
+                }
+            }
+            let verdict = &judged(&mut f)[ROLLBACK];
+            assert_eq!(verdict.supports, u64::from(grows == 0), "{grows}");
+        }
     }
 
     #[test]
