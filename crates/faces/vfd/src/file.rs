@@ -21,9 +21,26 @@ pub struct Mode {
     pub exclusive: bool,
 }
 
-/// Identifies a file: a device number (0 in a pool) and an inode number. Two opens of one file have
-/// the same.
+/// Identifies a file on this host: a device number and an inode number. Two opens of one file have
+/// the same. The device number of a pool's files is the pool's ([`forebay_posix::Fs::device`]).
 pub type Identity = (u64, u64);
+
+/// Identifies a file among processes on any nodes: the inode number, the type of the file system,
+/// the device number, and the host in two numbers. The same file has the same numbers everywhere.
+///
+/// On the host, device numbers differ between the nodes of a shared file system, and no other
+/// number of it is the same on all nodes for NFS, Lustre and FUSE alike. So the last three are 0,
+/// unless only one host can have the file system mounted ([`LOCAL`]).
+pub type SharedIdentity = [u64; 5];
+
+/// Types of file systems that one host alone can have mounted (`f_type` of statfs).
+const LOCAL: [i64; 5] = [
+    libc::TMPFS_MAGIC,
+    libc::EXT4_SUPER_MAGIC,
+    libc::XFS_SUPER_MAGIC,
+    libc::BTRFS_SUPER_MAGIC,
+    libc::F2FS_SUPER_MAGIC,
+];
 
 /// An open file.
 pub enum Open {
@@ -115,8 +132,10 @@ pub fn open(name: &str, mode: Mode, config: &Config) -> Result<Open, Failure> {
     let file = PoolFile::new(fs, file.map_err(failed)?);
     let stat = file.with(|f| f.stat()).map_err(failed)?;
     match stat.mode & libc::S_IFMT {
-        // The host has no device with number 0.
-        libc::S_IFREG => Ok(Open::Pool(file, (0, stat.ino))),
+        libc::S_IFREG => {
+            let device = file.pool().device();
+            Ok(Open::Pool(file, (device, stat.ino)))
+        }
         libc::S_IFDIR => Err(failed(Errno::ISDIR)),
         _ => Err(failed(Errno::INVAL)),
     }
@@ -148,12 +167,37 @@ pub fn remove(name: &str, config: &Config) -> Result<(), Failure> {
     }
 }
 
+/// Returns a number that no other running host has; 0 if it can't be read.
+fn host() -> u128 {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0)
+}
+
 impl Open {
-    /// Returns the file's identity.
+    /// Returns the file's identity on this host.
     pub fn identity(&self) -> Identity {
         match self {
             Open::Pool(_, identity) | Open::Host(_, identity) => *identity,
         }
+    }
+
+    /// Returns the file's identity among processes on any nodes.
+    ///
+    /// # Errors
+    /// The errors of statfs.
+    pub fn shared_identity(&self) -> Result<SharedIdentity, Failure> {
+        let (device, inode) = self.identity();
+        let Open::Host(file, _) = self else {
+            return Ok([inode, 0, device, 0, 0]);
+        };
+        let kind = rustix::fs::fstatfs(file).map_err(|e| of_pool("statfs", e))?;
+        let kind = kind.f_type as i64;
+        let (device, host) = if LOCAL.contains(&kind) {
+            (device, host())
+        } else {
+            (0, 0)
+        };
+        Ok([inode, kind as u64, device, (host >> 64) as u64, host as u64])
     }
 
     /// Returns the file's current size in bytes.
@@ -280,4 +324,28 @@ pub enum Lock {
     Shared,
     Exclusive,
     None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_local_file_system_is_another_one_on_each_host() {
+        let name = format!("/dev/shm/forebay-vfd-{}", std::process::id());
+        let mode = Mode {
+            create: true,
+            write: true,
+            ..Mode::default()
+        };
+        let (one, again) = (open_on_host(&name, mode), open_on_host(&name, mode));
+        let identity = one.unwrap().shared_identity().unwrap();
+        assert_eq!(again.unwrap().shared_identity(), Ok(identity));
+        assert!(identity[2] != 0 && identity[3..] != [0, 0], "{identity:?}");
+        fs::remove_file(&name).unwrap();
+        let other = fs::File::open("/proc/self/status").unwrap();
+        let [inode, kind, rest @ ..] = Open::Host(other, (7, 8)).shared_identity().unwrap();
+        assert_eq!((inode, kind), (8, libc::PROC_SUPER_MAGIC as u64));
+        assert_eq!(rest, [0, 0, 0]);
+    }
 }

@@ -4,7 +4,7 @@
 //! All ranks must call each function, which fails on all of them or on none.
 
 use crate::config::Config;
-use crate::file::{self, Failure, Mode, Open};
+use crate::file::{self, Failure, Mode, Open, SharedIdentity};
 use crate::mpi::Group;
 use forebay_controls::Consistency;
 use rustix::io::Errno;
@@ -46,10 +46,10 @@ pub fn open(
             )
         }
     };
-    let about = opened.and_then(|open| open.size().map(|size| (open, size)));
+    let about = opened.and_then(|open| Ok((open.size()?, open.shared_identity()?, open)));
     let agreed = group
         .agree(about)
-        .and_then(|(open, size)| same(group, open, size));
+        .and_then(|(size, identity, open)| same(group, open, size, identity));
     if agreed.is_err() && group.leads() && mode.create && mode.exclusive {
         // Rank 0 has just created the file, and no process has it open.
         let _ = file::remove(name, &config);
@@ -68,14 +68,20 @@ fn usable(config: Config) -> Result<Config, Failure> {
 }
 
 /// Checks that all ranks have opened the same file as rank 0. Returns rank 0's size.
-fn same(group: &Group, open: Open, size: u64) -> Result<(Open, u64), Failure> {
-    let mut leader = [0; 16];
-    leader[..8].copy_from_slice(&open.identity().1.to_le_bytes());
-    leader[8..].copy_from_slice(&size.to_le_bytes());
+fn same(
+    group: &Group,
+    open: Open,
+    size: u64,
+    identity: SharedIdentity,
+) -> Result<(Open, u64), Failure> {
+    let numbers: Vec<u8> = (identity.iter().chain([&size]))
+        .flat_map(|n| n.to_le_bytes())
+        .collect();
+    let mut leader = numbers.clone();
     group.broadcast(&mut leader, 0)?;
-    let (number, size) = leader.split_at(8);
-    let [number, size] = [number, size].map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes")));
-    let mine = if number == open.identity().1 {
+    let (mine, (theirs, size)) = (&numbers[..40], leader.split_at(40));
+    let size = u64::from_le_bytes(size.try_into().expect("8 bytes"));
+    let mine = if mine == theirs {
         Ok((open, size))
     } else {
         Err((
