@@ -221,9 +221,7 @@ impl Shared {
             if let Ok(slow) = slow {
                 source.slow = slow;
             }
-            if let Some(found) = found {
-                known.violations = found;
-            }
+            known.violations = found;
         });
     }
 
@@ -302,21 +300,22 @@ impl Shared {
     }
 }
 
-/// Returns the violations recorded on this host's nodes; None if a list can't be read.
-fn violations(pool: &str) -> Option<Violations> {
-    let mut found = Violations::default();
-    let mut all = Vec::new();
-    for place in places(pool) {
-        let (some, full) = Pool::violations(&place.dir).ok()?;
-        all.extend(some);
-        found.full |= full;
+/// Returns the violations recorded on this host's nodes.
+fn violations(pool: &str) -> Violations {
+    let mut found = crate::violations::read(places(pool).into_iter().map(|place| place.dir));
+    found.all.sort_by_key(|v| std::cmp::Reverse(v.time));
+    let (count, refused) = (
+        found.all.len(),
+        found.all.iter().filter(|v| v.refused).count(),
+    );
+    found.all.truncate(LATEST_VIOLATIONS);
+    Violations {
+        count,
+        refused,
+        full: found.full,
+        latest: found.all,
+        unread: found.unread.into_iter().map(|e| e.message).collect(),
     }
-    found.count = all.len();
-    found.refused = all.iter().filter(|v| v.refused).count();
-    all.sort_by_key(|v| std::cmp::Reverse(v.time));
-    all.truncate(LATEST_VIOLATIONS);
-    found.latest = all;
-    Some(found)
 }
 
 /// Returns the processes on this host that wait for a stopped process.

@@ -88,6 +88,8 @@ pub struct Violations {
     pub full: bool,
     /// The newest violations, newest first.
     pub latest: Vec<Violation>,
+    /// Why a node's list can't be read, for each such list.
+    pub unread: Vec<String>,
 }
 
 /// All that is known of a pool.

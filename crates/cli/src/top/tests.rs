@@ -114,6 +114,7 @@ fn busy(nodes: u32, now: Instant) -> View {
                 what: "write at 0 of 10 bytes".into(),
                 refused: true,
             }],
+            unread: Vec::new(),
         },
         hot: Some(Hot {
             files: (0..30).map(hot).collect(),

@@ -181,6 +181,7 @@ impl View {
             ..View::default()
         };
         view.notes.extend(known.failed.clone());
+        view.notes.extend(known.violations.unread.iter().cloned());
         let late = known.every * LATE.0 + LATE.1;
         if let Some(survey) = &known.survey {
             let age = now.saturating_duration_since(survey.at);
