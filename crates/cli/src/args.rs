@@ -82,8 +82,8 @@ Example:
 
 The results are verified before the pool is removed. If something could not be staged
 out, the exit code is 120, the pool stays, and the message says how to fetch the rest.
-A program that fails is followed by stage-out all the same; what it had not made by then
-is not missed.")]
+If the program fails, its results are staged out all the same; files that it hasn't made
+are no error then.")]
     Run(Run),
     /// Run a program that sees the pool under the mount prefix
     #[command(after_help = "\
@@ -181,11 +181,11 @@ With `local`, the default, a file's data lie on the node that makes it, and the 
 directory on all nodes. With `local-all`, what a node makes below the directory lies on that
 node with its names, so that its programs ask no other node for it. With `striped`, a file is
 cut into chunks, which lie on all nodes in turn: for large files that many nodes read and
-write, or that don't fit into one node. It is chosen while the
-directory is empty (a directory that isn't there is made), and those below follow.
+write, or that don't fit into one node. The distribution can be set while the directory is
+empty; a directory that doesn't exist is created. New directories below it get it, too.
 
-Controls that are said of a directory hold for what is made in it from then on. The values are
-explained in docs/explanation/semantics.md.")]
+Controls declared for a directory apply to everything created in it from then on.
+docs/explanation/semantics.md explains their values.")]
     Set(Set),
     /// Rules that declare the needs of I/O by path: check a file of them, show a pool's, explain a
     /// path
@@ -202,7 +202,7 @@ A file of rules:
   mutability = \"immutable\"
   on_violation = \"report\"
 
-For each control, the last rule counts that matches a path and says something about it.")]
+For each control, the last rule that matches a path and sets the control applies.")]
     Rules(RulesCommand),
     /// Record events: switch tracepoints, print events, show where time is spent
     #[command(after_help = "\
@@ -272,7 +272,7 @@ Example:
 Without --repair nothing is changed, and programs may use the pool meanwhile. A repair has
 to be alone. Objects that have lost their name get one in /lost+found.
 
-Exit codes, added to nothing else:
+Exit codes:
   0  clean
   1  something was wrong and has been repaired
   4  something is wrong
@@ -284,8 +284,8 @@ Example:
   forebay pools
   forebay pools --clean
 
-With --clean, stale pools are removed. One that is in use, or that can't be looked at, stays, and what it is and why
-is said. The pools of others are never touched.")]
+With --clean, stale pools are removed. A pool that is in use, or whose state can't be read, is kept:
+a line says which, and why. Pools of other users are never touched.")]
     Pools(Pools),
     /// Tests and drills: kill, restart, pause or resume a node of a pool
     #[command(after_help = "Example:\n  forebay node kill 2\n  forebay node restart 2")]
@@ -332,21 +332,21 @@ make install installs them.")]
         /// Take part in the start of a pool, by messages on standard input and output
         #[arg(long)]
         launched: bool,
-        /// For people who look at a list of processes
+        /// Number of the node; it only tells the keepers in a list of processes apart
         #[arg(long)]
         node: Option<u32>,
     },
-    /// Calls the rank that starts a node's daemon, in place of a remote shell
+    /// Ask the MPI rank on a node's host to start the node's daemon, instead of a remote shell
     #[command(hide = true, after_help = "Example:\n  forebay reach --node 2")]
     Reach {
-        /// That node
+        /// Number of the node
         #[arg(long)]
         node: u32,
     },
-    /// Moves files on its node for a staging that another process leads
+    /// Move files on this node for a staging that another process leads
     #[command(hide = true, after_help = "Example:\n  forebay mover --node 2")]
     Mover {
-        /// Its node
+        /// Number of this node
         #[arg(long)]
         node: u32,
     },
@@ -401,7 +401,7 @@ pub struct Run {
     /// Stage /SRC to DST (or s3://BUCKET/PREFIX) afterwards; repeatable
     #[arg(help_heading = "Staging", long = "out", value_name = "/SRC:DST")]
     pub stage_out: Vec<OsString>,
-    /// Leave the pool when all is done
+    /// Keep the pool afterwards
     #[arg(help_heading = "Afterwards", long)]
     pub keep: bool,
     /// Make a page about the run; the file must not exist yet
@@ -696,7 +696,7 @@ pub struct Doctor {
         help_heading = "Several hosts"
     )]
     pub rsh: String,
-    /// Start no pool to try
+    /// Leave out the check that starts a pool
     #[arg(long)]
     pub no_trial: bool,
     /// Print as JSON

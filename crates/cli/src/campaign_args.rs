@@ -47,7 +47,7 @@ Example:
         /// How much later
         time: Span,
     },
-    /// Change a campaign's quota, as far as its tier allows; its pool knows at once
+    /// Change a campaign's quota, as far as its tier allows; its pool obeys it at once
     #[command(after_help = "\
 Example:
   forebay campaign quota case7 --size 200T
@@ -74,7 +74,7 @@ Access control lists of the file system are set for that (setfacl).")]
         /// Users; with `:ro`, users that may only read
         users: Vec<String>,
     },
-    /// Start a pool for a campaign: its data at the pool's speed, by their own path
+    /// Start a pool for a campaign: programs use its data at the pool's speed, under the same paths
     #[command(after_help = "\
 Example:
   forebay campaign up case7 --media memory:8G
@@ -84,7 +84,7 @@ Example:
 The pool has the campaign's name, and the campaign's data as its origin (docs/howto/origins.md), so
 that it may be started again later, on other nodes. It ends with the campaign.")]
     Up(CampaignUp),
-    /// Remove a campaign's pool; its data are at their place then
+    /// Remove a campaign's pool; the data stay in the campaign's directory
     #[command(after_help = "Example:\n  forebay campaign down case7")]
     Down(CampaignDown),
     /// Move a campaign's data to another tier
@@ -93,7 +93,7 @@ that it may be started again later, on other nodes. It ends with the campaign.")
     /// Move a campaign's data to the tier for archives
     #[command(after_help = "Example:\n  forebay campaign archive case7")]
     Archive { name: String },
-    /// Bring a campaign back that has ended or was archived
+    /// Restore a campaign that has ended or was archived
     #[command(after_help = "Example:\n  forebay campaign restore case7 --for 7d")]
     Restore {
         name: String,
@@ -105,7 +105,7 @@ that it may be started again later, on other nodes. It ends with the campaign.")
         #[arg(long = "for", value_name = "TIME")]
         time: Option<Span>,
     },
-    /// End a campaign now: its data are out of the way, and removed after the grace period
+    /// End a campaign now: its data are moved aside, and removed after the grace period
     #[command(
         after_help = "Example:\n  forebay campaign delete case7\n  forebay campaign delete --now case7"
     )]

@@ -35,8 +35,7 @@ pub struct Known {
         env = "FOREBAY_METADATA"
     )]
     pub store: Option<String>,
-    /// Where the bytes of collections lie that have the back end NAME: in files below the directory
-    /// DIR; repeatable
+    /// Directory DIR in which the back end NAME stores the bytes of its collections; repeatable
     #[arg(long = "attach", global = true, value_name = "NAME=DIR", value_parser = attached)]
     pub attached: Vec<(String, String)>,
 }
@@ -168,8 +167,8 @@ pub enum OfCollection {
 Example:
   forebay collection import campaign ./fields --meta project=mcse
 
-All nodes of the pool take part. Attributes `user.*` of the files become metadata. Directories, hidden files and
-links are left out, and named. A repetition moves only what differs.")]
+All nodes of the pool take part. Attributes `user.*` of the files become metadata. Directories,
+hidden files and links are left out, and listed. A repetition moves only what differs.")]
     Import {
         workspace: String,
         directory: PathBuf,
@@ -186,7 +185,8 @@ links are left out, and named. A repetition moves only what differs.")]
 Example:
   forebay collection export campaign ./fields 'step >= 2'
 
-The nodes that hold them write them; what lies in directories (--attach) goes through this process. Metadata become attributes `user.*`, where the file system has these.")]
+Each node writes the collections that it holds; those in directories (--attach) are copied by this
+process. Metadata become attributes `user.*`, where the file system has these.")]
     Export {
         workspace: String,
         directory: PathBuf,

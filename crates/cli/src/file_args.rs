@@ -37,7 +37,7 @@ pub struct Ls {
     /// With -l, sizes as 1.5K, 64M, 2.0G
     #[arg(short = 'h', long = "human-readable", help_heading = "Form")]
     pub human: bool,
-    /// One name on each line, as always
+    /// Print one name on each line; this is always so
     #[arg(short = '1', help_heading = "Form")]
     pub one: bool,
     /// Print as JSON
@@ -53,7 +53,7 @@ pub struct Ls {
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct Df {
-    /// As always: sizes with their unit
+    /// Print sizes with units; this is always so
     #[arg(short = 'h', long = "human-readable", help_heading = "Form")]
     pub human: bool,
     /// Print as JSON
@@ -77,7 +77,7 @@ pub struct Find {
         help_heading = "What is found"
     )]
     pub types: Vec<Kind>,
-    /// Maximum number of names below the paths; also -maxdepth
+    /// Maximum depth below the paths; also -maxdepth
     #[arg(long = "maxdepth", value_name = "N", help_heading = "What is found")]
     pub depth: Option<usize>,
     /// End each path with a zero byte instead of a new line; also -print0

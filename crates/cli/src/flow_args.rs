@@ -31,7 +31,7 @@ pub struct Reach {
 pub enum Executor {
     /// Jobs run on the service's host
     Local,
-    /// Jobs are Slurm's
+    /// Jobs run in Slurm
     Slurm,
 }
 
@@ -123,7 +123,7 @@ pub struct Token {
     /// Directory of the service, as for `serve`
     #[arg(long, env = "FOREBAY_FLOW_STATE", value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// The user as whom requests with this token act [default: you]
+    /// User whose rights requests with this token have [default: you]
     #[arg(long)]
     pub user: Option<String>,
     /// Rights of the token: some of read,write,start,approve

@@ -67,14 +67,14 @@ pub struct Nodes {
     /// [default: all but loopback; with --nodes: loopback]
     #[arg(long, value_name = "ADDRESS/PREFIX")]
     pub listen: Option<Listen>,
-    /// Encrypt the contents of files on their way between nodes; what else they say always is
+    /// Encrypt the contents of files between nodes, too; all other messages are always encrypted
     #[arg(long)]
     pub encrypt: bool,
     /// How long a program waits for a node that doesn't answer, before it gets an error
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
     pub patience: f64,
-    /// After how long out of reach a node loses the file locks that its programs have on others.
-    /// They get EIO then for these files until they have closed them
+    /// Time after which a node that can't be reached loses its programs' locks on files of other
+    /// nodes. The programs then get EIO for these files until they close them
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
     pub lease: f64,
     /// Cores for each daemon: how many, or a list such as 0-3,8 [default: all]
@@ -100,7 +100,7 @@ fn patience(text: &str) -> Result<f64, String> {
     Err("must be between 0.1 and 86400 seconds".into())
 }
 
-/// Bytes per second, with or without saying so.
+/// Parses bytes per second, with or without `/s`.
 fn rate(text: &str) -> Result<u64, String> {
     forebay_media::parse_size(text.strip_suffix("/s").unwrap_or(text))
 }

@@ -64,13 +64,13 @@ Example:
   forebay trace slow
   forebay trace show 0.1234.56")]
     Show(ShowRequest),
-    /// List the slowest of the latest slow operations; they are noted always
+    /// List the slowest of the latest slow operations; these are recorded without tracing, too
     #[command(after_help = "\
 Example:
   forebay trace slow
   forebay trace slow --bound 20")]
     Slow(Slow),
-    /// Forget all events that processes have recorded
+    /// Remove all events that processes have recorded
     #[command(after_help = "\
 Example:
   forebay trace clear")]
