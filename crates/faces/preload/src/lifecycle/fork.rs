@@ -262,7 +262,7 @@ fn take_lent(reserved: u32) {
     let Some(fs) = pool::open_fs() else { return };
     let reserved = Some(reserved).filter(|&r| r != process::NONE);
     if fs.process().borrow(reserved) {
-        fd_table::drop_shared_vm_clones(fs, false);
+        fd_table::drop_closed(fs, false);
     }
 }
 
@@ -282,7 +282,7 @@ fn begin_forked_child(apart: bool) {
     credentials::alone_again(fs, apart);
     let own = fs.process();
     if reserved != process::NONE && own.adopt(reserved) {
-        fd_table::drop_shared_vm_clones(fs, false);
+        fd_table::drop_closed(fs, false);
         // Until now no other process could notify this one that a mapped file has become shorter.
         std::sync::atomic::fence(SeqCst);
         own.catch_up();

@@ -23,7 +23,7 @@ pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     } else if mapped {
         map::note_mappings(fs);
     }
-    fd_table::drop_shared_vm_clones(fs, true);
+    fd_table::drop_closed(fs, true);
     inotify::after_exec(fs);
     let inside = own
         .working_dir()

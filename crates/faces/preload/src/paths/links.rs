@@ -200,7 +200,7 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
                     }
                     *text = Some(to);
                 }
-                Leads::Peers => has_turned = true,
+                Leads::Outside => has_turned = true,
                 Leads::Nowhere => {}
             }
         }
@@ -387,7 +387,7 @@ enum Leads {
     IntoThePool(CString),
     /// A link on the path leads to an object outside that exists, or that the call would have made:
     /// when the kernel followed the link, it led elsewhere.
-    Peers,
+    Outside,
     Nowhere,
 }
 
@@ -410,7 +410,7 @@ fn leads(dirfd: i32, path: &[u8], follow: bool, is_made: bool) -> Leads {
         }
         match follow_one(AT_FDCWD, &path, follow) {
             Some(next) => path = next,
-            None if is_there(&path, is_made) => return Leads::Peers,
+            None if is_there(&path, is_made) => return Leads::Outside,
             None => break,
         }
     }

@@ -16,7 +16,7 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 /// Removes table entries whose numbers the kernel doesn't have. After exec (`executed`), exec has
 /// closed them. In a child, another thread of the parent closed them between the copies of the two
 /// tables, and the number may stand for another file by now.
-pub fn drop_shared_vm_clones(fs: &Fs, executed: bool) {
+pub fn drop_closed(fs: &Fs, executed: bool) {
     let table = fs.descriptors();
     let Ok(ours) = rustix::fs::stat(fs.pool().dir().join("pool.json")) else {
         return;
