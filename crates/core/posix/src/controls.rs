@@ -209,7 +209,7 @@ impl<'a> ControlGate<'a> {
             return Ok(Declared::NOTHING);
         }
         let key = (dir.id, self.store().names().names_epoch());
-        let find = || Ok(rules.at(&self.cluster().path_of(dir.id)?));
+        let find = || Ok(rules.at(&self.cluster().namespace().path_of(dir.id)?));
         self.ruled.with(key, find, |at| of(rules, at))
     }
 
@@ -524,7 +524,7 @@ impl Fs {
             _ => {
                 self.buffers().write_back_open(open);
                 self.before_change(live)?;
-                let cut = || self.cluster().truncate(live, 0);
+                let cut = || self.cluster().data().truncate(live, 0);
                 self.controls().changing(open, live, Change::Size(0), cut)?;
                 self.store().watches().notify_open(open, libc::IN_MODIFY);
                 Ok(())

@@ -305,7 +305,7 @@ impl Fs {
     pub fn size(&self, live: u32) -> Result<u64> {
         self.buffers()
             .write_back(self.store().content().live_id(live));
-        self.cluster().size(live)
+        self.cluster().data().size(live)
     }
 
     /// lseek(2). For a directory: back to its start, or to a position that was returned before.
@@ -353,7 +353,7 @@ impl Fs {
     fn seek_data(&self, live: u32, from: u64, hole: bool) -> Result<u64> {
         self.buffers()
             .write_back(self.store().content().live_id(live));
-        self.cluster().seek_data(live, from, hole)
+        self.cluster().data().seek_data(live, from, hole)
     }
 
     /// lseek(2) of a directory, whose offset is the number of entries returned, `.` and `..`
@@ -481,7 +481,7 @@ impl Fs {
         self.buffers().look_again_open(open);
         self.check_growth(live, size)?;
         self.before_change(live)?;
-        let cut = || self.cluster().truncate(live, size);
+        let cut = || self.cluster().data().truncate(live, size);
         let controls = self.controls();
         let change = || controls.changing(open, live, Change::Size(size), cut);
         match change() {
@@ -528,7 +528,7 @@ impl Fs {
         let cluster = self.cluster();
         let controls = self.controls();
         let zero = |grow| {
-            let punch = || cluster.punch(live, at, len, grow);
+            let punch = || cluster.data().punch(live, at, len, grow);
             controls.changing(open, live, Change::From(Some(at)), punch)
         };
         self.before_change(live)?;

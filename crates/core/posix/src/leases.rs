@@ -17,7 +17,7 @@ impl Description<'_> {
     /// wouldn't know of the lease.
     pub fn set_lease(self, want: Lease) -> Result<()> {
         let fs = self.fs;
-        let inode = fs.cluster().stat(self.id())?;
+        let inode = fs.cluster().namespace().stat(self.id())?;
         let cred = fs.cred();
         if cred.uid() != inode.uid && !cred.can(CapabilitySet::LEASE) {
             return Err(Errno::ACCESS);

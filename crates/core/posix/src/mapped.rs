@@ -40,10 +40,10 @@ impl Fs {
             return Ok(None);
         }
         let cluster = self.cluster();
-        let merge = || cluster.merge(live, offset, before, now);
+        let merge = || cluster.mappings().merge(live, offset, before, now);
         let controls = self.controls();
         let merge = || controls.changing(open, live, Change::From(Some(offset)), merge);
-        let conflict = cluster.with_room_of_the_removed(merge)?;
+        let conflict = cluster.namespace().with_room_of_the_removed(merge)?;
         self.notify_bytes(open, now.len(), libc::IN_MODIFY);
         Ok(conflict)
     }

@@ -80,8 +80,8 @@ impl Fs {
     /// ENOENT.
     pub fn stat_id(&self, id: ObjectId) -> Result<Stat> {
         self.buffers().write_back(id);
-        let inode = self.cluster().stat(id)?;
-        Ok(self.stat_of(id, &self.cluster().with_parts(id, inode)?))
+        let inode = self.cluster().namespace().stat(id)?;
+        Ok(self.stat_of(id, &self.cluster().data().with_parts(id, inode)?))
     }
 
     /// Attributes of the object at a place.
@@ -820,7 +820,7 @@ impl Fs {
         }
         // Buffered writes, if published later, would change the times again.
         self.buffers().write_back(id);
-        let i = self.cluster().stat(id)?;
+        let i = self.cluster().namespace().stat(id)?;
         if !self.cred().owns(i.uid) {
             if !now {
                 return Err(Errno::PERM);

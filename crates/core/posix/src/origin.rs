@@ -376,7 +376,7 @@ impl<'a> OriginGate<'a> {
         bytes: u64,
         change: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let node = || self.cluster().quota_node(self.id_of(open));
+        let node = || self.cluster().room().quota_node(self.id_of(open));
         self.while_granted(node, (bytes, 0), change)
     }
 
@@ -566,7 +566,7 @@ impl<'a> OriginGate<'a> {
         if !self.has_origin() {
             return Ok(());
         }
-        if self.cluster().stat(id)?.origin.is_released() {
+        if self.cluster().namespace().stat(id)?.origin.is_released() {
             self.bring_entries(id)?;
         }
         self.show_origin_only(id)?;

@@ -788,7 +788,7 @@ impl<'a> Resolver<'a> {
             let is_made = component.is_last && walk.goal.purpose == Purpose::MakeDirectory;
             if is_made && found.entry.is_none() {
                 self.origin.show_origin_only(dir)?;
-                found = self.cluster().find(dir, name, false)?;
+                found = self.cluster().namespace().find(dir, name, false)?;
             }
             if found.entry.map_or(!is_made, |e| e.kind != libc::S_IFDIR) {
                 return Err(self.to_origin(dir, walk.rest(), walk.rules));

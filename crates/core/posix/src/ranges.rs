@@ -140,7 +140,7 @@ impl OriginGate<'_> {
             return Ok(());
         }
         let (id, dir, name) = self.opened_as(open);
-        if self.cluster().stat(id)?.origin.is_released() {
+        if self.cluster().namespace().stat(id)?.origin.is_released() {
             let cut = false;
             self.ask_origin_for(&Request::Bytes { id, dir, name, cut })?;
         }

@@ -81,7 +81,7 @@ impl Fs {
     /// ENOENT; those of the pool's origin.
     pub fn attribute_names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
         self.origin_gate().bring_attributes(id, false)?;
-        self.cluster().attributes(id)
+        self.cluster().namespace().attributes(id)
     }
 
     /// setxattr(2) with its flags. `known`: the directory and name by which the caller found the

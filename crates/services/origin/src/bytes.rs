@@ -2,7 +2,6 @@
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
-use crate::copy_progress::errno;
 use crate::error::{Done, Error};
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
@@ -158,24 +157,6 @@ impl Bytes {
         }
     }
 
-    /// Whether `name` in `dir` refers to the object `id`.
-    pub fn has_name(&self, dir: ObjectId, name: &[u8], id: ObjectId) -> bool {
-        let entry = self.fs.cluster().namespace().lookup(dir, name);
-        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.id == id))
-    }
-
-    /// Searches the pool for a name of an object, and returns its path at the origin.
-    pub fn find(&self, id: ObjectId) -> Result<Vec<u8>> {
-        let mut found = None;
-        self.each_object(b"", &mut |_, name, entry, _| {
-            if entry.id == id {
-                found = Some(name.to_vec());
-            }
-            Ok(())
-        })?;
-        found.ok_or(Errno::NOENT)
-    }
-
     /// Copies a released file into the pool. The caller holds the object's lock and the paths.
     fn fetch(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
         if self.ranges.bring_rest(id, relative)? {
@@ -229,8 +210,8 @@ impl Bytes {
         };
         if has_own_attributes {
             set.origin = Some(OriginMark { synced: 0, ..mark });
-            self.ranges.is_marked(id, &mark);
-            self.fs.cluster().namespace().set_attr(id, &set)?;
+            self.marks.fills().is_marked(id, &mark);
+            self.shared.cluster().namespace().set_attr(id, &set)?;
         } else {
             self.marks.set_clean(id, inode.ctime, mark, set)?
         }
@@ -277,7 +258,7 @@ impl Bytes {
                 let copy = |progress: &_| {
                     copy_content(&*from, &to, care, threads(&*self.shared.side), progress)
                 };
-                self.shared.watched(copy).map_err(|trouble| errno(&trouble))
+                self.shared.watched(copy).map_err(|error| error.errno())
             }
             Ok(Some(bytes)) => match from.meta().map(|meta| self.shared.side.comparable(meta)) {
                 Ok(after) if print(&after) == print(&before) => Ok((bytes, after)),
@@ -339,10 +320,9 @@ impl Bytes {
                 self.listing.bring_entries(dir)?;
             }
             let entry = self
-                .fs
+                .shared
                 .cluster()
-                .namespace()
-                .lookup(dir, name)?
+                .namespace().lookup(dir, name)?
                 .ok_or(Errno::NOENT)?;
             if entry.kind != libc::S_IFDIR {
                 break;
@@ -381,62 +361,5 @@ impl Bytes {
                 self.listing.bring_entries(dir)?;
             }
         }
-    }
-
-    /// Releases the bytes of a clean file. Returns false if the file has changed, a process has it
-    /// open, or the origin has another version.
-    pub fn release(&self, clean: &Clean) -> Result<bool> {
-        let _held = self.tree.paths();
-        let _working = self.marks.lock(clean.id);
-        let inode = self.shared.inode(clean.id)?;
-        if inode.origin.is_released() {
-            return self.release_part(clean, &inode);
-        }
-        let archived = inode.origin.state == OriginState::Archived;
-        let there = self.shared.side.look(&clean.relative)?;
-        if !archived
-            || !is_clean(&inode)
-            || there.is_none_or(|meta| print(&meta) != inode.origin.print)
-        {
-            return Ok(false);
-        }
-        self.release_bytes(clean.id, inode.size, inode.origin)
-    }
-
-    /// Removes a file's bytes from the pool and sets its size to `size`. Returns false if a process
-    /// has the file open. The caller holds the object's lock.
-    pub fn release_bytes(&self, id: ObjectId, size: u64, mark: OriginMark) -> Result<bool> {
-        self.orders.make_sure_of(id)?;
-        let released = OriginMark {
-            state: OriginState::Released,
-            ..mark
-        };
-        let before = self.shared.inode(id)?;
-        self.marks.set_mark(id, released)?;
-        // A process that opens the file counts as a user before it reads the mark. So this check
-        // sees the process, or the process sees the released mark.
-        if self.fs.cluster().opens().is_open(id)? {
-            self.set_mark(id, before.origin)?;
-            return Ok(false);
-        }
-        let entry = Entry {
-            id,
-            kind: libc::S_IFREG,
-        };
-        let open = self.shared.fs.keep_object(entry, libc::O_RDWR)?;
-        let file = File::new(&self.shared.fs, open);
-        // If the service dies here, a released file has no size. The next comparison with the
-        // origin restores it.
-        file.set_len(0)?;
-        file.set_len(size)?;
-        file.close()?;
-        self.quota.others(size as i64 - before.size as i64, 0);
-        let set = SetAttr {
-            mtime: Some(before.mtime),
-            ..SetAttr::default()
-        };
-        self.marks.set_clean(id, before.ctime, released, set)?;
-        self.shared.ledger.evicted.add(1, before.size);
-        Ok(true)
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Done, Error};
 use crate::serve::Answers;
 use crate::shared::WRITERS;
 use crate::side::print;
-use forebay_backing::{Meta, PoolFile, PoolStore, SlowStore, StoreFile, Trouble, for_each};
+use forebay_backing::{Meta, PoolFile, PoolStore, SlowStore, StoreFile, for_each};
 use forebay_client::Pool;
 use forebay_client::origin::{Order, OriginConfig, Request};
 use forebay_posix::{File, Fs, ObjectId};
@@ -194,7 +194,7 @@ impl Copier {
             for_each(THREADS, &pieces, |&at| {
                 let piece = (at, (at + size).min(end));
                 let done = if progress.stopped() {
-                    Err(Trouble::Stopped)
+                    Err(forebay_backing::Error::Stopped)
                 } else {
                     copy_part(&*from, &to, piece, is_version, verify, progress)
                 };
@@ -209,7 +209,7 @@ impl Copier {
             });
         });
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(trouble) => return Err(crate::copy_progress::errno(&trouble)),
+            Some(error) => return Err(error.errno()),
             // In a pool that outlives a loss of power, bytes reach stable storage before records
             // refer to them.
             None if self.pool.config().journal_dir(self.pool.dir()).is_some() => {

@@ -1,8 +1,6 @@
-//! Progress of copies, counted for threads that wait for them, and the errnos of failed copies.
+//! Progress of copies, counted for threads that wait for them.
 
-use forebay_backing::Trouble;
 use forebay_staging::Progress;
-use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -27,14 +25,4 @@ pub fn watched<T>(moved: &AtomicU64, progress: &Progress, f: impl FnOnce() -> T)
         watcher.thread().unpark();
         result
     })
-}
-
-/// Returns the errno of a failed copy. ESTALE: the source has changed.
-pub fn errno(trouble: &Trouble) -> Errno {
-    match trouble {
-        Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => *e,
-        Trouble::Changed => Errno::STALE,
-        Trouble::Differs | Trouble::Damaged => Errno::IO,
-        Trouble::Stopped => Errno::CANCELED,
-    }
 }

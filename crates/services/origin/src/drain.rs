@@ -148,75 +148,6 @@ impl Drain {
         }
     }
 
-    /// Calls `each` for all objects in the pool below a path of the origin, with their directory,
-    /// path at the origin, entry and inode.
-    ///
-    /// # Errors
-    /// EHOSTDOWN: a node can't be reached. It is returned after the objects of all other nodes were
-    /// visited. Errors of `each`, at once.
-    pub fn each_object(&self, relative: &[u8], each: &mut EachObject<'_>) -> Result<()> {
-        let top = self
-            .shared
-            .fs
-            .stat(&self.shared.pool_path(relative), false)?;
-        let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
-        if top.mode & libc::S_IFMT != libc::S_IFDIR {
-            let id = ObjectId(top.ino);
-            let kind = top.mode & libc::S_IFMT;
-            return each(
-                ObjectId(0),
-                relative,
-                Entry { id, kind },
-                &self.shared.inode(id)?,
-            );
-        }
-        let mut partly = Ok(());
-        while let Some((dir, at)) = todo.pop() {
-            let mut entries = Vec::new();
-            match self.entries_into(dir, &mut entries) {
-                Err(Errno::HOSTDOWN) => partly = Err(Errno::HOSTDOWN),
-                listed => listed?,
-            }
-            for (name, entry) in entries {
-                let path = below(&at, &name);
-                let inode = match self.shared.inode(entry.id) {
-                    Err(Errno::NOENT) => continue,
-                    Err(Errno::HOSTDOWN) => {
-                        partly = Err(Errno::HOSTDOWN);
-                        continue;
-                    }
-                    inode => inode?,
-                };
-                if inode.is_dir() && !inode.origin.is_released() {
-                    todo.push((entry.id, path.clone()));
-                }
-                each(dir, &path, entry, &inode)?;
-            }
-        }
-        partly
-    }
-
-    /// Returns those entries of a directory that are in the pool.
-    ///
-    /// # Errors
-    /// EHOSTDOWN: a node can't be reached.
-    pub fn entries(&self, dir: ObjectId) -> Result<Vec<(Vec<u8>, Entry)>> {
-        let mut entries = Vec::new();
-        self.entries_into(dir, &mut entries)?;
-        Ok(entries)
-    }
-
-    /// Appends the entries of a directory to a list, as [`Origin::entries`]. After EHOSTDOWN, the
-    /// list has the entries of the nodes that can be reached.
-    fn entries_into(&self, dir: ObjectId, entries: &mut Vec<(Vec<u8>, Entry)>) -> Result<()> {
-        let mut position = DirPosition::default();
-        let cluster = self.fs.cluster();
-        cluster.namespace().list(dir, &mut position, |name, entry| {
-            entries.push((name.to_vec(), entry));
-            true
-        })
-    }
-
     /// Makes one pass over everything below a path. Changes younger than `lag` wait. While nodes of
     /// the pool are dead, files on the living nodes are written back where their paths are known;
     /// the others are copied to `lost+found` at the origin.
@@ -450,7 +381,7 @@ impl Drain {
         if is_early(&inode) {
             self.has_early.store(true, Relaxed);
             // A file that is open may continue to change, so it keeps the lag.
-            if !is_clean(&inode) && !self.fs.cluster().opens().is_open(entry.id)? {
+            if !is_clean(&inode) && !self.shared.cluster().opens().is_open(entry.id)? {
                 lag = Duration::ZERO;
             }
         } else if pass.only_early && !inode.is_dir() {

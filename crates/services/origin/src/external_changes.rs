@@ -124,9 +124,9 @@ impl ExternalChanges {
     fn look_at(&self, dir: ObjectId, at: &[u8], inode: &Inode) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         // Versions of all files of the directory, which only a bucket's listing contains.
         let mut versions = HashMap::new();
-        let listed = self.side.entries(at, &|name| {
-            self.moved.fetch_add(1, Relaxed);
-            matches!(self.fs.cluster().namespace().lookup(dir, name), Ok(None))
+        let listed = self.shared.side.entries(at, &|name| {
+            self.shared.advance();
+            matches!(self.shared.cluster().namespace().lookup(dir, name), Ok(None))
         })?;
         let there = match &listed {
             Some(entries) => {
@@ -269,8 +269,8 @@ impl ExternalChanges {
             if !inode.origin.is_released() && !self.tree.entries(entry.id)?.is_empty() {
                 return Ok(());
             }
-            let epoch = self.fs.store().names().names_epoch();
-            return self.fs.cluster().namespace().rmdir(dir, name, epoch);
+            let epoch = self.shared.fs.store().names().names_epoch();
+            return self.shared.cluster().namespace().rmdir(dir, name, epoch);
         }
         if inode.nlink > 1 && !is_clean(&inode) {
             // The next write-back of the object makes this name again.
@@ -283,8 +283,7 @@ impl ExternalChanges {
         let epoch = self.shared.fs.store().names().names_epoch();
         self.shared
             .cluster()
-            .namespace()
-            .unlink(dir, name, Some(entry), epoch)
+            .namespace().unlink(dir, name, Some(entry), epoch)
             .map(|_| ())
     }
 

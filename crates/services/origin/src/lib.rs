@@ -83,9 +83,10 @@ const CHECKED: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The reason why the origin can't be used, and what the user can do.
-pub fn check(config: &OriginConfig) -> std::result::Result<bool, String> {
+pub fn check(config: &OriginConfig) -> std::result::Result<bool, forebay_backing::Error> {
     let side = forebay_backing::open(&config.path, config.timeout().min(CHECKED))?;
-    let is_empty = side.is_empty(b"").map_err(|e| side.explain(e))?;
+    let unusable = |e| forebay_backing::Error::Unusable(side.explain(e));
+    let is_empty = side.is_empty(b"").map_err(unusable)?;
     Ok(!is_empty)
 }
 

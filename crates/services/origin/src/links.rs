@@ -95,23 +95,11 @@ impl Links {
     ///
     /// # Errors
     /// The errors of link(2).
-    pub fn link(
-        &self,
-        id: ObjectId,
-        known: Name<'_>,
-        to: Name<'_>,
-    ) -> std::result::Result<(), Failed> {
-        let plain = |e: Errno| (e, String::new());
-        let (_held, _) = self.tree.path_held(to.0).map_err(plain)?;
-        let new = below(&self.settle(to.0).map_err(plain)?, to.1);
-        let _working = self.object_locks.begin(id);
-        match self
-            .fs
-            .cluster()
-            .namespace()
-            .lookup(to.0, to.1)
-            .map_err(plain)?
-        {
+    pub fn link(&self, id: ObjectId, known: Name<'_>, to: Name<'_>) -> Done {
+        let (_held, _) = self.tree.path_held(to.0)?;
+        let new = below(&self.directories.settle(to.0)?, to.1);
+        let _working = self.marks.lock(id);
+        match self.shared.cluster().namespace().lookup(to.0, to.1)? {
             // An earlier service has made the name.
             Some(entry) if entry.id == id => return Ok(()),
             Some(_) => return Err(Errno::EXIST.into()),
@@ -153,8 +141,10 @@ impl Links {
                 }
             }
         }
-        let cluster = self.fs.cluster();
-        let linked = self.change_pool(|epoch| cluster.namespace().link(id, to.0, to.1, epoch));
+        let cluster = self.shared.cluster();
+        let linked = self
+            .tree
+            .change_pool(|epoch| cluster.namespace().link(id, to.0, to.1, epoch));
         if linked.is_err() && old.is_some() {
             // The link in the pool has failed: others have used the name.
             let _ = self.shared.side.unlink(&new);
@@ -410,7 +400,7 @@ impl Links {
     ) -> Result<bool> {
         let path = &to.name.1;
         if inode.kind() == libc::S_IFLNK {
-            let target = self.fs.cluster().namespace().inode_tail(id)?.1;
+            let target = self.shared.cluster().namespace().inode_tail(id)?.1;
             let is_link = to.there.is_some_and(|there| there.is_symlink());
             if !is_link || self.shared.side.readlink(path)? != target {
                 // In the pool, the symbolic link has replaced the object that the origin still has.

@@ -20,15 +20,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of attempts to make an entry while other names change.
 const ATTEMPTS: usize = 100;
 
-impl Origin {
-    /// Returns the path at the origin of a directory of the pool.
-    ///
-    /// # Errors
-    /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root.
-    pub fn relative_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        let path = self.fs.cluster().namespace().path_of(dir)?;
-        let relative = self.config.relative(&path).ok_or(Errno::XDEV)?;
-        Ok(relative.to_vec())
+/// The fetching of directory entries.
+pub struct Listing {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    attributes: Arc<ObjectAttributes>,
+    watches: Arc<Watches>,
+    quota: Arc<Quota>,
+}
+
+impl Listing {
+    pub fn new(
+        base: &Base,
+        attributes: &Arc<ObjectAttributes>,
+        watches: &Arc<Watches>,
+        quota: &Arc<Quota>,
+    ) -> Listing {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        Listing {
+            shared,
+            tree,
+            marks,
+            attributes: attributes.clone(),
+            watches: watches.clone(),
+            quota: quota.clone(),
+        }
     }
 
     /// Fetches the entries of a directory, unless they are in the pool.
@@ -69,8 +90,8 @@ impl Origin {
             mtime: Some(inode.mtime),
             ..SetAttr::default()
         };
-        self.fs.cluster().namespace().set_attr(dir, &set)?;
-        self.set_mark(
+        self.shared.cluster().namespace().set_attr(dir, &set)?;
+        self.marks.set_mark(
             dir,
             OriginMark {
                 state: OriginState::Archived,
@@ -84,8 +105,8 @@ impl Origin {
     /// all names that the directory has at the origin.
     pub fn add_missing(&self, dir: ObjectId, relative: &[u8]) -> Result<Vec<Vec<u8>>> {
         let is_new = |name: &[u8]| {
-            self.moved.fetch_add(1, Relaxed);
-            !is_part(name) && matches!(self.fs.cluster().namespace().lookup(dir, name), Ok(None))
+            self.shared.advance();
+            !is_part(name) && matches!(self.shared.cluster().namespace().lookup(dir, name), Ok(None))
         };
         if let Some(entries) = self.shared.side.entries(relative, &is_new)? {
             return self.add_objects(dir, relative, &entries);
@@ -131,7 +152,7 @@ impl Origin {
                 continue;
             }
             names.push(name.clone());
-            if self.fs.cluster().namespace().lookup(dir, name)?.is_none() {
+            if self.shared.cluster().namespace().lookup(dir, name)?.is_none() {
                 match self.make_stub(dir, name, &below(relative, name), meta) {
                     // Removed since it was listed.
                     Err(Errno::NOENT) => {}
@@ -148,9 +169,7 @@ impl Origin {
         // The pool is searched first, then the origin. A removal begins at the origin, so an entry
         // that the pool has lost isn't found there either. For an entry that the service is making,
         // the table is checked before and after the look-up.
-        if self.pending_creates.is_made(dir, name)
-            || cluster.namespace().lookup(dir, name)?.is_some()
-        {
+        if self.tree.pending_creates().is_made(dir, name) || cluster.namespace().lookup(dir, name)?.is_some() {
             return Ok(());
         }
         let at = below(relative, name);
@@ -214,13 +233,8 @@ impl Origin {
             }),
         };
         for _ in 0..ATTEMPTS {
-            let epoch = self.fs.store().names().names_epoch();
-            match self
-                .fs
-                .cluster()
-                .namespace()
-                .create_object(dir, name, &new, epoch)
-            {
+            let epoch = self.shared.fs.store().names().names_epoch();
+            match self.shared.cluster().namespace().create_object(dir, name, &new, epoch) {
                 Err(Errno::STALE) => {}
                 made => {
                     let is_made = made?.is_ok();
@@ -276,7 +290,7 @@ impl Origin {
                 mtime: Some(pool_time(meta.mtime)),
                 ..SetAttr::default()
             };
-            self.shared.cluster().set_attr(id, &set)?;
+            self.shared.cluster().namespace().set_attr(id, &set)?;
             self.marks
                 .set_mark(id, self.stub_of_dir(&self.shared.inode(id)?))?;
         }

@@ -71,14 +71,8 @@ impl NameChanges {
     pub fn remove(&self, (dir, name): Name<'_>, id: ObjectId) -> Done {
         let (_held, at) = self.tree.path_held(dir)?;
         let at = below(&at, name);
-        let _working = self.object_locks.begin(id);
-        let entry = match self
-            .fs
-            .cluster()
-            .namespace()
-            .lookup(dir, name)
-            .map_err(plain)?
-        {
+        let _working = self.marks.lock(id);
+        let entry = match self.shared.cluster().namespace().lookup(dir, name)? {
             Some(entry) if entry.id == id => entry,
             Some(_) => return Err(Errno::STALE.into()),
             // An earlier service has removed the name.
@@ -180,10 +174,10 @@ impl NameChanges {
         // The same object may have both names; it is locked once.
         all.sort_by_key(|id| id.0);
         all.dedup();
-        let _working: Vec<_> = all.iter().map(|id| self.object_locks.begin(*id)).collect();
-        let cluster = self.fs.cluster();
-        let source = cluster.namespace().lookup(from.0, from.1).map_err(plain)?;
-        let target = cluster.namespace().lookup(to.0, to.1).map_err(plain)?;
+        let _working: Vec<_> = all.iter().map(|id| self.marks.lock(*id)).collect();
+        let cluster = self.shared.cluster();
+        let source = cluster.namespace().lookup(from.0, from.1)?;
+        let target = cluster.namespace().lookup(to.0, to.1)?;
         let has = |entry: &Option<Entry>, id| entry.is_some_and(|entry| entry.id == id);
         if source.is_none() && has(&target, ids.0) {
             // An earlier service has renamed the object.
@@ -221,7 +215,9 @@ impl NameChanges {
             let target = (new_dir, new.as_deref().map_err(|e| *e));
             self.rename_there(ids.0, (from, &old), target, mark)?
         };
-        let renamed = self.change_pool(|epoch| cluster.namespace().rename(from, to, mode, epoch));
+        let renamed = self
+            .tree
+            .change_pool(|epoch| cluster.namespace().rename(from, to, mode, epoch));
         if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.

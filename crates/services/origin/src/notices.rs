@@ -100,8 +100,8 @@ impl Notices {
         for name in std::mem::take(names) {
             let (_held, at) = self.tree.path_held(dir)?;
             let path = below(&at, &name);
-            let entry = self.fs.cluster().namespace().lookup(dir, &name)?;
-            let there = self.side.look(&path)?;
+            let entry = self.shared.cluster().namespace().lookup(dir, &name)?;
+            let there = self.shared.side.look(&path)?;
             match (entry, there) {
                 (None, None) => {}
                 (Some(entry), Some(_)) if self.shared.is_origin_only(&path, entry.kind) => {}

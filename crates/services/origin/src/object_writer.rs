@@ -8,7 +8,7 @@ use crate::attributes::ObjectAttributes;
 use crate::base::Base;
 use crate::shared::Shared;
 use crate::side::{is_cut_off, print};
-use forebay_backing::{CHANGED, Meta, PART, PoolFile, Replaced, Trouble, explain, for_each};
+use forebay_backing::{CHANGED, Error, Meta, PART, PoolFile, Replaced, explain, for_each};
 use forebay_posix::{File, ObjectId};
 use forebay_staging::WholeFile;
 use forebay_store::{Entry, Inode};
@@ -66,18 +66,17 @@ impl ObjectWriter {
             }
             let result = match self.put(&puts[at], threads) {
                 Ok(version) => Written::Done(version),
-                Err(Trouble::Changed | Trouble::Write(CHANGED) | Trouble::Stopped) => {
-                    Written::Young
-                }
-                Err(Trouble::Read(e)) => Written::Failed(format!("can't be read: {}", explain(e))),
-                Err(Trouble::Write(e) | Trouble::ReadBack(e)) => {
+                Err(Error::Changed | Error::Write(CHANGED) | Error::Stopped) => Written::Young,
+                Err(Error::Read(e)) => Written::Failed(format!("can't be read: {}", explain(e))),
+                Err(Error::Write(e) | Error::ReadBack(e)) => {
                     *cut_off.lock().unwrap_or_else(PoisonError::into_inner) |= is_cut_off(e);
                     Written::Failed(format!("can't be written: {}", self.shared.side.explain(e)))
                 }
-                Err(Trouble::Differs) => {
+                Err(Error::Unusable(why)) => Written::Failed(why),
+                Err(Error::Differs) => {
                     Written::Failed("what arrived is not what left (size or checksum)".into())
                 }
-                Err(Trouble::Damaged) => Written::Failed(
+                Err(Error::Damaged) => Written::Failed(
                     "what arrived is not what left (size or checksum), and it is still there"
                         .into(),
                 ),
@@ -96,7 +95,7 @@ impl ObjectWriter {
     }
 
     /// Writes a file to a bucket. Returns the fingerprint of the object's new version.
-    fn put(&self, put: &Put<'_>, threads: usize) -> std::result::Result<u64, Trouble> {
+    fn put(&self, put: &Put<'_>, threads: usize) -> std::result::Result<u64, Error> {
         let entry = Entry {
             id: put.id,
             kind: libc::S_IFREG,
@@ -105,94 +104,18 @@ impl ObjectWriter {
             .shared
             .fs
             .keep_object(entry, libc::O_RDONLY)
-            .map_err(Trouble::Read)?;
+            .map_err(Error::Read)?;
         let file = PoolFile::new(File::new(&self.shared.fs, open));
         self.shared.watched(|progress| {
             let source = WholeFile::new(&file, threads, progress)?;
             let user = self
                 .attributes
                 .pool_attributes(put.id)
-                .map_err(Trouble::Read)?;
+                .map_err(Error::Read)?;
             let replaced = put.replaced.map_or(Replaced::Nothing, Replaced::Version);
             let put = self.shared.side.put(put.path, &source, &user, replaced)?;
             Ok(print(&put))
         })
-    }
-
-    /// Sets the attributes of a bucket's object to those of the pool's object.
-    pub fn put_attributes(&self, at: &[u8]) -> Result<()> {
-        let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
-        let meta = pool.stat(&self.shared.pool_path(at), false)?;
-        let id = ObjectId(meta.ino);
-        // The attributes of a released object are in the bucket only.
-        let user = if self.shared.inode(id)?.origin.is_released() {
-            None
-        } else {
-            Some(self.pool_attributes(id)?)
-        };
-        self.shared.side.put_attributes(at, &meta, user.as_ref())
-    }
-
-    /// Returns the `user.*` attributes of an object of the pool.
-    fn pool_attributes(&self, id: ObjectId) -> Result<UserAttributes> {
-        let mut all = UserAttributes::new();
-        if !self.shared.inode(id)?.has_attributes {
-            return Ok(all);
-        }
-        let cluster = self.fs.cluster();
-        for name in cluster.namespace().attributes(id)? {
-            match cluster.namespace().attribute(id, &name) {
-                Ok(value) if name.starts_with(b"user.") => all.push((name, value)),
-                Ok(_) | Err(Errno::NODATA) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(all)
-    }
-
-    /// Copies the `user.*` attributes of a bucket's directory to the pool's directory.
-    pub fn get_attributes(&self, at: &[u8]) -> Result<()> {
-        let is_dir = self.shared.fs.stat(&self.shared.pool_path(at), false)?.mode & libc::S_IFMT
-            == libc::S_IFDIR;
-        let there = self.shared.side.user_attributes(at, is_dir)?;
-        self.take_user_attributes(at, &there)
-    }
-
-    /// Sets the `user.*` attributes of an object of the pool to those of a bucket's object.
-    /// Attributes that a bucket can't store stay.
-    pub fn take_user_attributes(&self, at: &[u8], there: &UserAttributes) -> Result<()> {
-        let (pool, path) = (
-            PoolStore::new(&self.shared.fs, &self.shared.config.at),
-            self.shared.pool_path(at),
-        );
-        let meta = pool.stat(&path, false)?;
-        let here = kept_attributes(self.pool_attributes(ObjectId(meta.ino))?);
-        if here == *there {
-            return Ok(());
-        }
-        let is_writable = meta.permissions() & 0o200 != 0;
-        let object = pool.at(&path);
-        if !is_writable {
-            object.chmod(meta.permissions() | 0o200)?;
-        }
-        let set = || {
-            let is_gone = |(name, _): &&(Vec<u8>, Vec<u8>)| there.iter().all(|t| t.0 != *name);
-            for (name, _) in here.iter().filter(is_gone) {
-                match object.remove_xattr(name) {
-                    Ok(()) | Err(Errno::NODATA) => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            for (name, value) in there.iter().filter(|t| !here.contains(t)) {
-                object.set_xattr(name, value)?;
-            }
-            Ok(())
-        };
-        let done = set();
-        if !is_writable {
-            object.chmod(meta.permissions())?;
-        }
-        done
     }
 
     /// Writes one file to a bucket, in place of the version `replaced`. Returns None if the file or

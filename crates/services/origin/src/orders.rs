@@ -272,18 +272,16 @@ impl CopierOrders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copy_progress::errno;
-    use forebay_backing::Trouble;
 
     #[test]
     fn a_changed_file_is_no_failure_of_its_copier() {
-        assert!(!is_copiers_failure(errno(&Trouble::Changed)));
+        assert!(!is_copiers_failure(forebay_backing::Error::Changed.errno()));
         for trouble in [
-            Trouble::Differs,
-            Trouble::Stopped,
-            Trouble::Read(Errno::NOENT),
+            forebay_backing::Error::Differs,
+            forebay_backing::Error::Stopped,
+            forebay_backing::Error::Read(Errno::NOENT),
         ] {
-            assert!(is_copiers_failure(errno(&trouble)), "{trouble:?}");
+            assert!(is_copiers_failure(trouble.errno()), "{trouble:?}");
         }
     }
 }

@@ -72,7 +72,7 @@ impl OriginOnly {
             mtime: Some(mtime),
             ..SetAttr::default()
         };
-        self.fs.cluster().namespace().set_attr(dir, &set)?;
+        self.shared.cluster().namespace().set_attr(dir, &set)?;
         if is_clean {
             let now = self.shared.inode(dir)?;
             let synced = self.marks.print_of_dir(dir, &now)?;
@@ -98,7 +98,7 @@ impl OriginOnly {
             if kind == Some(entry.kind) || !self.shared.is_origin_only(&at, entry.kind) {
                 continue;
             }
-            let removed = self.change_pool(|epoch| match entry.kind {
+            let removed = self.tree.change_pool(|epoch| match entry.kind {
                 libc::S_IFDIR => cluster.namespace().rmdir(dir, &name, epoch),
                 _ => cluster.namespace().unlink(dir, &name, Some(entry), epoch),
             });

@@ -14,7 +14,6 @@
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
-use crate::copy_progress::errno;
 use crate::error::{Done, Error};
 use crate::fill::{Claimed, Fill};
 use crate::fill_table::lock;
@@ -315,19 +314,17 @@ impl Ranges {
         // Removes a temporary name that a service left when it died.
         let part = part_name(name);
         if let Some(left) = cluster.namespace().lookup(dir, &part)? {
-            self.change_pool(|epoch| cluster.namespace().unlink(dir, &part, Some(left), epoch))?;
+            self.tree
+                .change_pool(|epoch| cluster.namespace().unlink(dir, &part, Some(left), epoch))?;
         }
         let _pending = self.tree.pending_creates().begin(dir, &part);
         self.listing.make_stub(dir, &part, relative, there)?;
         let (from, to) = ((dir, &part[..]), (dir, name));
-        self.change_pool(|epoch| {
-            cluster
-                .namespace()
-                .rename(from, to, RenameMode::Replace, epoch)
-        })?;
+        self.tree
+            .change_pool(|epoch| cluster.namespace().rename(from, to, RenameMode::Replace, epoch))?;
         // Renaming has set the new object's change time, but isn't a change to write back.
         if let Some(new) = cluster.namespace().lookup(dir, name)? {
-            let _working = self.object_locks.begin(new.id);
+            let _working = self.marks.lock(new.id);
             let inode = self.shared.inode(new.id)?;
             if inode.origin.is_released() && inode.origin.print == print(there) {
                 self.marks
@@ -410,7 +407,7 @@ impl Ranges {
                     return;
                 };
                 let mut done = lock(&done);
-                *done = done.and_then(|sum| Ok(sum + copied.map_err(|trouble| errno(&trouble))?));
+                *done = done.and_then(|sum| Ok(sum + copied.map_err(|error| error.errno())?));
             });
         });
         let bytes = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
@@ -528,8 +525,8 @@ impl Ranges {
     /// have the file's name.
     pub fn bring_rest(&self, id: ObjectId, relative: &[u8]) -> Result<bool> {
         let inode = self.shared.inode(id)?;
-        let known = self.ranges.of(id);
-        if known.is_none() && !self.fs.cluster().opens().is_open(id)? {
+        let known = self.marks.fills().of(id);
+        if known.is_none() && !self.shared.cluster().opens().is_open(id)? {
             return Ok(false);
         }
         let there = self.shared.side.meta(relative)?;
@@ -565,66 +562,33 @@ impl Ranges {
     /// lock.
     pub fn keep_readable(&self, id: ObjectId, relative: &[u8], inode: &Inode) {
         let is_partial = inode.is_file() && inode.origin.is_released();
-        if is_partial && inode.nlink == 1 && self.ranges.of(id).is_some() {
-            let is_open = self.fs.cluster().opens().is_open(id);
+        if is_partial && inode.nlink == 1 && self.marks.fills().of(id).is_some() {
+            let is_open = self.shared.cluster().opens().is_open(id);
             if is_open.unwrap_or(true) {
                 let _ = self.bring_rest(id, relative);
             }
         }
     }
 
-    /// Removes the bytes of a released file from the pool. Returns false if a process has the file
-    /// open. The caller holds the object's lock.
-    pub fn release_part(&self, clean: &Clean, inode: &Inode) -> Result<bool> {
-        let id = clean.id;
-        if self.fs.cluster().opens().is_open(id)? {
-            return Ok(false);
+    /// Gives a released file the size and attributes of the origin's version.
+    pub fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
+        let size = self.shared.inode(id)?.size;
+        if size != meta.size {
+            self.shared.resize(id, meta.size)?;
+            self.quota.others(meta.size as i64 - size as i64, 0);
         }
-        if let Some(fill) = self.marks.fills().of(id) {
-            if !fill.end_if_idle() {
-                return Ok(false);
-            }
-            self.marks.fills().end(id);
-        }
-        // A process that opens the file from here on asks this service first, and waits.
-        let entry = Entry {
-            id,
-            kind: libc::S_IFREG,
+        let set = SetAttr {
+            mode: Some(meta.permissions()),
+            uid: Some(meta.uid),
+            gid: Some(meta.gid),
+            mtime: Some(pool_time(meta.mtime)),
+            ..SetAttr::default()
         };
-        let file = File::new(
-            &self.shared.fs,
-            self.shared.fs.keep_object(entry, libc::O_RDWR)?,
-        );
-        file.set_len(0)?;
-        file.set_len(inode.size)?;
-        file.close()?;
-        self.shared.ledger.evicted.add(0, clean.bytes);
-        Ok(true)
+        let mark = OriginMark {
+            state: OriginState::Released,
+            print: version,
+            synced: 0,
+        };
+        self.marks.set_clean(id, i64::MAX, mark, set)
     }
-
-    /// Removes fills of files that were removed, and fills without present blocks of files that no
-    /// process has open.
-    pub fn forget_fills(&self) {
-        for (id, fill) in self.marks.fills().all() {
-            let is_gone = self.shared.inode(id).err() == Some(Errno::NOENT);
-            let is_unused = || {
-                let is_open = self.fs.cluster().opens().is_open(id);
-                !fill.has_any() && is_open == Ok(false)
-            };
-            if !is_gone && !is_unused() {
-                continue;
-            }
-            let _working = self.marks.lock(id);
-            let is_current = self.marks.fills().of(id);
-            let is_current = is_current.is_some_and(|current| Arc::ptr_eq(&current, &fill));
-            if is_current && (is_gone || !fill.has_any()) && fill.end_if_idle() {
-                self.marks.fills().end(id);
-            }
-        }
-    }
-}
-
-/// Returns the number of bytes that a released file has in the pool.
-pub fn part_here(inode: &Inode) -> u64 {
-    inode.pages * PAGE as u64
 }

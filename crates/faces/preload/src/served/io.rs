@@ -298,7 +298,7 @@ pub fn syncfs(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
         Some((fs, _)) => {
             fs.buffers().write_back_all();
-            value(fs.cluster().sync_everywhere().map(|()| 0))
+            value(fs.cluster().data().sync_everywhere().map(|()| 0))
         }
         None => PASS,
     }
@@ -309,7 +309,7 @@ pub fn sync() -> i64 {
     if let Some(fs) = pool::open_fs() {
         let _critical = Critical::enter();
         fs.buffers().write_back_all();
-        let _ = fs.cluster().sync_everywhere();
+        let _ = fs.cluster().data().sync_everywhere();
     }
     PASS
 }
