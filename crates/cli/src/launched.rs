@@ -126,7 +126,7 @@ fn media(begin: &Begin) -> Result<Vec<forebay_media::MediumSpec>, String> {
     let needs = |o: &&OriginConfig| begin.me == SERVICE_NODE || o.may_be(OriginMode::Off);
     let unseen = |o: &OriginConfig| {
         if o.is_bucket() {
-            forebay_origin::check(o).err()
+            forebay_origin::check(o).err().map(|e| e.to_string())
         } else {
             o.unseen()
         }

@@ -145,7 +145,7 @@ impl Origin {
                     None => (&given[..], "/"),
                 };
                 if let Some(Err(why)) = Address::parse(bucket.as_bytes()) {
-                    return Err(bad(why));
+                    return Err(bad(why.to_string()));
                 }
                 (bucket.trim_end_matches('/').to_owned(), at)
             }

@@ -132,7 +132,7 @@ fn store_of(outside: &Path, pool: &Arc<Pool>) -> Result<(Box<dyn SlowStore>, Vec
         what,
     };
     if let Some(bucket) = bucket(outside) {
-        let (bucket, path) = bucket.map_err(failed)?;
+        let (bucket, path) = bucket.map_err(|e| failed(e.to_string()))?;
         return Ok((Box::new(bucket), path));
     }
     if paths::is_under(outside, pool) {
@@ -154,7 +154,7 @@ fn store_of(outside: &Path, pool: &Arc<Pool>) -> Result<(Box<dyn SlowStore>, Vec
 
 /// Returns the bucket that `outside` names, and the path in it; None if `outside` is a path of the
 /// file system.
-fn bucket(outside: &Path) -> Option<Result<(BucketStore, Vec<u8>), String>> {
+fn bucket(outside: &Path) -> Option<Result<(BucketStore, Vec<u8>), forebay_backing::Error>> {
     let address = Address::parse(outside.as_os_str().as_bytes())?;
     Some(address.and_then(|address| Ok((BucketStore::for_staging(&address)?, address.path))))
 }

@@ -10,6 +10,7 @@
 
 mod bucket;
 mod directory;
+mod error;
 mod meta;
 mod parallel;
 mod pool;
@@ -18,10 +19,11 @@ mod store;
 
 pub use bucket::{Address, BucketStore, CHANGED, DEVICE, PART, SCHEME, THREADS, kept_attributes};
 pub use directory::DirectoryStore;
+pub use error::Error;
 pub use meta::{Meta, pool_time};
 pub use parallel::{for_each, map};
 pub use pool::{PoolFile, PoolStore};
-pub use source::{Source, Trouble};
+pub use source::Source;
 pub use store::{
     Attributes, Entries, Replaced, SlowStore, StoreFile, UserAttributes, explain, join, split,
     trimmed,
@@ -35,14 +37,14 @@ use std::time::Duration;
 ///
 /// # Errors
 /// The reason why the store can't be opened, and what the user can do.
-pub fn open(location: &str, timeout: Duration) -> Result<Box<dyn SlowStore>, String> {
+pub fn open(location: &str, timeout: Duration) -> Result<Box<dyn SlowStore>, Error> {
     if let Some(address) = Address::parse(location.as_bytes()) {
         return Ok(Box::new(BucketStore::inside(&address?, timeout)?));
     }
     match DirectoryStore::inside(location) {
         Ok(store) => Ok(Box::new(store)),
-        Err(e) => Err(format!(
+        Err(e) => Err(Error::Unusable(format!(
             "{e}; it must be a directory that this user may search"
-        )),
+        ))),
     }
 }

@@ -5,8 +5,9 @@
 //! whole objects. The default of these fails, usually with EOPNOTSUPP. Paths are bytes. Errors are
 //! the errnos of the system call of the same name.
 
+use crate::error::Error;
 use crate::meta::Meta;
-use crate::source::{Source, Trouble};
+use crate::source::Source;
 use forebay_runtime::beneath::Tree;
 use rustix::io::{Errno, Result};
 
@@ -134,7 +135,7 @@ pub trait SlowStore: Send + Sync {
     /// an object can have. The object appears when its content is confirmed to be the source's and
     /// [`Source::rests`] has succeeded. Returns the object's metadata.
     /// # Errors
-    /// [`Trouble`]: the object doesn't appear. [`Trouble::Write`] with [`CHANGED`](crate::CHANGED):
+    /// [`Error`]: the object doesn't appear. [`Error::Write`] with [`CHANGED`](crate::CHANGED):
     /// the object has another version than `replaced`.
     fn put(
         &self,
@@ -142,8 +143,8 @@ pub trait SlowStore: Send + Sync {
         _source: &dyn Source,
         _user: &UserAttributes,
         _replaced: Replaced,
-    ) -> std::result::Result<Meta, Trouble> {
-        Err(Trouble::Write(Errno::OPNOTSUPP))
+    ) -> std::result::Result<Meta, Error> {
+        Err(Error::Write(Errno::OPNOTSUPP))
     }
     /// Stores a symbolic link with its attributes, in place of the version that this store has
     /// seen.

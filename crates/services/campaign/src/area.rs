@@ -54,8 +54,8 @@ impl Area {
         }
         match Address::parse(place.as_bytes()) {
             Some(address) => {
-                let address = address?;
-                let bucket = BucketStore::for_staging(&address)?;
+                let address = address.map_err(|e| e.to_string())?;
+                let bucket = BucketStore::for_staging(&address).map_err(|e| e.to_string())?;
                 Ok(area(address.path, Some(Box::new(bucket))))
             }
             None if place.starts_with('/') => Ok(area(place.into(), None)),

@@ -4,7 +4,7 @@
 use crate::Progress;
 use crate::copy as segments;
 use crate::job::lock;
-use forebay_backing::{Meta, StoreFile, Trouble, for_each};
+use forebay_backing::{Error, Meta, StoreFile, for_each};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,17 +22,17 @@ pub struct Care {
 /// metadata.
 ///
 /// # Errors
-/// [`Trouble`]; [`Trouble::Changed`] if the source isn't a file, or changes meanwhile.
+/// [`Error`]; [`Error::Changed`] if the source isn't a file, or changes meanwhile.
 pub fn copy(
     from: &dyn StoreFile,
     to: &dyn StoreFile,
     care: Care,
     threads: usize,
     progress: &Progress,
-) -> Result<(u64, Meta), Trouble> {
-    let before = at_rest(from).map_err(Trouble::Read)?;
+) -> Result<(u64, Meta), Error> {
+    let before = at_rest(from).map_err(Error::Read)?;
     if !before.is_file() {
-        return Err(Trouble::Changed);
+        return Err(Error::Changed);
     }
     let done = Mutex::new(Ok(Vec::new()));
     let ranges = segments::ranges(before.size);
@@ -43,20 +43,20 @@ pub fn copy(
         }
     });
     let ranges = done.into_inner().unwrap_or_else(|e| e.into_inner())?;
-    if to.meta().map_err(Trouble::Write)?.size != before.size {
+    if to.meta().map_err(Error::Write)?.size != before.size {
         // The file ends in a hole, so its size isn't set yet.
-        to.set_len(before.size).map_err(Trouble::Write)?;
+        to.set_len(before.size).map_err(Error::Write)?;
     }
-    let after = from.meta().map_err(Trouble::Read)?;
+    let after = from.meta().map_err(Error::Read)?;
     if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
-        return Err(Trouble::Changed);
+        return Err(Error::Changed);
     }
     if care.sync {
-        to.sync().map_err(Trouble::Write)?;
+        to.sync().map_err(Error::Write)?;
         to.forget_cached();
     }
-    if to.meta().map_err(Trouble::ReadBack)?.size != before.size {
-        return Err(Trouble::Differs);
+    if to.meta().map_err(Error::ReadBack)?.size != before.size {
+        return Err(Error::Differs);
     }
     let verified = Mutex::new(Ok(Vec::new()));
     let compared = if care.verify { &ranges[..] } else { &[] };
@@ -73,7 +73,7 @@ pub fn copy(
 /// is true for the source's metadata. Returns the number of copied bytes, without holes.
 ///
 /// # Errors
-/// [`Trouble`]; [`Trouble::Changed`] if the source isn't wanted, ends before `end`, or changes
+/// [`Error`]; [`Error::Changed`] if the source isn't wanted, ends before `end`, or changes
 /// meanwhile.
 pub fn copy_part(
     from: &dyn StoreFile,
@@ -82,15 +82,15 @@ pub fn copy_part(
     is_wanted: impl Fn(&Meta) -> bool,
     verify: bool,
     progress: &Progress,
-) -> Result<u64, Trouble> {
-    let before = at_rest(from).map_err(Trouble::Read)?;
+) -> Result<u64, Error> {
+    let before = at_rest(from).map_err(Error::Read)?;
     if !is_wanted(&before) || before.size < end {
-        return Err(Trouble::Changed);
+        return Err(Error::Changed);
     }
     let range = segments::copy(from, to, start, end, verify, progress)?;
-    let after = from.meta().map_err(Trouble::Read)?;
+    let after = from.meta().map_err(Error::Read)?;
     if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
-        return Err(Trouble::Changed);
+        return Err(Error::Changed);
     }
     if verify {
         segments::verify(to, &range, progress)?;

@@ -5,7 +5,7 @@
 //! have the same hash, and all bytes between them must be zero.
 
 use crate::Progress;
-use forebay_backing::{StoreFile, Trouble};
+use forebay_backing::{Error, StoreFile};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -67,8 +67,8 @@ fn next_data(file: &dyn StoreFile, at: u64, end: u64) -> Result<Option<(u64, u64
 /// [verified](verify).
 ///
 /// # Errors
-/// [`Trouble::Read`], [`Trouble::Write`]; [`Trouble::Changed`] if the source has become shorter;
-/// [`Trouble::Stopped`].
+/// [`Error::Read`], [`Error::Write`]; [`Error::Changed`] if the source has become shorter;
+/// [`Error::Stopped`].
 pub fn copy(
     from: &dyn StoreFile,
     to: &dyn StoreFile,
@@ -76,24 +76,24 @@ pub fn copy(
     end: u64,
     hashes: bool,
     progress: &Progress,
-) -> Result<Range, Trouble> {
+) -> Result<Range, Error> {
     let mut hasher = hashes.then(blake3::Hasher::new);
     let mut segments = Vec::new();
     let mut at = start;
     with_buffer(|buffer| {
-        while let Some((data, data_end)) = next_data(from, at, end).map_err(Trouble::Read)? {
+        while let Some((data, data_end)) = next_data(from, at, end).map_err(Error::Read)? {
             progress.bytes_done.fetch_add(data - at, Relaxed);
             at = data;
             while at < data_end {
                 if progress.stopped() {
-                    return Err(Trouble::Stopped);
+                    return Err(Error::Stopped);
                 }
                 let want = buffer.len().min((data_end - at) as usize);
                 let n = match from.read_at(&mut buffer[..want], at) {
-                    Ok(0) => return Err(Trouble::Changed),
+                    Ok(0) => return Err(Error::Changed),
                     Ok(n) => n,
                     Err(Errno::INTR) => continue,
-                    Err(e) => return Err(Trouble::Read(e)),
+                    Err(e) => return Err(Error::Read(e)),
                 };
                 if let Some(hasher) = &mut hasher {
                     hasher.update(&buffer[..n]);
@@ -101,10 +101,10 @@ pub fn copy(
                 let mut written = 0;
                 while written < n {
                     match to.write_at(&buffer[written..n], at + written as u64) {
-                        Ok(0) => return Err(Trouble::Write(Errno::NOSPC)),
+                        Ok(0) => return Err(Error::Write(Errno::NOSPC)),
                         Ok(w) => written += w,
                         Err(Errno::INTR) => {}
-                        Err(e) => return Err(Trouble::Write(e)),
+                        Err(e) => return Err(Error::Write(e)),
                     }
                 }
                 at += n as u64;
@@ -126,8 +126,8 @@ pub fn copy(
 /// Reads a copied range back from the destination, and compares it with the hash.
 ///
 /// # Errors
-/// [`Trouble::Differs`], [`Trouble::ReadBack`], [`Trouble::Stopped`].
-pub fn verify(to: &dyn StoreFile, range: &Range, progress: &Progress) -> Result<(), Trouble> {
+/// [`Error::Differs`], [`Error::ReadBack`], [`Error::Stopped`].
+pub fn verify(to: &dyn StoreFile, range: &Range, progress: &Progress) -> Result<(), Error> {
     let mut hasher = blake3::Hasher::new();
     let mut at = range.start;
     for &(start, end) in &range.segments {
@@ -135,7 +135,7 @@ pub fn verify(to: &dyn StoreFile, range: &Range, progress: &Progress) -> Result<
         read(to, start, end, |bytes| {
             hasher.update(bytes);
             if progress.stopped() {
-                Err(Trouble::Stopped)
+                Err(Error::Stopped)
             } else {
                 Ok(())
             }
@@ -146,34 +146,34 @@ pub fn verify(to: &dyn StoreFile, range: &Range, progress: &Progress) -> Result<
     if Some(hasher.finalize()) == range.hash {
         Ok(())
     } else {
-        Err(Trouble::Differs)
+        Err(Error::Differs)
     }
 }
 
 /// Whether two files of `size` bytes have the same content.
 ///
 /// # Errors
-/// [`Trouble::Read`] for an error of reading `a`; [`Trouble::Stopped`].
+/// [`Error::Read`] for an error of reading `a`; [`Error::Stopped`].
 pub fn same(
     a: &dyn StoreFile,
     b: &dyn StoreFile,
     size: u64,
     progress: &Progress,
-) -> Result<bool, Trouble> {
+) -> Result<bool, Error> {
     let mut other = vec![0; BUFFER];
     let mut at = 0;
     let result = read(a, 0, size, |bytes| {
         if progress.stopped() {
-            return Err(Trouble::Stopped);
+            return Err(Error::Stopped);
         }
         let mut have = 0;
         while have < bytes.len() {
             match b.read_at(&mut other[have..bytes.len()], at + have as u64) {
-                Ok(0) => return Err(Trouble::Differs),
+                Ok(0) => return Err(Error::Differs),
                 Ok(n) => have += n,
                 Err(Errno::INTR) => {}
                 // The destination can't be read, so it counts as different and will be replaced.
-                Err(_) => return Err(Trouble::Differs),
+                Err(_) => return Err(Error::Differs),
             }
         }
         at += have as u64;
@@ -181,7 +181,7 @@ pub fn same(
         if other[..have] == *bytes {
             Ok(())
         } else {
-            Err(Trouble::Differs)
+            Err(Error::Differs)
         }
     });
     match result {
@@ -189,8 +189,8 @@ pub fn same(
         Err(e) => {
             progress.bytes_done.fetch_sub(at, Relaxed);
             match e {
-                Trouble::Differs => Ok(false),
-                Trouble::ReadBack(e) => Err(Trouble::Read(e)),
+                Error::Differs => Ok(false),
+                Error::ReadBack(e) => Err(Error::Read(e)),
                 e => Err(e),
             }
         }
@@ -202,20 +202,20 @@ fn read(
     file: &dyn StoreFile,
     start: u64,
     end: u64,
-    mut each: impl FnMut(&[u8]) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    mut each: impl FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
     with_buffer(|buffer| {
         let mut at = start;
         while at < end {
             let want = buffer.len().min((end - at) as usize);
             match file.read_at(&mut buffer[..want], at) {
-                Ok(0) => return Err(Trouble::Differs),
+                Ok(0) => return Err(Error::Differs),
                 Ok(n) => {
                     each(&buffer[..n])?;
                     at += n as u64;
                 }
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(Trouble::ReadBack(e)),
+                Err(e) => return Err(Error::ReadBack(e)),
             }
         }
         Ok(())
@@ -223,16 +223,16 @@ fn read(
 }
 
 /// Checks that all bytes from `start` to `end` (exclusive) are zero. Doesn't read holes.
-fn zeros(file: &dyn StoreFile, start: u64, end: u64) -> Result<(), Trouble> {
+fn zeros(file: &dyn StoreFile, start: u64, end: u64) -> Result<(), Error> {
     let mut at = start;
     while at < end
-        && let Some((data, data_end)) = next_data(file, at, end).map_err(Trouble::ReadBack)?
+        && let Some((data, data_end)) = next_data(file, at, end).map_err(Error::ReadBack)?
     {
         read(file, data, data_end, |bytes| {
             if bytes.iter().all(|&b| b == 0) {
                 Ok(())
             } else {
-                Err(Trouble::Differs)
+                Err(Error::Differs)
             }
         })?;
         at = data_end;
@@ -296,14 +296,11 @@ mod tests {
         assert_eq!(verify(&*target, &range, &progress), Ok(()));
         assert!(same(&*source, &*target, 100_000, &progress).unwrap());
         let flipped = Flipped(target);
-        assert_eq!(verify(&flipped, &range, &progress), Err(Trouble::Differs));
+        assert_eq!(verify(&flipped, &range, &progress), Err(Error::Differs));
         assert!(!same(&*source, &flipped, 100_000, &progress).unwrap());
         // The file is shorter than the range.
         flipped.0.set_len(99_999).unwrap();
-        assert_eq!(
-            verify(&*flipped.0, &range, &progress),
-            Err(Trouble::Differs)
-        );
+        assert_eq!(verify(&*flipped.0, &range, &progress), Err(Error::Differs));
         for p in [from, to] {
             std::fs::remove_file(p).unwrap();
         }
@@ -323,7 +320,7 @@ mod tests {
         assert_eq!(verify(&*target, &range, &progress), Ok(()));
         if range.data() < 1 << 20 {
             target.write_at(b"x", 4096).unwrap();
-            assert_eq!(verify(&*target, &range, &progress), Err(Trouble::Differs));
+            assert_eq!(verify(&*target, &range, &progress), Err(Error::Differs));
         }
         for p in [from, to] {
             std::fs::remove_file(p).unwrap();

@@ -9,7 +9,7 @@ use crate::job::{Entry, Job, lock};
 use crate::part;
 use crate::whole::WholeFile;
 use forebay_backing::{
-    Attributes, Meta, Replaced, SlowStore, Source, Trouble, for_each, join, split,
+    Attributes, Error, Meta, Replaced, SlowStore, Source, for_each, join, split,
 };
 use rustix::io::Errno;
 use std::sync::Mutex;
@@ -306,11 +306,11 @@ impl Job<'_> {
     }
 
     /// Stores a file in one step, for object stores. Returns its size in bytes.
-    fn put(&self, entry: &Entry, threads: usize) -> Result<u64, Trouble> {
+    fn put(&self, entry: &Entry, threads: usize) -> Result<u64, Error> {
         let from = self
             .from
             .open(&self.source(&entry.below), entry.below.is_empty())
-            .map_err(Trouble::Read)?;
+            .map_err(Error::Read)?;
         let source = WholeFile::new(&*from, threads, self.progress)?;
         let target = self.target(&entry.below);
         self.to.put(&target, &source, &Vec::new(), Replaced::Seen)?;
@@ -384,23 +384,24 @@ impl Job<'_> {
         copy::same(&*a, &*b, m.size, self.progress).map_err(|t| self.trouble(entry, t))
     }
 
-    fn trouble(&self, entry: &Entry, trouble: Trouble) -> Outcome {
+    fn trouble(&self, entry: &Entry, trouble: Error) -> Outcome {
         let src = || self.from.show(&self.source(&entry.below));
         Outcome::Failed(match trouble {
-            Trouble::Stopped => return Outcome::Stopped,
-            Trouble::Read(e) => format!("can't read {}: {}", src(), self.from.explain(e)),
-            Trouble::Write(e) => format!("can't be written: {}", self.to.explain(e)),
-            Trouble::ReadBack(e) => {
+            Error::Stopped => return Outcome::Stopped,
+            Error::Unusable(why) => why,
+            Error::Read(e) => format!("can't read {}: {}", src(), self.from.explain(e)),
+            Error::Write(e) => format!("can't be written: {}", self.to.explain(e)),
+            Error::ReadBack(e) => {
                 format!("can't be read back for verification: {}", self.to.explain(e))
             }
-            Trouble::Changed => {
+            Error::Changed => {
                 format!("{} changed while it was copied; stage again when it rests", src())
             }
-            Trouble::Differs => {
+            Error::Differs => {
                 "what arrived is not what left (size or checksum); stage again, and check the storage"
                     .into()
             }
-            Trouble::Damaged => {
+            Error::Damaged => {
                 "what arrived is not what left (size or checksum), and it is still there: this \
                  server can't remove it without risk for what others write; remove it and stage \
                  again, and check the storage"
@@ -421,9 +422,9 @@ impl Job<'_> {
         let from = self
             .from
             .open(&self.source(&entry.below), entry.below.is_empty())
-            .map_err(|e| trouble(Trouble::Read(e)))?;
+            .map_err(|e| trouble(Error::Read(e)))?;
         let to = retry_after_removing(self.to, part, || self.to.create(part, dst))
-            .map_err(|e| trouble(Trouble::Write(e)))?;
+            .map_err(|e| trouble(Error::Write(e)))?;
         let care = Care {
             sync: self.options.sync && entry.meta.size >= SYNC_EACH,
             verify: true,
@@ -440,7 +441,7 @@ impl Job<'_> {
                 Some(object) => set(object, &meta).map(|()| (bytes, None)),
                 None => Ok((bytes, Some(meta))),
             });
-        let closed = to.close().map_err(|e| trouble(Trouble::Write(e)));
+        let closed = to.close().map_err(|e| trouble(Error::Write(e)));
         copied
             .and_then(|copied| closed.map(|()| copied))
             .and_then(|(bytes, unset)| match unset {

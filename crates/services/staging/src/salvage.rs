@@ -5,7 +5,7 @@
 //! [`forebay_backing::PoolStore::salvage`] makes the pool's store show the objects of living nodes.
 
 use crate::{Failure, PART_PREFIX, Report};
-use forebay_backing::{Meta, Replaced, SlowStore, Source, Trouble, join};
+use forebay_backing::{Error, Meta, Replaced, SlowStore, Source, join};
 use forebay_cluster::{LOST_AND_FOUND, Salvage};
 use rustix::io::{Errno, Result};
 
@@ -92,7 +92,7 @@ fn write_list(to: &dyn SlowStore, lost: &[u8], text: &[u8]) -> Result<()> {
         let whole = Text(text, list_meta(text));
         let put = to.put(&path, &whole, &Vec::new(), Replaced::Seen);
         return put.map(|_| ()).map_err(|trouble| match trouble {
-            Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => e,
+            Error::Read(e) | Error::Write(e) | Error::ReadBack(e) => e,
             _ => Errno::IO,
         });
     }
@@ -138,17 +138,17 @@ impl Source for Text<'_> {
         1
     }
 
-    fn read(&self, buffer: &mut [u8], at: u64) -> std::result::Result<(), Trouble> {
-        let start = usize::try_from(at).map_err(|_| Trouble::Changed)?;
+    fn read(&self, buffer: &mut [u8], at: u64) -> std::result::Result<(), Error> {
+        let start = usize::try_from(at).map_err(|_| Error::Changed)?;
         let end = start.saturating_add(buffer.len());
-        let bytes = self.0.get(start..end).ok_or(Trouble::Changed)?;
+        let bytes = self.0.get(start..end).ok_or(Error::Changed)?;
         buffer.copy_from_slice(bytes);
         Ok(())
     }
 
     fn count(&self, _: u64) {}
 
-    fn rests(&self) -> std::result::Result<(), Trouble> {
+    fn rests(&self) -> std::result::Result<(), Error> {
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::content::at_rest;
 use crate::report::Progress;
-use forebay_backing::{Meta, Source, StoreFile, Trouble};
+use forebay_backing::{Error, Meta, Source, StoreFile};
 use rustix::io::Errno;
 
 /// A file that is to be stored in one step.
@@ -18,15 +18,15 @@ impl<'a> WholeFile<'a> {
     /// threads that may read it.
     ///
     /// # Errors
-    /// [`Trouble::Changed`] if it isn't a regular file; [`Trouble::Read`].
+    /// [`Error::Changed`] if it isn't a regular file; [`Error::Read`].
     pub fn new(
         file: &'a dyn StoreFile,
         threads: usize,
         progress: &'a Progress,
-    ) -> Result<WholeFile<'a>, Trouble> {
-        let meta = at_rest(file).map_err(Trouble::Read)?;
+    ) -> Result<WholeFile<'a>, Error> {
+        let meta = at_rest(file).map_err(Error::Read)?;
         if !meta.is_file() {
-            return Err(Trouble::Changed);
+            return Err(Error::Changed);
         }
         Ok(WholeFile {
             file,
@@ -46,17 +46,17 @@ impl Source for WholeFile<'_> {
         self.threads
     }
 
-    fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Trouble> {
+    fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Error> {
         let mut have = 0;
         while have < buffer.len() {
             if self.progress.stopped() {
-                return Err(Trouble::Stopped);
+                return Err(Error::Stopped);
             }
             match self.file.read_at(&mut buffer[have..], at + have as u64) {
-                Ok(0) => return Err(Trouble::Changed),
+                Ok(0) => return Err(Error::Changed),
                 Ok(n) => have += n,
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(Trouble::Read(e)),
+                Err(e) => return Err(Error::Read(e)),
             }
         }
         Ok(())
@@ -66,12 +66,12 @@ impl Source for WholeFile<'_> {
         self.progress.copied(bytes);
     }
 
-    fn rests(&self) -> Result<(), Trouble> {
-        let (now, then) = (self.file.meta().map_err(Trouble::Read)?, &self.meta);
+    fn rests(&self) -> Result<(), Error> {
+        let (now, then) = (self.file.meta().map_err(Error::Read)?, &self.meta);
         match (now.size, now.mtime, now.ctime) == (then.size, then.mtime, then.ctime) {
-            _ if self.progress.stopped() => Err(Trouble::Stopped),
+            _ if self.progress.stopped() => Err(Error::Stopped),
             true => Ok(()),
-            false => Err(Trouble::Changed),
+            false => Err(Error::Changed),
         }
     }
 }

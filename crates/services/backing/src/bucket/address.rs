@@ -1,6 +1,7 @@
 //! The location of a bucket: `s3://BUCKET/PREFIX`, and its server.
 
 use crate::bucket::secret::Settings;
+use crate::error::Error;
 
 /// The address `s3://BUCKET/PREFIX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,23 +16,24 @@ pub const SCHEME: &[u8] = b"s3://";
 
 impl Address {
     /// Parses an address. None: `text` is a path rather than an address.
-    pub fn parse(text: &[u8]) -> Option<Result<Address, String>> {
+    pub fn parse(text: &[u8]) -> Option<Result<Address, Error>> {
         let rest = text.strip_prefix(SCHEME)?;
+        let unusable = |why| Some(Err(Error::Unusable(why)));
         let end = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
         let shown = String::from_utf8_lossy(text);
         let is_name = |b: &u8| b.is_ascii_alphanumeric() || b".-_".contains(b);
         let bucket = match std::str::from_utf8(&rest[..end]) {
             Ok(name) if (3..=255).contains(&end) && name.bytes().all(|b| is_name(&b)) => name,
             _ => {
-                return Some(Err(format!(
+                return unusable(format!(
                     "'{shown}' names no bucket; write for example s3://my-bucket/results"
-                )));
+                ));
             }
         };
         if std::str::from_utf8(rest).is_err() {
-            return Some(Err(format!(
+            return unusable(format!(
                 "'{shown}' isn't UTF-8, as keys of a bucket must be"
-            )));
+            ));
         }
         let path = match &rest[end..] {
             b"" => b"/".to_vec(),
@@ -44,9 +46,9 @@ impl Address {
             part => part == b"." || part == b"..",
         });
         if odd {
-            return Some(Err(format!(
+            return unusable(format!(
                 "'{shown}' has an empty part, or '.' or '..'; those name no directory of a bucket"
-            )));
+            ));
         }
         Some(Ok(Address {
             bucket: bucket.to_owned(),
@@ -73,14 +75,15 @@ impl Server {
     ///
     /// # Errors
     /// A message: the endpoint in the settings isn't a URL.
-    pub fn new(bucket: &str, settings: &Settings) -> Result<Server, String> {
+    pub fn new(bucket: &str, settings: &Settings) -> Result<Server, Error> {
         let region = settings
             .region
             .clone()
             .unwrap_or_else(|| "us-east-1".into());
         let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
         if region.is_empty() || !region.bytes().all(fits) {
-            return Err(format!("the region '{region}' is none; set AWS_REGION"));
+            let why = format!("the region '{region}' is none; set AWS_REGION");
+            return Err(Error::Unusable(why));
         }
         let Some(endpoint) = &settings.endpoint else {
             let domain = if region.starts_with("cn-") {
@@ -104,9 +107,9 @@ impl Server {
             });
         };
         let wrong = || {
-            format!(
+            Error::Unusable(format!(
                 "AWS_ENDPOINT_URL is '{endpoint}'; write it as https://HOST or http://HOST:PORT"
-            )
+            ))
         };
         let (scheme, rest) = endpoint.split_once("://").ok_or_else(wrong)?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -114,7 +117,8 @@ impl Server {
         if !matches!(scheme, "http" | "https") || host.is_empty() || !host.bytes().all(is_host) {
             // The message leaves out the endpoint, which may contain a password.
             return Err(if endpoint.contains('@') {
-                "AWS_ENDPOINT_URL has a user name in it; credentials belong elsewhere".into()
+                let why = "AWS_ENDPOINT_URL has a user name in it; credentials belong elsewhere";
+                Error::Unusable(why.into())
             } else {
                 wrong()
             });
@@ -196,6 +200,7 @@ mod tests {
         assert!(
             !Server::new("abc", &settings)
                 .unwrap_err()
+                .to_string()
                 .contains("password")
         );
     }

@@ -10,6 +10,7 @@ use crate::bucket::fault::{self, Fault};
 use crate::bucket::secret::{Credentials, Settings};
 use crate::bucket::sign::{Unsigned, authorization, encode, hex, sha256};
 use crate::bucket::{time, xml};
+use crate::error::Error;
 use crate::parallel::lock;
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use rustix::io::Errno;
@@ -148,9 +149,10 @@ impl Client {
     ///
     /// # Errors
     /// A message: settings are missing or wrong.
-    pub fn new(bucket: &str, settings: &Settings, limits: Limits) -> Result<Client, String> {
+    pub fn new(bucket: &str, settings: &Settings, limits: Limits) -> Result<Client, Error> {
         if settings.credentials.is_none() && !settings.anonymous {
-            return Err(fault::explain(fault::NO_CREDENTIALS, bucket).unwrap_or_default());
+            let why = fault::explain(fault::NO_CREDENTIALS, bucket).unwrap_or_default();
+            return Err(Error::Unusable(why));
         }
         let server = Server::new(bucket, settings)?;
         let tls = match server.scheme.as_str() {
@@ -388,11 +390,11 @@ fn read_all(body: ureq::Body, wanted: Option<u64>) -> Result<Vec<u8>, Fault> {
 
 /// Returns the certificates to trust: those of the file `named`, or the system's, or those built
 /// into the program.
-fn trusted(named: Option<&Path>) -> Result<RootCerts, String> {
-    let read = |path: &Path| -> Result<RootCerts, String> {
+fn trusted(named: Option<&Path>) -> Result<RootCerts, Error> {
+    let read = |path: &Path| -> Result<RootCerts, Error> {
         let shown = path.display();
         let text = untrusted::read(path, Links::Named, MAX_SETTINGS)
-            .map_err(|e| format!("{shown} can't be read: {e}"))?;
+            .map_err(|e| Error::Unusable(format!("{shown} can't be read: {e}")))?;
         let all: Vec<Certificate<'static>> = parse_pem(&text)
             .filter_map(|item| match item {
                 Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -400,7 +402,8 @@ fn trusted(named: Option<&Path>) -> Result<RootCerts, String> {
             })
             .collect();
         if all.is_empty() {
-            Err(format!("{shown} has no certificates (PEM)"))
+            let why = format!("{shown} has no certificates (PEM)");
+            Err(Error::Unusable(why))
         } else {
             Ok(RootCerts::new_with_certs(&all))
         }
@@ -464,7 +467,8 @@ mod tests {
         settings.credentials = None;
         let told = Client::new("abc", &settings, Limits::default())
             .err()
-            .unwrap();
+            .unwrap()
+            .to_string();
         assert!(told.contains("AWS_ACCESS_KEY_ID"), "{told}");
         settings.anonymous = true;
         assert!(Client::new("abc", &settings, Limits::default()).is_ok());

@@ -15,6 +15,7 @@ use crate::bucket::client::{Client, Limits};
 use crate::bucket::fault::{CHANGED, Fault, GARBAGE};
 use crate::bucket::file::BucketFile;
 use crate::bucket::secret::Settings;
+use crate::error::Error;
 use crate::meta::Meta;
 use crate::parallel::{for_each, lock};
 use crate::store::{Entries, Replaced, StoreFile, join};
@@ -134,7 +135,7 @@ impl BucketStore {
     ///
     /// # Errors
     /// A message: credentials or other settings are missing or wrong.
-    pub fn for_staging(address: &Address) -> std::result::Result<BucketStore, String> {
+    pub fn for_staging(address: &Address) -> std::result::Result<BucketStore, Error> {
         BucketStore::open(
             address,
             Limits::default(),
@@ -149,10 +150,7 @@ impl BucketStore {
     ///
     /// # Errors
     /// The errors of [`BucketStore::for_staging`].
-    pub fn inside(
-        address: &Address,
-        timeout: Duration,
-    ) -> std::result::Result<BucketStore, String> {
+    pub fn inside(address: &Address, timeout: Duration) -> std::result::Result<BucketStore, Error> {
         let mut root = address.path.clone();
         if root.last() != Some(&b'/') {
             root.push(b'/');
@@ -165,7 +163,7 @@ impl BucketStore {
         limits: Limits,
         root: Vec<u8>,
         seen: Option<Seen>,
-    ) -> std::result::Result<BucketStore, String> {
+    ) -> std::result::Result<BucketStore, Error> {
         let client = Client::new(&address.bucket, &Settings::read()?, limits)?;
         Ok(BucketStore {
             root,

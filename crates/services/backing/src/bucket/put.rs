@@ -8,7 +8,7 @@
 //!
 //! If the server confirms no checksums, the object already has its name while it is read back. If
 //! the content differs from what was sent, this version is removed, but never a version that others
-//! have written: a server without conditional deletes keeps it ([`Trouble::Damaged`]).
+//! have written: a server without conditional deletes keeps it ([`Error::Damaged`]).
 
 use crate::bucket::attributes::{self, user_headers};
 use crate::bucket::calls::{Part, Replaces, Upload, sum_text, without_conditions};
@@ -16,9 +16,10 @@ use crate::bucket::fault::{CHANGED, Fault};
 use crate::bucket::file::BucketFile;
 use crate::bucket::objects::{BucketStore, key, prefix};
 use crate::bucket::sign::{hex, sha256};
+use crate::error::Error;
 use crate::meta::Meta;
 use crate::parallel::{for_each, lock};
-use crate::source::{Source, Trouble};
+use crate::source::Source;
 use crate::store::{StoreFile, UserAttributes};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
@@ -35,10 +36,10 @@ const LARGEST: u64 = 5 << 40;
 /// Maximum size of an object that a server copies in one request. Bytes.
 pub(crate) const LARGEST_COPY: u64 = 5 << 30;
 
-type Done<T> = std::result::Result<T, Trouble>;
+type Done<T> = std::result::Result<T, Error>;
 
-fn write(fault: Fault) -> Trouble {
-    Trouble::Write(fault.errno)
+fn write(fault: Fault) -> Error {
+    Error::Write(fault.errno)
 }
 
 /// Returns the size of the parts of an object of `size` bytes.
@@ -79,7 +80,7 @@ impl BucketStore {
     /// Stores a file if `replaces` allows it. Returns the new version's ETag.
     ///
     /// # Errors
-    /// [`Trouble`].
+    /// [`Error`].
     pub(crate) fn put_replacing(
         &self,
         path: &[u8],
@@ -87,9 +88,9 @@ impl BucketStore {
         replaces: &Replaces,
         user: &UserAttributes,
     ) -> Done<String> {
-        let key = key(path).map_err(Trouble::Write)?;
+        let key = key(path).map_err(Error::Write)?;
         if source.meta().size > LARGEST {
-            return Err(Trouble::Write(Errno::FBIG));
+            return Err(Error::Write(Errno::FBIG));
         }
         if source.meta().size <= PART {
             self.put_whole(key, source, replaces, user)
@@ -247,9 +248,9 @@ impl BucketStore {
         ranges: &[Range],
         threads: usize,
     ) -> Done<String> {
-        let failed = |fault: Fault| Trouble::ReadBack(fault.errno);
+        let failed = |fault: Fault| Error::ReadBack(fault.errno);
         let head = self.client.head(key).map_err(failed)?;
-        let head = head.ok_or(Trouble::Write(CHANGED))?;
+        let head = head.ok_or(Error::Write(CHANGED))?;
         let etag = head.etag.clone();
         let is_ours = ours.is_some_and(|ours| ours == etag);
         let mut is_same = Ok(head.meta.size == size);
@@ -270,25 +271,25 @@ impl BucketStore {
         match is_same {
             Ok(true) => Ok(etag),
             Ok(false) if is_ours => Err(self.remove_damaged(key, &etag)),
-            Ok(false) => Err(Trouble::Write(CHANGED)),
-            Err(e) => Err(Trouble::ReadBack(e)),
+            Ok(false) => Err(Error::Write(CHANGED)),
+            Err(e) => Err(Error::ReadBack(e)),
         }
     }
 
     /// Removes the version `etag` of an object, which has the wrong content, if the server can do so
     /// without risk for a version that others write meanwhile. Returns what is to be reported.
-    fn remove_damaged(&self, key: &str, etag: &str) -> Trouble {
+    fn remove_damaged(&self, key: &str, etag: &str) -> Error {
         let is_safe = self.deletes_conditionally.get_or_init(|| {
             let asked = self.client.deletes_conditionally(&probe_beside(key));
             asked.unwrap_or(false)
         });
         if !is_safe {
-            return Trouble::Damaged;
+            return Error::Damaged;
         }
         match self.client.delete_version(key, etag) {
-            Ok(()) => Trouble::Differs,
+            Ok(()) => Error::Differs,
             Err(fault) if fault.errno == CHANGED => write(fault),
-            Err(_) => Trouble::Damaged,
+            Err(_) => Error::Damaged,
         }
     }
 
@@ -439,7 +440,7 @@ mod tests {
     }
 
     /// Reads the object `k` back, as if other bytes of its length had been sent.
-    fn read_back(store: &BucketStore) -> Trouble {
+    fn read_back(store: &BucketStore) -> Error {
         let range = Range {
             start: 0,
             end: 7,
@@ -452,10 +453,10 @@ mod tests {
     #[test]
     fn a_damaged_object_is_removed_but_none_of_others() {
         for (has_conditional_deletes, others_write, trouble, left) in [
-            (true, false, Trouble::Differs, None),
-            (true, true, Trouble::Write(CHANGED), Some(&b"theirs"[..])),
-            (false, false, Trouble::Damaged, Some(b"damaged")),
-            (false, true, Trouble::Damaged, Some(b"damaged")),
+            (true, false, Error::Differs, None),
+            (true, true, Error::Write(CHANGED), Some(&b"theirs"[..])),
+            (false, false, Error::Damaged, Some(b"damaged")),
+            (false, true, Error::Damaged, Some(b"damaged")),
         ] {
             let (server, store) = Server::start(has_conditional_deletes, others_write);
             assert_eq!(read_back(&store), trouble);

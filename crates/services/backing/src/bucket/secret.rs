@@ -9,6 +9,7 @@
 //! `~/.aws/credentials` and `~/.aws/config`. Not read: SSO, `credential_process`, instance
 //! metadata.
 
+use crate::error::Error;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -109,7 +110,7 @@ impl Settings {
     ///
     /// # Errors
     /// A message: the named profile doesn't exist, or half of a key is missing.
-    pub fn read() -> Result<Settings, String> {
+    pub fn read() -> Result<Settings, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
         let file = |name: &str, default: &str| {
             let home = variable("HOME").map(|home| PathBuf::from(home).join(default));
@@ -127,7 +128,7 @@ impl Settings {
         variable: &dyn Fn(&str) -> Option<String>,
         credentials: Option<Zeroizing<String>>,
         config: Option<Zeroizing<String>>,
-    ) -> Result<Settings, String> {
+    ) -> Result<Settings, Error> {
         let named = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
         let profile = named.clone().unwrap_or_else(|| "default".into());
         let parse = |text: Option<Zeroizing<String>>| text.map(|t| sections(&t));
@@ -135,9 +136,9 @@ impl Settings {
         let of = |file: &Option<Sections>| file.as_ref()?.get(&profile).cloned();
         let (keys, config) = (of(&credentials), of(&config));
         if let (Some(named), None, None) = (&named, &keys, &config) {
-            return Err(format!(
+            return Err(Error::Unusable(format!(
                 "AWS_PROFILE is '{named}', but neither ~/.aws/credentials nor ~/.aws/config has it"
-            ));
+            )));
         }
         let in_files = |name: &str| {
             let both = [&keys, &config];
@@ -158,6 +159,7 @@ impl Settings {
             ),
             (id, secret) => (id, secret, variable("AWS_SESSION_TOKEN")),
         };
+        let unusable = |why: &str| Err(Error::Unusable(why.to_owned()));
         let found = match (id, secret) {
             _ if anonymous => None,
             (Some(id), Some(secret)) => Some(Credentials {
@@ -166,8 +168,8 @@ impl Settings {
                 token: token.map(Secret::new),
             }),
             (None, None) => None,
-            (Some(_), None) => return Err("there is an access key id, but no secret key".into()),
-            (None, Some(_)) => return Err("there is a secret key, but no access key id".into()),
+            (Some(_), None) => return unusable("there is an access key id, but no secret key"),
+            (None, Some(_)) => return unusable("there is a secret key, but no access key id"),
         };
         let region = variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION"));
         let endpoint = variable("AWS_ENDPOINT_URL_S3").or_else(|| variable("AWS_ENDPOINT_URL"));
@@ -191,7 +193,7 @@ mod tests {
     const ID: &str = "AKIDEXAMPLE";
     const SECRET: &str = "wJalrXUtnFEMIK7MDENG+bPxRfiCYEXAMPLEKEY";
 
-    fn read(variables: &[(&str, &str)], keys: &str, config: &str) -> Result<Settings, String> {
+    fn read(variables: &[(&str, &str)], keys: &str, config: &str) -> Result<Settings, Error> {
         let find = |name: &str| {
             let found = variables.iter().find(|(n, _)| *n == name);
             found.map(|(_, v)| (*v).to_owned())

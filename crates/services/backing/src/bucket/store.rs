@@ -14,9 +14,10 @@ use crate::bucket::fault::{CHANGED, Fault};
 use crate::bucket::objects::{BucketStore, errno, key, prefix, split};
 use crate::bucket::put::{LARGEST_COPY, PART, all_headers, part_size};
 use crate::bucket::sign::hex;
+use crate::error::Error;
 use crate::meta::Meta;
 use crate::parallel::{for_each, lock};
-use crate::source::{Source, Trouble};
+use crate::source::Source;
 use crate::store::{Attributes, Entries, Replaced, SlowStore, StoreFile, UserAttributes};
 use md5::{Digest, Md5};
 use rustix::io::{Errno, Result};
@@ -150,7 +151,7 @@ impl SlowStore for BucketStore {
         source: &dyn Source,
         user: &UserAttributes,
         replaced: Replaced,
-    ) -> std::result::Result<Meta, Trouble> {
+    ) -> std::result::Result<Meta, Error> {
         let path = self.full(path);
         let put = self.put_version(&path, source, user, replaced);
         self.forget(&path);
@@ -229,7 +230,7 @@ impl BucketStore {
         source: &dyn Source,
         user: &UserAttributes,
         replaced: Replaced,
-    ) -> std::result::Result<u64, Trouble> {
+    ) -> std::result::Result<u64, Error> {
         let meta = source.meta();
         if let Replaced::Version(there) = replaced
             && there.size == meta.size
@@ -238,10 +239,10 @@ impl BucketStore {
             match self.set_attributes(path, meta, Some(user), Some(there.ino)) {
                 // The present object is of another kind, so it is replaced.
                 Err(Errno::EXIST) => {}
-                set => return set.map_err(Trouble::Write),
+                set => return set.map_err(Error::Write),
             }
         }
-        let replaces = self.condition(path, replaced).map_err(Trouble::Write)?;
+        let replaces = self.condition(path, replaced).map_err(Error::Write)?;
         let etag = self.put_replacing(path, source, &replaces, &kept(user.clone()))?;
         Ok(version(&etag))
     }
@@ -414,7 +415,7 @@ impl BucketStore {
 ///
 /// # Errors
 /// Errors of reading the source.
-fn has_content(version_there: u64, source: &dyn Source) -> std::result::Result<bool, Trouble> {
+fn has_content(version_there: u64, source: &dyn Source) -> std::result::Result<bool, Error> {
     let size = source.meta().size;
     let is_whole = size <= PART;
     let each = if is_whole { size } else { part_size(size) };
