@@ -98,7 +98,7 @@ impl<'a> Cluster<'a> {
             Err(Errno::STALE) if kind != kind::EPOCH => {
                 // The other node may know of a change of names that this one doesn't.
                 let theirs = self.ask(node, request::EPOCH, &())?;
-                self.names().raise_epoch(theirs);
+                self.store().names().raise_epoch(theirs);
                 return Err(Errno::STALE);
             }
             other => other?,

@@ -1,8 +1,9 @@
 //! [`Cluster`]: the pool as one store, seen from this node.
 //!
 //! A `Cluster` is a cheap view of the node's store and of its connections to other nodes, made for
-//! each call and copied freely. Operations of this node alone are methods of [`Store`], reached by
-//! [`Deref`]; the other modules of this crate add the operations that may concern other nodes.
+//! each call and copied freely. It knows the homes of slots, entries and objects, and sends
+//! requests to them. Operations that may concern other nodes are methods of its views by theme
+//! (`views.rs`); operations of this node alone are those of [`Cluster::store`].
 //!
 //! The home of an entry follows from its directory's id and its name; the home of an object follows
 //! from the slot in its id. Finding either takes no request.
@@ -13,7 +14,6 @@ use crate::salvage::SalvageCell;
 use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
 use forebay_store::Store;
 use forebay_store::views::Index;
-use std::ops::Deref;
 use std::sync::Arc;
 
 /// The additional state of a process of a pool of several nodes: access to the other nodes.
@@ -90,7 +90,9 @@ impl<'a> Cluster<'a> {
         self.may_wait
     }
 
-    /// Returns this node's store. The reference may outlive this view.
+    /// Returns this node's store, for operations of this node alone. The reference may outlive this
+    /// view.
+    #[inline]
     pub fn store(&self) -> &'a Store {
         self.store
     }
@@ -104,14 +106,6 @@ impl<'a> Cluster<'a> {
     /// Returns the connections to the other nodes; None in a pool of one node.
     pub(crate) fn peers(&self) -> Option<&'a dyn Peers> {
         self.nodes.map(|nodes| &*nodes.peers)
-    }
-}
-
-impl Deref for Cluster<'_> {
-    type Target = Store;
-
-    fn deref(&self) -> &Store {
-        self.store
     }
 }
 

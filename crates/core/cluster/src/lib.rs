@@ -1,16 +1,18 @@
 //! The pool as one store: each operation is carried out on this node's store or on the nodes that
 //! it concerns.
 //!
-//! [`Cluster`] has the functions that the faces call (`read`, `lookup`, `rename`). Each finds the
-//! homes of its objects and entries. For those of this node it calls its local half (`read_here`,
+//! [`Cluster`] is this node's store and the way to the other nodes. The operations that the faces
+//! call are methods of its views, one for each theme: [`Namespace`] (`lookup`, `rename`),
+//! [`FileData`] (`read`), [`Locks`] and others (`views.rs`). Each operation finds the homes of its
+//! objects and entries. For those of this node it calls the store's half (`read_here`,
 //! `lookup_here`); to the homes of others it sends requests; and it combines the results of several
 //! nodes. Modules of other crates never send a request to another node.
 //!
 //! Layers, from the bottom: `backoff`, `placement_cache` and [`peers`] (how requests are sent, and
-//! their table); `cluster` (the view); `ask` (requests and replies); `salvage` (names while nodes
-//! are dead); the operations, each in a module by its theme, among them `cross_node` (names over
-//! several nodes) and `stripes` (files over several nodes); [`serve`] (answers to other nodes). A
-//! module imports only modules below it.
+//! their table); `salvage` (names while nodes are dead); `cluster`; `views` (the types of the
+//! operations); `ask` (requests and replies); the operations, each in a module by its theme, among
+//! them `cross_node` (names over several nodes) and `stripes` (files over several nodes); [`serve`]
+//! (answers to other nodes). A module imports only modules below it.
 
 mod ask;
 mod attribute_view;

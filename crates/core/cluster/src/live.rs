@@ -187,12 +187,13 @@ pub(crate) fn with_open<T>(
         e => e,
     })?;
     // This description isn't a use of its own: the requesting process has the file open.
-    let opener = Opener::Kept(cluster.names().node());
+    let opener = Opener::Kept(cluster.store().names().node());
     let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
     let open = cluster
+        .store()
         .objects()
         .open_create_held(&new, Some((live, Some(held))))
-        .inspect_err(|_| _ = cluster.objects().live_release(live))?;
+        .inspect_err(|_| _ = cluster.store().objects().live_release(live))?;
     let done = f(live);
-    cluster.objects().open_release(open).and(done)
+    cluster.store().objects().open_release(open).and(done)
 }

@@ -497,18 +497,22 @@ impl Fs {
             0 => at_home,
             word => word,
         };
-        if cluster.declared().counts() != counts
+        if cluster.store().declared().counts() != counts
             && cluster
+                .store()
                 .names()
-                .is_object_remote(cluster.content().live_id(live))
+                .is_object_remote(cluster.store().content().live_id(live))
         {
-            word = match cluster.namespace().stat(cluster.content().live_id(live)) {
+            word = match cluster
+                .namespace()
+                .stat(cluster.store().content().live_id(live))
+            {
                 Ok(inode) => {
                     cluster.declarations().note_controls(live, &inode);
                     inode.controls
                 }
                 Err(e) => {
-                    let _ = cluster.objects().open_release(open);
+                    let _ = cluster.store().objects().open_release(open);
                     return Err(e);
                 }
             };

@@ -29,8 +29,8 @@ impl Fs {
         );
         let cluster = self.cluster();
         let (input, output) = (
-            cluster.objects().open_file(from),
-            cluster.objects().open_file(to),
+            cluster.store().objects().open_file(from),
+            cluster.store().objects().open_file(to),
         );
         let flags = output.flags.load(Relaxed) as i32;
         if flags & libc::O_APPEND != 0 {

@@ -222,7 +222,7 @@ impl Fs {
             self.before_change(live)?;
         }
         let cluster = self.cluster();
-        let o = cluster.objects().open_file(open);
+        let o = cluster.store().objects().open_file(open);
         let flags = o.flags.load(Relaxed) as i32;
         let allowed = |at: Option<u64>| match size_limit() {
             u64::MAX => Ok(from),
@@ -237,7 +237,7 @@ impl Fs {
             // O_SYNC contains O_DSYNC; the pool treats both alike.
             _ => cluster.data().sync(live).map(|()| n),
         };
-        let file = || cluster.content().live_id(live).0;
+        let file = || cluster.store().content().live_id(live).0;
         let begins = |offset: Option<u64>, from: UserSlice<'_>| {
             // An append has no offset: the event shows `u64::MAX`.
             let at = offset.unwrap_or(u64::MAX);
@@ -260,7 +260,7 @@ impl Fs {
             let (_, n) = controls.changing(open, live, Change::From(offset), write)?;
             return finish(ended(n));
         }
-        let _lock = cluster.objects().open_lock(open)?;
+        let _lock = cluster.store().objects().open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
         let from = allowed(offset)?;
         begins(offset, from);
@@ -360,8 +360,8 @@ impl Fs {
     /// included.
     fn seek_dir(&self, open: u32, whence: Whence, offset: i64) -> Result<u64> {
         let cluster = self.cluster();
-        let o = cluster.objects().open_file(open);
-        let _lock = cluster.objects().open_lock(open)?;
+        let o = cluster.store().objects().open_file(open);
+        let _lock = cluster.store().objects().open_lock(open)?;
         let to = match whence {
             Whence::Start => offset,
             Whence::Current => o.offset.load(Relaxed) as i64 + offset,
@@ -384,7 +384,7 @@ impl Fs {
         }
         let (shard, name) = position.packed();
         o.shard.store(shard, Relaxed);
-        cluster.objects().open_set_name(o, name);
+        cluster.store().objects().open_set_name(o, name);
         o.offset.store(to, Release);
         Ok(to)
     }
@@ -400,14 +400,14 @@ impl Fs {
         mut each: impl FnMut(&[u8], u64, u32, u64) -> bool,
     ) -> Result<()> {
         let cluster = self.cluster();
-        let o = cluster.objects().open_file(open);
+        let o = cluster.store().objects().open_file(open);
         if o.flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
             return Err(Errno::BADF);
         }
         if o.kind.load(Relaxed) != libc::S_IFDIR {
             return Err(Errno::NOTDIR);
         }
-        let _lock = cluster.objects().open_lock(open)?;
+        let _lock = cluster.store().objects().open_lock(open)?;
         let dir = ObjectId(o.id.load(Relaxed));
         // ENOENT if the directory was removed while open.
         let inode = cluster.namespace().stat(dir)?;
@@ -424,13 +424,13 @@ impl Fs {
         {
             if !each(name, ino, libc::S_IFDIR, offset + 1) {
                 o.offset.store(offset, Release);
-                cluster.watches().notify_open(open, libc::IN_ACCESS);
+                cluster.store().watches().notify_open(open, libc::IN_ACCESS);
                 return Ok(());
             }
             offset += 1;
         }
         let mut name = Vec::new();
-        cluster.objects().open_name(o, &mut name);
+        cluster.store().objects().open_name(o, &mut name);
         let mut position = DirPosition::from_packed(o.shard.load(Relaxed), name);
         // The offset counts the entries passed to `each`, even if listing the rest fails: a later
         // call doesn't repeat them.
@@ -441,9 +441,9 @@ impl Fs {
         });
         let (shard, name) = position.packed();
         o.shard.store(shard, Relaxed);
-        cluster.objects().open_set_name(o, name);
+        cluster.store().objects().open_set_name(o, name);
         o.offset.store(offset, Release);
-        cluster.watches().notify_open(open, libc::IN_ACCESS);
+        cluster.store().watches().notify_open(open, libc::IN_ACCESS);
         listed
     }
 
@@ -554,7 +554,7 @@ impl Fs {
             done => done?,
         }
         forebay_trace::event!(POSIX_ALLOCATED, self.id_of_open(open), at, len, mode);
-        cluster.watches().notify_open(open, libc::IN_MODIFY);
+        cluster.store().watches().notify_open(open, libc::IN_MODIFY);
         Ok(())
     }
 
@@ -609,7 +609,7 @@ impl PoolRef<'_> {
         );
         let mut path = cluster.namespace().path_of(dir)?;
         let mut name = Vec::new();
-        cluster.objects().open_name(o, &mut name);
+        cluster.store().objects().open_name(o, &mut name);
         if cluster
             .namespace()
             .lookup(dir, &name)?

@@ -292,7 +292,10 @@ impl Fs {
                     }
                 }
                 // The description stores the last name read of a directory.
-                cluster.objects().open_create(&new.named(parent, b""), None)
+                cluster
+                    .store()
+                    .objects()
+                    .open_create(&new.named(parent, b""), None)
             }
             S_IFREG => {
                 let brings = !fresh && !opener.is_kept();
@@ -306,15 +309,15 @@ impl Fs {
                 };
                 // A home that has yet to learn of the opening may return the attributes with its
                 // reply.
-                let late = remote.inode.is_none() && cluster.names().is_object_remote(e.id);
+                let late = remote.inode.is_none() && cluster.store().names().is_object_remote(e.id);
                 if check && !late {
                     permitted(remote)?;
                 }
                 let counts = match remote.inode {
                     Some(_) => remote.counts,
-                    None => cluster.declared().counts(),
+                    None => cluster.store().declared().counts(),
                 };
-                let section = cluster.section()?;
+                let section = cluster.store().section()?;
                 let (live, held) = cluster.opens().live_acquire_opened(e.id, remote)?;
                 let mut ready = Ok(());
                 if late && !path_only && remote.inode.is_none() {
@@ -327,8 +330,12 @@ impl Fs {
                 }
                 if let Some(inode) = &remote.inode {
                     cluster.declarations().note_controls(live, inode);
-                    if cluster.names().is_object_remote(e.id) {
-                        cluster.objects().live(live).set_privileged(inode.mode);
+                    if cluster.store().names().is_object_remote(e.id) {
+                        cluster
+                            .store()
+                            .objects()
+                            .live(live)
+                            .set_privileged(inode.mode);
                     }
                 }
                 if ready.is_ok() && check && late {
@@ -361,14 +368,15 @@ impl Fs {
                 }
                 if let Err(error) = ready {
                     drop(held);
-                    let _ = cluster.objects().live_release(live);
+                    let _ = cluster.store().objects().live_release(live);
                     return Err(error);
                 }
                 let opened = Some((live, Some(held)));
                 let open = cluster
+                    .store()
                     .objects()
                     .open_create_held(&new.named(parent, name), opened)
-                    .inspect_err(|_| _ = cluster.objects().live_release(live))?;
+                    .inspect_err(|_| _ = cluster.store().objects().live_release(live))?;
                 drop(section);
                 debug_assert_eq!(
                     self.id_of_open(open),
@@ -377,7 +385,7 @@ impl Fs {
                 );
                 // A lease may have been granted before the description was visible.
                 if !fresh && let Err(error) = self.heed_leases(live, Some(open), flags, opener) {
-                    let _ = cluster.objects().open_release(open);
+                    let _ = cluster.store().objects().open_release(open);
                     return Err(error);
                 }
                 if path_only {
@@ -396,6 +404,7 @@ impl Fs {
                 Ok(open)
             }
             _ if path_only => cluster
+                .store()
                 .objects()
                 .open_create(&new.named(parent, name), None),
             S_IFLNK => Err(Errno::LOOP),
@@ -430,15 +439,16 @@ impl Fs {
             Ok((section, cluster.namespace().create_unnamed(e.id, &new)?))
         })?;
         let (live, held) = cluster.opens().live_acquire_held(id)?;
-        cluster.objects().live_set_unlinked(id)?;
+        cluster.store().objects().live_set_unlinked(id)?;
         let opened = Some((live, Some(held)));
         let new = NewOpen::new(id, S_IFREG, flags as u32)
             .named(e.id, UNNAMED)
             .by(opener);
         let open = cluster
+            .store()
             .objects()
             .open_create_held(&new, opened)
-            .inspect_err(|_| _ = cluster.objects().live_release(live))?;
+            .inspect_err(|_| _ = cluster.store().objects().live_release(live))?;
         drop(section);
         self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0), opener)
     }

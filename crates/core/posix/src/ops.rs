@@ -375,8 +375,12 @@ impl Fs {
         if !by_origin.map_err(look_again)? {
             cluster.namespace().link(id, p.dir.id, p.name, p.epoch)?;
         }
-        cluster.watches().notify_self(id, inode.kind(), IN_ATTRIB);
         cluster
+            .store()
+            .watches()
+            .notify_self(id, inode.kind(), IN_ATTRIB);
+        cluster
+            .store()
             .watches()
             .notify_dir(p.dir.id, p.name, inode.kind(), IN_CREATE);
         Ok(())
@@ -438,6 +442,7 @@ impl Fs {
         }
         for (file, _) in files.iter().zip(&made).filter(|(_, made)| made.is_ok()) {
             cluster
+                .store()
                 .watches()
                 .notify_dir(dir, file.name, S_IFREG, IN_CREATE);
         }
@@ -494,9 +499,15 @@ impl Fs {
         let notify = |((name, e), by_origin): (&(&[u8], Entry), Result<bool>)| {
             let removed = by_origin? || removed.next().unwrap_or(Err(Errno::IO))?;
             if removed {
-                cluster.watches().notify_self(e.id, e.kind, IN_ATTRIB);
-                cluster.watches().notify_if_gone(e.id, e.kind);
-                cluster.watches().notify_dir(dir, name, e.kind, IN_DELETE);
+                cluster
+                    .store()
+                    .watches()
+                    .notify_self(e.id, e.kind, IN_ATTRIB);
+                cluster.store().watches().notify_if_gone(e.id, e.kind);
+                cluster
+                    .store()
+                    .watches()
+                    .notify_dir(dir, name, e.kind, IN_DELETE);
             }
             Ok(removed)
         };
@@ -540,9 +551,13 @@ impl Fs {
                 .unlink(p.dir.id, p.name, Some(e), p.epoch)?;
         }
         self.drop_stand_in(e);
-        cluster.watches().notify_self(e.id, e.kind, IN_ATTRIB);
-        cluster.watches().notify_if_gone(e.id, e.kind);
         cluster
+            .store()
+            .watches()
+            .notify_self(e.id, e.kind, IN_ATTRIB);
+        cluster.store().watches().notify_if_gone(e.id, e.kind);
+        cluster
+            .store()
             .watches()
             .notify_dir(p.dir.id, p.name, e.kind, IN_DELETE);
         Ok(())
@@ -574,8 +589,9 @@ impl Fs {
         if !by_origin.map_err(look_again)? {
             cluster.namespace().rmdir(p.dir.id, p.name, p.epoch)?;
         }
-        cluster.watches().notify_if_gone(e.id, e.kind);
+        cluster.store().watches().notify_if_gone(e.id, e.kind);
         cluster
+            .store()
             .watches()
             .notify_dir(p.dir.id, p.name, e.kind, IN_DELETE);
         Ok(())
@@ -720,10 +736,10 @@ impl Fs {
         };
         let cluster = self.cluster();
         cluster.namespace().set_attr(id, &set)?;
-        if cluster.names().is_object_remote(id) {
+        if cluster.store().names().is_object_remote(id) {
             // Updates this node's live entry of a file that has its home on a peer.
-            let known = |index| cluster.objects().live(index).set_privileged(mode);
-            cluster.objects().with_live(id, known)?;
+            let known = |index| cluster.store().objects().live(index).set_privileged(mode);
+            cluster.store().objects().with_live(id, known)?;
         }
         Ok(())
     }

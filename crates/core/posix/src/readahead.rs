@@ -69,7 +69,7 @@ impl FileBuffers<'_> {
     ) -> Result<Option<usize>> {
         let len = to.len();
         let cluster = self.cluster();
-        let word = cluster.declared().controls(live);
+        let word = cluster.store().declared().controls(live);
         let Some(windows) = self
             .windows()
             .filter(|_| word != 0 && len < MAX_AHEAD_BYTES / 2)
@@ -81,7 +81,7 @@ impl FileBuffers<'_> {
             Consistency::Eventual(ms) => Some(Duration::from_millis(ms.into())),
             _ => return Ok(None),
         };
-        let id = cluster.content().live_id(live);
+        let id = cluster.store().content().live_id(live);
         if len == 0
             || !cluster.data().is_remote(live)
             || cluster.store().mappings().may_be_copied(live)

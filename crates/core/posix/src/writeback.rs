@@ -197,7 +197,7 @@ impl<'a> FileBuffers<'a> {
         may_wait(&declared.resolve(), laminated)
             && cluster.data().is_remote(live)
             // A buffered write would report too late that the quota is exceeded.
-            && !cluster.quota().is_active()
+            && !cluster.store().quota().is_active()
             && !cluster.store().mappings().may_be_copied(live)
             && id.0 != 0
     }
@@ -216,19 +216,26 @@ impl<'a> FileBuffers<'a> {
         from: UserSlice<'_>,
     ) -> Result<Option<usize>> {
         let cluster = self.cluster();
-        let word = cluster.declared().controls(live);
+        let word = cluster.store().declared().controls(live);
         let Some(all) = self.writeback().filter(|_| word != 0) else {
             return Ok(None);
         };
         cluster.locks().check_lease(live)?;
-        let id = cluster.content().live_id(live);
+        let id = cluster.store().content().live_id(live);
         self.look_again(id);
-        let flags = cluster.objects().open_file(open).flags.load(Relaxed) as i32;
+        let flags = cluster
+            .store()
+            .objects()
+            .open_file(open)
+            .flags
+            .load(Relaxed) as i32;
         let at = at.filter(|at| {
             let fits = at
                 .checked_add(from.len() as u64)
                 .is_some_and(|end| end <= MAX_SIZE);
-            fits && !from.is_empty() && flags & libc::O_DSYNC == 0 && !cluster.acts_for_another()
+            fits && !from.is_empty()
+                && flags & libc::O_DSYNC == 0
+                && !cluster.store().acts_for_another()
         });
         let Some(at) = at else {
             self.write_back(id);
@@ -273,7 +280,7 @@ impl<'a> FileBuffers<'a> {
     pub(crate) fn read_live(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
         let cluster = self.cluster();
         cluster.locks().check_lease(live)?;
-        let id = cluster.content().live_id(live);
+        let id = cluster.store().content().live_id(live);
         let mut end = 0;
         match self.writeback().and_then(|all| all.of(id)) {
             Some(mut kept) => {
@@ -320,7 +327,12 @@ impl<'a> FileBuffers<'a> {
     pub fn write_back_open(&self, open: u32) {
         if self.writeback().is_some() {
             self.write_back(ObjectId(
-                self.cluster().objects().open_file(open).id.load(Acquire),
+                self.cluster()
+                    .store()
+                    .objects()
+                    .open_file(open)
+                    .id
+                    .load(Acquire),
             ));
         }
     }
@@ -333,7 +345,14 @@ impl<'a> FileBuffers<'a> {
         let Some(all) = self.writeback() else {
             return Ok(());
         };
-        let id = ObjectId(self.cluster().objects().open_file(open).id.load(Acquire));
+        let id = ObjectId(
+            self.cluster()
+                .store()
+                .objects()
+                .open_file(open)
+                .id
+                .load(Acquire),
+        );
         self.look_again(id);
         let Some(mut kept) = all.of(id) else {
             return Ok(());

@@ -105,7 +105,7 @@ fn no_byte_lies_in_memory_ever() {
             .unwrap();
         let files = |medium: usize| {
             !matches!(
-                cluster.media()[medium].kind(),
+                cluster.store().media()[medium].kind(),
                 forebay_media::MediumKind::Memory
             )
         };
@@ -114,9 +114,9 @@ fn no_byte_lies_in_memory_ever() {
             .data()
             .reserve_range(live, 5 * MIB as u64, MIB as u64, true)
             .unwrap();
-        cluster.objects().live_release(live).unwrap();
-        assert_eq!(used(&cluster)[0], before[0]);
-        assert!(used(&cluster)[1] >= before[1] + 4 * MIB as u64);
+        cluster.store().objects().live_release(live).unwrap();
+        assert_eq!(used(cluster.store())[0], before[0]);
+        assert!(used(cluster.store())[1] >= before[1] + 4 * MIB as u64);
         drop((strict, copy, mapped));
         assert!(p.get("/n/copy")[3..] == pattern(9, MIB));
         assert!(p.get("/n/5") == pattern(5, 3 * MIB + 5));
@@ -124,9 +124,9 @@ fn no_byte_lies_in_memory_ever() {
         p.rename(b"/strict", b"/n/strict").unwrap();
         p.rename(b"/n/5", b"/moved").unwrap();
         let f = p.open(b"/moved", O_RDWR, 0).unwrap();
-        let before = used(&cluster);
+        let before = used(cluster.store());
         f.write_at(&pattern(1, MIB), 8 * MIB as u64).unwrap();
-        assert!(used(&cluster)[0] == before[0] && used(&cluster)[1] > before[1]);
+        assert!(used(cluster.store())[0] == before[0] && used(cluster.store())[1] > before[1]);
         f.close().unwrap();
         p.assert_whole();
     }
@@ -388,7 +388,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
                 .data()
                 .punch(live, 3 * MIB as u64, 10_000, false)
                 .unwrap();
-            cluster.objects().live_release(live).unwrap();
+            cluster.store().objects().live_release(live).unwrap();
             no_memory_is_used(&nodes, "merged and reserved");
             g.set_len(5 * MIB as u64 + 5).unwrap();
             g.close().unwrap();
@@ -432,7 +432,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
                 own += 1;
             }
         }
-        cluster.objects().live_release(live).unwrap();
+        cluster.store().objects().live_release(live).unwrap();
     }
     assert_eq!(own, 9);
     no_memory_is_used(&nodes, "mapped");

@@ -157,7 +157,7 @@ fn striped(fs: &Fs, other: &Fs, n: usize) {
     for said in ["persistence=node", ""] {
         fs.set_controls(id, said.parse().unwrap()).unwrap();
     }
-    cluster.objects().live_release(live).unwrap();
+    cluster.store().objects().live_release(live).unwrap();
     g.set_len(2_000_000).unwrap();
     g.close().unwrap();
     f.close().unwrap();

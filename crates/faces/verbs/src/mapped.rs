@@ -165,6 +165,7 @@ impl Mapped {
             };
         let object = ObjectId(
             cluster
+                .store()
                 .objects()
                 .open_file(open)
                 .id

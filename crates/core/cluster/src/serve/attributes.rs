@@ -19,7 +19,7 @@ fn check_attribute(name: &[u8]) -> Result<(), Errno> {
 impl Attributes<Call<'_>> for Server {
     fn set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<(), Errno> {
         let id = home(&call.cluster, id)?;
-        call.cluster.names().set_attr_here(id, &set)
+        call.store().names().set_attr_here(id, &set)
     }
 
     fn attribute(
@@ -68,7 +68,7 @@ impl Attributes<Call<'_>> for Server {
 
     fn touch(&self, call: &Call<'_>, dir: ObjectId, time: i64) -> Result<(), Errno> {
         let dir = home(&call.cluster, dir)?;
-        call.cluster.names().note_dir_time(dir, time)
+        call.store().names().note_dir_time(dir, time)
     }
 
     fn dir_links(&self, call: &Call<'_>, dir: ObjectId, difference: i64) -> Result<(), Errno> {

@@ -6,7 +6,7 @@
 use crate::Cluster;
 use crate::peers::messages::List;
 use forebay_placement::NodeId;
-use forebay_store::{ObjectId, Slot};
+use forebay_store::{ObjectId, Slot, Store};
 use rustix::io::Errno;
 
 /// The context that a handler needs besides the arguments of its request.
@@ -15,6 +15,13 @@ pub(super) struct Call<'a> {
     pub(super) cluster: Cluster<'a>,
     /// The requesting node.
     pub(super) from: NodeId,
+}
+
+impl Call<'_> {
+    /// Returns this node's store.
+    pub(super) fn store(&self) -> &Store {
+        self.cluster.store()
+    }
 }
 
 /// Encodes the results for several files as one reply.
@@ -97,7 +104,7 @@ pub(super) fn with_file<T>(
     })?;
     let result = f(live);
     drop(held);
-    cluster.objects().live_release(live).and(result)
+    cluster.store().objects().live_release(live).and(result)
 }
 
 /// As [`with_file`], for a change that needs room. If this node has none, marks the file as spilled
@@ -108,7 +115,7 @@ pub(super) fn with_file_in_room<T>(
     f: impl FnOnce(u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     with_file(cluster, id, |live| match f(live) {
-        Err(Errno::NOSPC) if cluster.parts().spill_here(live)? => {
+        Err(Errno::NOSPC) if cluster.store().parts().spill_here(live)? => {
             Err(forebay_store::stripe_units::CHANGED)
         }
         done => done,

@@ -10,12 +10,12 @@ use rustix::io::Errno;
 impl Controls<Call<'_>> for Server {
     fn laminate(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
         let id = home(&call.cluster, id)?;
-        call.cluster.declared().laminate_here(id)
+        call.store().declared().laminate_here(id)
     }
 
     fn seal(&self, call: &Call<'_>, id: ObjectId, lease: u64, cuts: u64) -> Result<bool, Errno> {
         let id = home(&call.cluster, id)?;
-        call.cluster.declared().seal_here(id, (lease, cuts))
+        call.store().declared().seal_here(id, (lease, cuts))
     }
 
     /// The file's home may be any node: this request is about the programs of this node that have
@@ -44,7 +44,7 @@ impl Controls<Call<'_>> for Server {
         word: u64,
     ) -> Result<Option<List<u32>>, Errno> {
         let (id, word) = (home(&call.cluster, id)?, checked(word)?);
-        let nodes = call.cluster.declared().begin_declaring_here(id, word)?;
+        let nodes = call.store().declared().begin_declaring_here(id, word)?;
         Ok(nodes.map(List))
     }
 
@@ -55,6 +55,6 @@ impl Controls<Call<'_>> for Server {
         word: u64,
     ) -> Result<Option<DeclareOutcome>, Errno> {
         let (id, word) = (home(&call.cluster, id)?, checked(word)?);
-        call.cluster.declared().end_declaring_here(id, word)
+        call.store().declared().end_declaring_here(id, word)
     }
 }

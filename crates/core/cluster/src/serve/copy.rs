@@ -41,7 +41,9 @@ impl Copying<Call<'_>> for Server {
             match done {
                 // The target is spilled now: the requesting process continues the copy on other
                 // nodes.
-                Err(Errno::NOSPC) if cuts.is_none() && cluster.parts().spill_here(to)? => {
+                Err(Errno::NOSPC)
+                    if cuts.is_none() && cluster.store().parts().spill_here(to)? =>
+                {
                     Err(CHANGED)
                 }
                 done => done,
@@ -58,7 +60,9 @@ impl Copying<Call<'_>> for Server {
             Ok(id) => id,
             Err(_) => part_here(cluster, id)?.part(),
         };
-        with_open(cluster, id, |live| cluster.content().to_files(live, chunk))
+        with_open(cluster, id, |live| {
+            cluster.store().content().to_files(live, chunk)
+        })
     }
 }
 

@@ -21,11 +21,13 @@ impl Data<Call<'_>> for Server {
         let bytes = with_file(cluster, id, |live| {
             // SAFETY: the buffer has room for `len` bytes.
             let bytes = unsafe {
-                bytes_read(len, |to| cluster.content().read_here(live, offset, to, len))
+                bytes_read(len, |to| {
+                    cluster.store().content().read_here(live, offset, to, len)
+                })
             }?;
             // Checked after the read: if the file was spilled meanwhile, some of these bytes may
             // lie on other nodes.
-            cluster.parts().not_spilled(live)?;
+            cluster.store().parts().not_spilled(live)?;
             Ok(bytes)
         })?;
         Ok(((), bytes))
@@ -41,13 +43,14 @@ impl Data<Call<'_>> for Server {
         let cluster = &call.cluster;
         let (at, n) = with_file_in_room(cluster, id, |live| {
             // SAFETY: the slice is readable.
-            cluster.recovery().with_room_of_the_dead(|| unsafe {
+            cluster.store().recovery().with_room_of_the_dead(|| unsafe {
                 let bytes = (body.as_ptr(), body.len());
                 cluster
+                    .store()
                     .content()
                     .write_here(live, offset, bytes, true, |live| {
                         live.change_by(Some(call.from));
-                        cluster.parts().may_write(live, offset, body.len())
+                        cluster.store().parts().may_write(live, offset, body.len())
                     })
             })
         })?;
@@ -73,8 +76,9 @@ impl Data<Call<'_>> for Server {
         let cluster = &call.cluster;
         with_file(cluster, id, |live| {
             cluster
+                .store()
                 .content()
-                .truncate_here(live, |live| cluster.parts().may_cut(live, size))
+                .truncate_here(live, |live| cluster.store().parts().may_cut(live, size))
         })
     }
 
@@ -88,9 +92,14 @@ impl Data<Call<'_>> for Server {
     ) -> Result<(), Errno> {
         let cluster = &call.cluster;
         with_file_in_room(cluster, id, |live| {
-            cluster.parts().not_spilled(live)?;
-            let reserve = || cluster.content().reserve_here(live, offset, length, grow);
-            cluster.recovery().with_room_of_the_dead(reserve)
+            cluster.store().parts().not_spilled(live)?;
+            let reserve = || {
+                cluster
+                    .store()
+                    .content()
+                    .reserve_here(live, offset, length, grow)
+            };
+            cluster.store().recovery().with_room_of_the_dead(reserve)
         })
     }
 
@@ -104,16 +113,19 @@ impl Data<Call<'_>> for Server {
     ) -> Result<(), Errno> {
         let cluster = &call.cluster;
         with_file(cluster, id, |live| {
-            cluster.parts().not_spilled(live)?;
-            cluster.content().punch_here(live, offset, length, grow)
+            cluster.store().parts().not_spilled(live)?;
+            cluster
+                .store()
+                .content()
+                .punch_here(live, offset, length, grow)
         })
     }
 
     fn seek(&self, call: &Call<'_>, id: ObjectId, offset: u64, hole: bool) -> Result<u64, Errno> {
         let cluster = &call.cluster;
         with_file(cluster, id, |live| {
-            let found = cluster.content().seek_here(live, offset, hole);
-            cluster.parts().not_spilled(live)?;
+            let found = cluster.store().content().seek_here(live, offset, hole);
+            cluster.store().parts().not_spilled(live)?;
             found
         })
     }
@@ -121,17 +133,17 @@ impl Data<Call<'_>> for Server {
     fn sync(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
         let cluster = &call.cluster;
         with_file(cluster, id, |live| {
-            cluster.parts().not_spilled(live)?;
-            cluster.durability().sync_here(live)
+            cluster.store().parts().not_spilled(live)?;
+            cluster.store().durability().sync_here(live)
         })
     }
 
     fn sync_all(&self, call: &Call<'_>) -> Result<(), Errno> {
-        call.cluster.durability().sync_all()
+        call.store().durability().sync_all()
     }
 
     fn sync_records(&self, call: &Call<'_>) -> Result<(), Errno> {
-        call.cluster.durability().sync_entries()
+        call.store().durability().sync_entries()
     }
 
     fn copied(
@@ -141,7 +153,7 @@ impl Data<Call<'_>> for Server {
     ) -> Result<List<bool>, Errno> {
         let stands = editions.iter().map(|&(id, edition)| {
             home(&call.cluster, id)?;
-            call.cluster.local_copies().stands(id, edition)
+            call.store().local_copies().stands(id, edition)
         });
         stands.collect::<Result<_, _>>().map(List)
     }

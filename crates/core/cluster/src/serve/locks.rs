@@ -18,12 +18,12 @@ fn own_lock(call: &Call<'_>, mut lock: Request) -> Result<Request, Errno> {
 impl Locks<Call<'_>> for Server {
     fn lock(&self, call: &Call<'_>, lock: Request) -> Result<Option<InTheWay>, Errno> {
         let lock = own_lock(call, lock)?;
-        call.cluster.store().locks().lock_now(&lock)
+        call.store().locks().lock_now(&lock)
     }
 
     fn lock_test(&self, call: &Call<'_>, lock: Request) -> Result<Option<InTheWay>, Errno> {
         let lock = own_lock(call, lock)?;
-        call.cluster.store().locks().lock_in_the_way(&lock)
+        call.store().locks().lock_in_the_way(&lock)
     }
 
     fn end_locks(&self, call: &Call<'_>, id: ObjectId, owner: Owner) -> Result<(), Errno> {
@@ -32,18 +32,18 @@ impl Locks<Call<'_>> for Server {
             ..owner
         };
         let id = home(&call.cluster, id)?;
-        call.cluster.store().locks().locks_of(id)?.remove(owner);
+        call.store().locks().locks_of(id)?.remove(owner);
         Ok(())
     }
 
     fn blockers(&self, call: &Call<'_>, lock: Request) -> Result<List<Owner>, Errno> {
         home(&call.cluster, lock.object)?;
-        let locks = call.cluster.store().locks().locks_of(lock.object)?;
+        let locks = call.store().locks().locks_of(lock.object)?;
         Ok(List(locks.blockers(&lock)))
     }
 
     fn waits(&self, call: &Call<'_>, owner: Owner) -> Result<Waits, Errno> {
-        Ok(Waits(call.cluster.store().locks().waits_here(owner)))
+        Ok(Waits(call.store().locks().waits_here(owner)))
     }
 
     fn holds(
@@ -51,7 +51,7 @@ impl Locks<Call<'_>> for Server {
         call: &Call<'_>,
         List(pairs): List<(ObjectId, Owner)>,
     ) -> Result<List<bool>, Errno> {
-        let locks = call.cluster.store().locks();
+        let locks = call.store().locks();
         let holds = pairs.iter().map(|&(id, owner)| locks.holds(id, owner));
         holds.collect::<Result<_, _>>().map(List)
     }

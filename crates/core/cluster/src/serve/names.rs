@@ -19,15 +19,15 @@ use rustix::io::Errno;
 
 impl Directories<Call<'_>> for Server {
     fn epoch(&self, call: &Call<'_>) -> Result<u64> {
-        Ok(call.cluster.names().names_epoch())
+        Ok(call.store().names().names_epoch())
     }
 
     fn freeze(&self, call: &Call<'_>, epoch: u64, dir: ObjectId) -> Result<bool> {
-        call.cluster.intents().freeze(epoch, dir)
+        call.store().intents().freeze(epoch, dir)
     }
 
     fn thaw(&self, call: &Call<'_>, epoch: u64) -> Result<()> {
-        call.cluster.intents().thaw(epoch);
+        call.store().intents().thaw(epoch);
         Ok(())
     }
 
@@ -39,7 +39,7 @@ impl Directories<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<()> {
         let cross_node = call.cluster.cross_node();
-        call.cluster.names().epoch_for(epoch)?;
+        call.store().names().epoch_for(epoch)?;
         let entry = call
             .cluster
             .namespace()
@@ -70,7 +70,7 @@ impl Directories<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<()> {
         let cross_node = call.cluster.cross_node();
-        call.cluster.names().epoch_for(epoch)?;
+        call.store().names().epoch_for(epoch)?;
         let source = call
             .cluster
             .namespace()
@@ -124,7 +124,7 @@ impl Directories<Call<'_>> for Server {
             Unreachable::of_set_attr(&set),
             |_, _| match cluster.remote_home(id) {
                 Some(home) => cluster.ask(home, request::SET_ATTR, &(id, set)),
-                None => cluster.names().set_attr_here(id, &set),
+                None => cluster.store().names().set_attr_here(id, &set),
             },
         )
     }
@@ -137,7 +137,7 @@ impl Directories<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<()> {
         let cluster = &call.cluster;
-        cluster.names().epoch_for(epoch)?;
+        cluster.store().names().epoch_for(epoch)?;
         cluster.cross_node().while_frozen(ObjectId(0), |epoch, _| {
             match cluster.remote_home_of_entry(parent, &name) {
                 Some(home) => cluster.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),

@@ -59,7 +59,7 @@ impl Opened<Call<'_>> for Server {
 
     /// The uses are this node's; the requesting node is the home of the objects.
     fn uses(&self, call: &Call<'_>, List(ids): List<ObjectId>) -> Result<List<u64>, Errno> {
-        let uses = ids.iter().map(|&id| call.cluster.names().use_of(id));
+        let uses = ids.iter().map(|&id| call.store().names().use_of(id));
         uses.collect::<Result<_, _>>().map(List)
     }
 }
@@ -96,9 +96,10 @@ impl Server {
     ) -> Result<(), Errno> {
         let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(Opener::Kept(node));
         let open = cluster
+            .store()
             .objects()
             .open_create_held(&new, Some((live, Some(held))))
-            .inspect_err(|_| _ = cluster.objects().live_release(live))?;
+            .inspect_err(|_| _ = cluster.store().objects().live_release(live))?;
         let mut all = lock(&self.open);
         let there = all.entry((node, id)).or_insert(OpenThere {
             uses: Vec::new(),
@@ -109,7 +110,7 @@ impl Server {
         let twice = there.open != open;
         drop(all);
         if twice {
-            cluster.objects().open_release(open)?;
+            cluster.store().objects().open_release(open)?;
         }
         Ok(())
     }
@@ -133,7 +134,7 @@ impl Server {
         let open = there.open;
         all.remove(&(node, id));
         drop(all);
-        cluster.objects().open_release(open)
+        cluster.store().objects().open_release(open)
     }
 
     /// Asks the other nodes whether they still have the files open that this node keeps open for
@@ -203,7 +204,7 @@ impl Server {
         });
         for open in left {
             // Records that can't be written back are tried again by the next repair.
-            let _ = cluster.objects().open_release(open);
+            let _ = cluster.store().objects().open_release(open);
         }
     }
 }

@@ -103,10 +103,10 @@ impl Origin<Call<'_>> for Server {
     }
 
     fn quota(&self, call: &Call<'_>, granted: Option<(i64, i64)>) -> Result<(i64, i64)> {
-        Ok(call.cluster.quota().exchange(granted))
+        Ok(call.store().quota().exchange(granted))
     }
 
     fn is_open(&self, call: &Call<'_>, id: ObjectId) -> Result<bool> {
-        call.cluster.objects().is_open(home(&call.cluster, id)?)
+        call.store().objects().is_open(home(&call.cluster, id)?)
     }
 }

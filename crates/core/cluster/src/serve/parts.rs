@@ -37,7 +37,7 @@ impl OpenParts {
         let part = part_here(cluster, id)?.part();
         let (live, held) = match cluster.opens().live_acquire_held(part) {
             Err(Errno::NOENT) if make => {
-                cluster.parts().make_part(id)?;
+                cluster.store().parts().make_part(id)?;
                 cluster.opens().live_acquire_held(part)?
             }
             Err(Errno::NOENT) => return Ok(None),
@@ -45,13 +45,18 @@ impl OpenParts {
         };
         let result = self.keep(cluster, id, live).and_then(|()| f(live));
         drop(held);
-        cluster.objects().live_release(live).and(result).map(Some)
+        cluster
+            .store()
+            .objects()
+            .live_release(live)
+            .and(result)
+            .map(Some)
     }
 
     /// Closes a part that is kept open.
     fn let_go(&self, cluster: &Cluster<'_>, id: ObjectId) -> Result<(), Errno> {
         let kept = lock(&self.0).remove(&id);
-        kept.map_or(Ok(()), |open| cluster.objects().open_release(open))
+        kept.map_or(Ok(()), |open| cluster.store().objects().open_release(open))
     }
 
     /// Keeps a part open.
@@ -64,17 +69,18 @@ impl OpenParts {
             let any = kept.keys().next().copied();
             if let Some(open) = any.and_then(|other| kept.remove(&other)) {
                 // Records that can't be written back are tried again by the next repair.
-                let _ = cluster.objects().open_release(open);
+                let _ = cluster.store().objects().open_release(open);
             }
         }
         let part = id.part();
-        let _section = cluster.section()?;
-        cluster.objects().live_retain(live);
+        let _section = cluster.store().section()?;
+        cluster.store().objects().live_retain(live);
         let new = NewOpen::new(part, libc::S_IFREG, libc::O_RDWR as u32);
         let open = cluster
+            .store()
             .objects()
             .open_create(&new, Some(live))
-            .inspect_err(|_| _ = cluster.objects().live_release(live))?;
+            .inspect_err(|_| _ = cluster.store().objects().live_release(live))?;
         kept.insert(id, open);
         Ok(())
     }
@@ -96,7 +102,10 @@ impl Parts<Call<'_>> for Server {
             // SAFETY: the buffer has room for `len` bytes.
             unsafe {
                 bytes_read(len, |to| {
-                    cluster.parts().read_part(part, cuts, offset, to, len)
+                    cluster
+                        .store()
+                        .parts()
+                        .read_part(part, cuts, offset, to, len)
                 })
             }
         };
@@ -122,16 +131,22 @@ impl Parts<Call<'_>> for Server {
         if home(cluster, id).is_ok() {
             let n = with_file(cluster, id, |live| {
                 // SAFETY: the slice is readable.
-                cluster.recovery().with_room_of_the_dead(|| unsafe {
-                    cluster.parts().write_behind(live, cuts, offset, bytes)
+                cluster.store().recovery().with_room_of_the_dead(|| unsafe {
+                    cluster
+                        .store()
+                        .parts()
+                        .write_behind(live, cuts, offset, bytes)
                 })
             })?;
             return Ok(n as u64);
         }
         let written = self.parts.with_part(cluster, id, true, |part| {
             // SAFETY: the slice is readable.
-            cluster.recovery().with_room_of_the_dead(|| unsafe {
-                cluster.parts().write_part(part, cuts, offset, bytes)
+            cluster.store().recovery().with_room_of_the_dead(|| unsafe {
+                cluster
+                    .store()
+                    .parts()
+                    .write_part(part, cuts, offset, bytes)
             })
         })?;
         Ok(written.ok_or(Errno::IO)? as u64)
@@ -150,7 +165,7 @@ impl Parts<Call<'_>> for Server {
         if home(cluster, id).is_ok() {
             let merge = |live| {
                 if cuts.is_none() {
-                    cluster.parts().not_spilled(live)?;
+                    cluster.store().parts().not_spilled(live)?;
                 }
                 cluster
                     .mappings()
@@ -171,18 +186,18 @@ impl Parts<Call<'_>> for Server {
     fn cut_part(&self, call: &Call<'_>, id: ObjectId, cuts: u64, size: u64) -> Result<(), Errno> {
         check_size(size)?;
         let id = part_here(&call.cluster, id)?;
-        call.cluster.parts().cut_part(id, cuts, size)
+        call.store().parts().cut_part(id, cuts, size)
     }
 
     fn stat_part(&self, call: &Call<'_>, id: ObjectId) -> Result<Option<Record>, Errno> {
         let id = part_here(&call.cluster, id)?;
-        let inode = call.cluster.parts().stat_part(id)?;
+        let inode = call.store().parts().stat_part(id)?;
         Ok(inode.map(|inode| Record(inode, Vec::new())))
     }
 
     fn sync_part(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
         let cluster = &call.cluster;
-        let sync = |part| cluster.durability().sync_here(part);
+        let sync = |part| cluster.store().durability().sync_here(part);
         if home(cluster, id).is_ok() {
             with_file(cluster, id, sync)
         } else {
@@ -204,19 +219,33 @@ impl Parts<Call<'_>> for Server {
         let len = length.min(MAX_BODY as u64);
         if home(cluster, id).is_ok() {
             return with_file(cluster, id, |live| {
-                forebay_store::views::Parts::check_cuts(cluster.objects().live(live), cuts)?;
+                forebay_store::views::Parts::check_cuts(
+                    cluster.store().objects().live(live),
+                    cuts,
+                )?;
                 if punch {
-                    cluster.content().punch_here(live, offset, len, false)
+                    cluster
+                        .store()
+                        .content()
+                        .punch_here(live, offset, len, false)
                 } else {
-                    cluster.recovery().with_room_of_the_dead(|| {
-                        cluster.content().reserve_here(live, offset, len, false)
+                    cluster.store().recovery().with_room_of_the_dead(|| {
+                        cluster
+                            .store()
+                            .content()
+                            .reserve_here(live, offset, len, false)
                     })
                 }
             });
         }
         self.parts.with_part(cluster, id, !punch, |part| {
-            let room = || cluster.parts().room_part(part, cuts, (offset, len), punch);
-            cluster.recovery().with_room_of_the_dead(room)
+            let room = || {
+                cluster
+                    .store()
+                    .parts()
+                    .room_part(part, cuts, (offset, len), punch)
+            };
+            cluster.store().recovery().with_room_of_the_dead(room)
         })?;
         Ok(())
     }
@@ -224,18 +253,18 @@ impl Parts<Call<'_>> for Server {
     fn drop_part(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
         let id = part_here(&call.cluster, id)?;
         let closed = self.parts.let_go(&call.cluster, id);
-        call.cluster.parts().drop_part(id).and(closed)
+        call.store().parts().drop_part(id).and(closed)
     }
 
     /// The part is closed first: one that is kept open isn't moved.
     fn landed(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
         let id = part_here(&call.cluster, id)?;
         let closed = self.parts.let_go(&call.cluster, id);
-        call.cluster.content().part_landed(id).and(closed)
+        call.store().content().part_landed(id).and(closed)
     }
 
     fn part_on_files(&self, call: &Call<'_>, id: ObjectId, word: u64) -> Result<(), Errno> {
         let id = part_here(&call.cluster, id)?;
-        call.cluster.content().set_part_word(id, word)
+        call.store().content().set_part_word(id, word)
     }
 }

@@ -18,7 +18,7 @@ impl Search<Call<'_>> for Server {
         only: Option<u64>,
         most: u64,
     ) -> Result<Page<Hit, Mark>, Errno> {
-        call.cluster.index().search_part(&words, from, only, most)
+        call.store().index().search_part(&words, from, only, most)
     }
 
     fn written(
@@ -28,7 +28,7 @@ impl Search<Call<'_>> for Server {
         from: u64,
         most: u64,
     ) -> Result<Page<Written, u64>, Errno> {
-        call.cluster.index().written_part(of, from, most)
+        call.store().index().written_part(of, from, most)
     }
 
     fn find(
@@ -38,7 +38,7 @@ impl Search<Call<'_>> for Server {
         from: Place,
         List(terms): List<Wanted>,
     ) -> Result<Page<Match, Place>, Errno> {
-        call.cluster.index().matching_part(dir, from, &terms)
+        call.store().index().matching_part(dir, from, &terms)
     }
 
     fn indexed_name(&self, call: &Call<'_>, id: ObjectId) -> Result<OwnedName, Errno> {

@@ -25,7 +25,9 @@ impl Stripes<Call<'_>> for Server {
         write: bool,
     ) -> Result<(u64, u64, u32, u64), Errno> {
         let cluster = &call.cluster;
-        let known = with_file(cluster, id, |live| cluster.parts().layout_here(live, write))?;
+        let known = with_file(cluster, id, |live| {
+            cluster.store().parts().layout_here(live, write)
+        })?;
         Ok((known.size, known.cuts, known.appends, known.word))
     }
 
@@ -39,7 +41,10 @@ impl Stripes<Call<'_>> for Server {
         let cluster = &call.cluster;
         check_size(end)?;
         with_file(cluster, id, |live| {
-            cluster.parts().grow_here(live, cuts_and_appends, end)
+            cluster
+                .store()
+                .parts()
+                .grow_here(live, cuts_and_appends, end)
         })
     }
 
@@ -52,7 +57,10 @@ impl Stripes<Call<'_>> for Server {
     ) -> Result<Result<Granted, Holder>, Errno> {
         let cluster = &call.cluster;
         with_file(cluster, id, |live| {
-            cluster.parts().lease_here(live, (call.from, process), over)
+            cluster
+                .store()
+                .parts()
+                .lease_here(live, (call.from, process), over)
         })
     }
 
@@ -68,6 +76,7 @@ impl Stripes<Call<'_>> for Server {
         size.map_or(Ok(()), check_size)?;
         with_file(cluster, id, |live| {
             cluster
+                .store()
                 .parts()
                 .end_lease_here(live, lease, cuts_and_appends, size)
         })
@@ -84,7 +93,7 @@ impl Stripes<Call<'_>> for Server {
         let cluster = &call.cluster;
         let range = (chunk, count.min(PLACES));
         with_file(cluster, id, |live| {
-            cluster.parts().places_here(live, cuts, range)
+            cluster.store().parts().places_here(live, cuts, range)
         })
         .map(List)
     }
@@ -101,8 +110,8 @@ impl Stripes<Call<'_>> for Server {
         let sound = (1..=CHUNK).contains(&end) && is_chunk(chunk);
         sound.then_some(()).ok_or(Errno::PROTO)?;
         with_file(cluster, id, |live| {
-            let place = || cluster.parts().place_here(live, cuts, chunk, end);
-            cluster.recovery().with_room_of_the_dead(place)
+            let place = || cluster.store().parts().place_here(live, cuts, chunk, end);
+            cluster.store().recovery().with_room_of_the_dead(place)
         })
     }
 
@@ -121,12 +130,13 @@ impl Stripes<Call<'_>> for Server {
         sound.then_some(()).ok_or(Errno::PROTO)?;
         with_file(cluster, id, |live| {
             cluster
+                .store()
                 .parts()
                 .assign_here(live, cuts, chunk, placed, inline)
         })
     }
 
     fn lives(&self, call: &Call<'_>, process: u32) -> Result<bool, Errno> {
-        Ok(identity_lives(call.cluster.control(), process))
+        Ok(identity_lives(call.store().control(), process))
     }
 }

@@ -233,7 +233,7 @@ fn a_hole_gives_its_room_back() {
     write_all(&f, &pattern(1, 2 * MIB), 3 * MIB as u64 / 2);
     expected[3 * MIB / 2..7 * MIB / 2].copy_from_slice(&pattern(1, 2 * MIB));
     assert!(read_all(&f) == expected);
-    cluster.objects().open_release(open).unwrap();
+    cluster.store().objects().open_release(open).unwrap();
     drop(f);
     assert!(p.get("/f") == expected);
     p.assert_whole();
@@ -291,7 +291,7 @@ fn punching_reserving_and_finding_holes() {
     expected.extend(pattern(1, 2 * MIB));
     expected.extend([0; 10]);
     assert!(read_all(&f) == expected);
-    cluster.objects().open_release(open).unwrap();
+    cluster.store().objects().open_release(open).unwrap();
     drop((f, filler));
     p.assert_whole();
 }

@@ -135,7 +135,7 @@ fn ranges(
             };
             // A description's lock has no process; a process of another node has no number on this
             // node.
-            let here = other.owner.node == fs.cluster().names().node();
+            let here = other.owner.node == fs.cluster().store().names().node();
             request.l_pid = match other.owner.pid() {
                 Some(pid) if here => pid as i32,
                 _ => -1,
