@@ -106,6 +106,39 @@ child = os.posix_spawn(program, ["static", "say", "spawned"], os.environ, file_a
 print(os.waitid(os.P_PID, child, os.WEXITED).si_status, open(here + "/spawned").read())
 PY
 fi
+section an exec that fails late
+# The child is stopped while the courier starts, for longer than the courier waits before it reads ahead.
+if type -P python3 > /dev/null; then
+  cp "$OUTER/static" "$OUTER/refused"; chmod 600 "$OUTER/refused"; seq 100000 > "$here/numbers"
+  python3 - "$OUTER/refused" "$here/numbers" <<'PY'
+import os, signal, sys, time
+program, numbers = sys.argv[1:]
+child = os.fork()
+if child == 0:
+    os.dup2(os.open(numbers, os.O_RDONLY), 0)
+    before = os.read(0, 4)
+    try:
+        os.execv(program, ["refused", "cat"])
+    except OSError as e:
+        print(e.strerror, before, os.read(0, 4), os.lseek(0, 0, os.SEEK_CUR), flush=True)
+    os._exit(0)
+def has_child():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if int(open("/proc/%s/stat" % pid).read().rsplit(")", 1)[1].split()[1]) == child:
+                return True
+        except OSError:
+            pass
+while os.waitpid(child, os.WNOHANG) == (0, 0):
+    if has_child():
+        os.kill(child, signal.SIGSTOP)
+        time.sleep(2.5)
+        os.kill(child, signal.SIGCONT)
+        os.waitpid(child, 0)
+        break
+PY
+  rm "$OUTER/refused" "$here/numbers"
+fi
 section statuses
 if type -P python3 > /dev/null; then
   python3 - "$OUTER/static" <<'PY'

@@ -61,7 +61,8 @@ pub struct Parcel {
 pub struct Errand {
     /// Pipe to which the courier reports that it is ready: one byte, 0 or an errno.
     pub ready: RawFd,
-    /// Pipe that ends when the program has been executed; one byte if exec has failed.
+    /// Pipe that ends when the program has been executed; one byte if exec has failed. The courier
+    /// then closes it when it has put back the input that it has read.
     pub executed: RawFd,
     /// Pidfd of the program's process.
     pub process: RawFd,
@@ -289,8 +290,13 @@ impl Courier {
             if let Some(fd) = &executed
                 && events.executed
             {
-                // One byte: the program wasn't executed, and it has read and written nothing.
+                // One byte: the program wasn't executed, and it has read and written nothing. If
+                // exec took longer than EXEC_TIMEOUT, input has been read ahead. The caller waits
+                // for the end of `executed`, and then reads at the offset.
                 if rustix::io::read(fd, &mut [0; 1]) == Ok(1) {
+                    for i in 0..self.served.len() {
+                        self.put_back(i);
+                    }
                     return;
                 }
                 executed = None;
@@ -420,9 +426,12 @@ impl Courier {
     }
 
     /// Ends an input that no process reads any more: moves the offset back to the first unread
-    /// byte.
+    /// byte. Does nothing for an input that has ended, and for other descriptions.
     fn put_back(&mut self, i: usize) {
         let s = &mut self.served[i];
+        if s.way != Way::Input || s.done {
+            return;
+        }
         let in_pipe = rustix::io::ioctl_fionread(&s.fd).unwrap_or(0);
         let left = in_pipe as i64 + s.waiting.len() as i64;
         if left > 0 {

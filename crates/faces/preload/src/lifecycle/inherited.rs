@@ -287,8 +287,13 @@ impl Work {
 }
 
 impl Inherited {
-    /// Restores the program's pool descriptors after exec has failed.
+    /// Restores the program's pool descriptors after exec has failed. Waits for the courier for up
+    /// to [`COURIER_TIMEOUT`].
     pub fn put_back(&self) {
+        if let Some(executed) = self.executed {
+            // SAFETY: made in `replace`, owned by nothing else.
+            end_courier(unsafe { OwnedFd::from_raw_fd(executed) });
+        }
         let place = pool::open_fs().and_then(|fs| placeholder::descriptor(fs).ok());
         for &number in &self.replaced {
             if let Some(place) = &place {
@@ -301,11 +306,16 @@ impl Inherited {
                 };
             }
         }
-        if let Some(executed) = self.executed {
-            // SAFETY: made in `replace`, owned by nothing else.
-            let executed = unsafe { OwnedFd::from_raw_fd(executed) };
-            let _ = rustix::io::write(&executed, b"x");
-        }
+    }
+}
+
+/// Tells the courier that exec has failed, and waits until it has put back the input that it has
+/// read. The pipes of the program are still open: without them the courier would end by itself.
+fn end_courier(executed: OwnedFd) {
+    // The pipe ends when the courier closes its end. Without a courier, a write would be a SIGPIPE.
+    if !is_readable_in(&executed, Duration::ZERO) {
+        let _ = rustix::io::write(&executed, b"x");
+        is_readable_in(&executed, COURIER_TIMEOUT);
     }
 }
 
