@@ -195,11 +195,6 @@ impl<'a> Description<'a> {
         self.record().refs.load(Acquire)
     }
 
-    /// Adds a reference.
-    pub fn retain(self) {
-        self.fs.store().objects().open_retain(self.open);
-    }
-
     /// Drops a reference. The last one closes the file. Buffered writes of this process stay
     /// buffered, see [`Fs::release`].
     ///

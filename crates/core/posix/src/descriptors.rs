@@ -25,6 +25,11 @@ pub struct Parked {
 }
 
 impl Parked {
+    /// The description.
+    pub fn open(self) -> u32 {
+        self.open
+    }
+
     /// The parked reference as numbers that can be sent to another process.
     pub fn to_words(self) -> [u32; 4] {
         [self.slot, self.holder, self.place, self.open]
@@ -54,6 +59,12 @@ impl<'a> Descriptors<'a> {
     #[inline]
     pub fn get(self, fd: i32) -> Option<u32> {
         self.0.objects().fd_get(fd)
+    }
+
+    /// The description that `fd` stands for, with a new reference that the caller takes over.
+    #[inline]
+    pub fn retained(self, fd: i32) -> Option<u32> {
+        self.0.objects().fd_retained(fd)
     }
 
     /// Makes `fd` stand for `open`, whose reference it takes over. Returns the description for
@@ -102,12 +113,12 @@ impl<'a> Descriptors<'a> {
         self.0.objects().fd_taken_from(pid, fd)
     }
 
-    /// Parks a new reference to `open`.
+    /// Parks a new reference to the description that `fd` stands for.
     ///
     /// # Errors
-    /// ETOOMANYREFS if too many references are on their way; ENOSPC.
-    pub fn park(self, open: u32) -> Result<Parked> {
-        let (slot, holder, place) = self.0.objects().fd_park(open)?;
+    /// EBADF if `fd` stands for none; ETOOMANYREFS if too many references are on their way; ENOSPC.
+    pub fn park(self, fd: i32) -> Result<Parked> {
+        let (slot, holder, place, open) = self.0.objects().fd_park(fd)?;
         Ok(Parked {
             slot,
             holder,

@@ -375,7 +375,7 @@ fn through_the_table(fs: &Fs, path: &[u8]) -> forebay_posix::Result<()> {
     assert_eq!(store.objects().fd_set(700, Some(open)), Ok(None));
     {
         let _section = store.section()?;
-        store.objects().open_retain(open);
+        store.objects().open_retain(open)?;
         assert_eq!(store.objects().fd_set(701, Some(open)), Ok(None));
     }
     for fd in [700, 701] {

@@ -62,13 +62,11 @@ impl<'s> Mappings<'s> {
     /// and mapped until [`Store::map_release`]. To be called by one thread at a time.
     ///
     /// # Errors
-    /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if `open` isn't of
-    /// a regular file; those of [`Mappings::begin_storing`].
+    /// ENOMEM if the table is full; ENOSPC if there is no memory for it; EBADF if `open` has ended;
+    /// ENODEV if it isn't of a regular file; those of [`Mappings::begin_storing`].
     pub fn map_claim(self, open: u32, flags: u32) -> Result<&'s MapRef> {
         let _section = self.0.section()?;
         let table = self.map_table()?;
-        let live = self.0.objects().open_file(open).live.load(Acquire);
-        let live = live.checked_sub(1).ok_or(Errno::NODEV)?;
         let me = self.0.process_slot()?;
         let end = &self.0.control.process(me as usize).maps_end;
         let next = end.load(Relaxed) as usize + 1;
@@ -79,7 +77,9 @@ impl<'s> Mappings<'s> {
             ..table
         };
         let place = table.take(end).ok_or(Errno::NOMEM)?;
-        self.0.objects().open_retain(open);
+        let live = self
+            .retained_live(open)
+            .inspect_err(|_| table.give_back(place))?;
         place.len.store(0, Relaxed);
         place.cut.store(0, Relaxed);
         place.flags.store(flags, Relaxed);
@@ -92,6 +92,19 @@ impl<'s> Mappings<'s> {
                 .inspect_err(|_| _ = self.map_release(place))?;
         }
         Ok(place)
+    }
+
+    /// Adds a reference to the description `open`. Returns the live entry of its file.
+    ///
+    /// # Errors
+    /// EBADF if the description has ended; ENODEV if it isn't of a regular file.
+    fn retained_live(&self, open: u32) -> Result<u32> {
+        let objects = self.objects();
+        objects.open_retain(open)?;
+        match objects.open_file(open).live.load(Acquire) {
+            0 => objects.open_release(open).and(Err(Errno::NODEV)),
+            live => Ok(live - 1),
+        }
     }
 
     /// Records that a process of this node can store to an open file through a shared mapping from

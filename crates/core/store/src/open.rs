@@ -196,13 +196,18 @@ impl<'s> Objects<'s> {
         out.extend(o.name[..len].iter().map(|b| b.load(Relaxed)));
     }
 
-    /// Adds a descriptor's reference to the description.
-    pub fn open_retain(&self, index: u32) {
-        let before = self.open_file(index).refs.fetch_add(1, AcqRel);
-        debug_assert!(
-            before > 0,
-            "a description that gets one more reference has some: {index}"
-        );
+    /// Adds a reference to the description. The caller may have none: another thread of the program
+    /// may close the description's last descriptor at any time, and the entry is free then.
+    ///
+    /// # Errors
+    /// EBADF if the description has ended.
+    pub fn open_retain(&self, index: u32) -> Result<()> {
+        let more = |n: u32| (n > 0).then_some(n + 1);
+        let retained = self
+            .open_file(index)
+            .refs
+            .fetch_update(AcqRel, Acquire, more);
+        retained.map(|_| ()).map_err(|_| Errno::BADF)
     }
 
     /// Adds a reference to the description that `place` refers to now, and returns its index.
@@ -210,10 +215,8 @@ impl<'s> Objects<'s> {
     pub fn open_retain_at(&self, place: &AtomicU32) -> Option<u32> {
         loop {
             let index = place.load(Acquire).checked_sub(1)?;
-            let refs = &self.open_file(index).refs;
-            let more = |n: u32| (n > 0).then_some(n + 1);
             // A description without references has ended: its entry is about to be freed.
-            if refs.fetch_update(AcqRel, Acquire, more).is_err() {
+            if self.open_retain(index).is_err() {
                 spin_loop();
                 continue;
             }
@@ -299,6 +302,14 @@ impl<'s> Objects<'s> {
         place.load(Acquire).checked_sub(1)
     }
 
+    /// As [`Objects::fd_get`], but adds a reference to the description, which another thread may be
+    /// closing. The caller must be in a section that lasts until the reference is stored or
+    /// released.
+    pub fn fd_retained(&self, fd: i32) -> Option<u32> {
+        let area = self.area().ok()?;
+        self.open_retain_at(area.fd(usize::try_from(fd).ok()?)?)
+    }
+
     /// Makes `fd` refer to `open` and takes over the caller's reference to `open`. Returns the
     /// former description, whose reference the caller gets.
     ///
@@ -338,26 +349,27 @@ impl<'s> Objects<'s> {
         Ok(before)
     }
 
-    /// Puts a new reference to `open` into this process's table, at a number that no descriptor
-    /// has, while it is sent to another process. Returns what [`Store::fd_unpark`] needs: slot,
-    /// identity, number.
+    /// Puts a new reference to the description of `fd` into this process's table, at a number that
+    /// no descriptor has, while it is sent to another process. Returns what [`Store::fd_unpark`]
+    /// needs: slot, identity, number, description.
     ///
     /// # Errors
-    /// ETOOMANYREFS if too many references are parked; ENOSPC if there is no memory for it.
-    pub fn fd_park(&self, open: u32) -> Result<(u32, u32, u32)> {
+    /// EBADF if `fd` stands for no description; ETOOMANYREFS if too many references are parked;
+    /// ENOSPC if there is no memory for it.
+    pub fn fd_park(&self, fd: i32) -> Result<(u32, u32, u32, u32)> {
         let _section = self.section()?;
         let slot = self.process_slot()?;
         let area = self.area()?;
         let p = self.control.process(slot as usize);
         self.control.reserve_fds(slot, area, PARKING.end)?;
-        self.open_retain(open);
+        let open = self.fd_retained(fd).ok_or(Errno::BADF)?;
         for n in PARKING {
             p.fds_end.fetch_max(n as u32 + 1, AcqRel);
             if area.fds[n]
                 .compare_exchange(0, open + 1, AcqRel, Relaxed)
                 .is_ok()
             {
-                return Ok((slot, identity(&self.control, slot), n as u32));
+                return Ok((slot, identity(&self.control, slot), n as u32, open));
             }
         }
         self.open_release(open)?;

@@ -91,7 +91,7 @@ mod tests {
         );
         let open = open.unwrap();
         for fd in [70_000, MAX_FDS as i32 - 1] {
-            s.objects().open_retain(open);
+            s.objects().open_retain(open).unwrap();
             assert_eq!(s.objects().fd_set(fd, Some(open)), Ok(None));
             assert_eq!(s.objects().fd_get(fd), Some(open));
         }

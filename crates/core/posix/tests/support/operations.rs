@@ -362,7 +362,7 @@ pub fn operations() -> Vec<Operation> {
                     let _section = p.fs.store().section()?;
                     let (store, open) = (p.fs.store(), p.opens.pop().unwrap());
                     store.objects().fd_set(700, Some(open))?;
-                    store.objects().open_retain(open);
+                    store.objects().open_retain(open)?;
                     store.objects().fd_set(701, Some(open))?;
                     for fd in [700, 701] {
                         if let Some(open) = store.objects().fd_set(fd, None)? {

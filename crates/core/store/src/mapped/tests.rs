@@ -63,6 +63,34 @@ fn truncation_leaves_pages_to_mappings_and_the_last_close_frees_them() {
     assert_eq!(s.checker().check(), Ok(vec![]));
 }
 
+/// Another thread closes the file that is being duplicated, sent or mapped.
+#[test]
+fn a_description_that_has_ended_gets_no_reference() {
+    let s = store("mapped-ended");
+    let (open, _) = file(&s, "f", 0);
+    let objects = s.objects();
+    assert_eq!(objects.fd_set(9, Some(open)), Ok(None));
+    let (slot, holder, place, parked) = objects.fd_park(9).unwrap();
+    assert_eq!(parked, open);
+    assert_eq!(objects.fd_set(9, None), Ok(Some(open)));
+    assert!(objects.fd_unpark(slot, holder, place, open, true));
+    objects.open_release(open).unwrap();
+    assert_eq!(objects.fd_park(9), Err(Errno::BADF));
+    assert_eq!(objects.fd_retained(9), None);
+    objects.open_release(open).unwrap();
+    assert_eq!(objects.open_retain(open), Err(Errno::BADF));
+    let ended = s.mappings().map_claim(open, map_flag::SHARED);
+    assert_eq!(ended.map(|_| ()), Err(Errno::BADF));
+    assert_eq!(objects.open_file(open).refs.load(Relaxed), 0);
+    // The next file gets the same entry.
+    let (again, _) = file(&s, "g", 0);
+    assert_eq!(again, open);
+    let place = s.mappings().map_claim(again, map_flag::SHARED).unwrap();
+    s.mappings().map_release(place).unwrap();
+    objects.open_release(again).unwrap();
+    assert_eq!(s.checker().check(), Ok(vec![]));
+}
+
 #[test]
 fn the_last_close_clears_and_frees_what_mappings_left() {
     let s = store("mapped-close");

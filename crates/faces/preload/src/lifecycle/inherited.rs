@@ -176,7 +176,7 @@ impl Work {
         {
             if needs_offset {
                 let copy = rustix::io::fcntl_dupfd_cloexec(&fd, 3).map_err(|e| e.to_string())?;
-                self.park(Way::Mounted, copy, group.open)?;
+                self.park(Way::Mounted, copy, group)?;
             }
             self.given.push((fd, group.numbers.clone()));
             return Ok(());
@@ -212,7 +212,7 @@ impl Work {
             Way::Input => (read, write),
             _ => (write, read),
         };
-        self.park(way, ours, group.open)?;
+        self.park(way, ours, group)?;
         self.given.push((theirs, group.numbers.clone()));
         Ok(())
     }
@@ -224,13 +224,14 @@ impl Work {
         numbers.filter(|&fd| table.get(fd) == Some(open)).count() as u32
     }
 
-    fn park(&mut self, way: Way, ours: OwnedFd, open: u32) -> Result<(), String> {
+    fn park(&mut self, way: Way, ours: OwnedFd, group: &Group) -> Result<(), String> {
         if self.parcels.len() == MAX_FILES {
             return Err(format!("more than {MAX_FILES} of its open files lie there"));
         }
         self.fs.buffers().write_back_open(open);
         let parked = self.fs.descriptors().park(open);
         let parked = parked.map_err(|e| e.to_string())?;
+        self.fs.write_back_open(parked.open());
         let fd = ours.as_raw_fd();
         self.parcels.push((Parcel { way, fd, parked }, ours));
         Ok(())

@@ -66,6 +66,10 @@ pub unsafe fn map_range(
     }
     let span = spans.claim(open, kind)?;
     let result = (|| {
+        // Another thread may have closed the file before the span kept it open.
+        if fs.live_of(open) != Ok(live) {
+            return Err(Errno::BADF);
+        }
         if kind & map_flag::CHANGES != 0 {
             fs.controls().check_shared_writing_again(open, live)?;
         }

@@ -199,8 +199,15 @@ pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
     }
     let _changing = changing();
     // `new` is replaced in one step: it always stands for a description.
-    if let Some((fs, open)) = fds::pool_object(old) {
-        fs.description(open).retain();
+    if let Some((fs, _)) = fds::pool_object(old) {
+        // Another thread may be closing `old`.
+        let Some(open) = fs.descriptors().retained(old) else {
+            if let Some((fs, open)) = forget(new) {
+                let _ = fs.description(open).close();
+            }
+            close_kernel(new);
+            return Err(Errno::BADF);
+        };
         if let Err(e) = attach(fs, new, open) {
             let _ = fs.description(open).release();
             return Err(e);

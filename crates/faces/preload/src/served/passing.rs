@@ -143,10 +143,10 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
         c.header.msg_namelen = n as u32;
     }
     for i in rights(&given).into_iter().filter(ours) {
-        let Some((fs, open)) = fds::pool_file(number(&given, i)) else {
+        let Some((fs, _)) = fds::pool_file(number(&given, i)) else {
             continue;
         };
-        match write_ticket(fs, open) {
+        match write_ticket(fs, number(&given, i)) {
             Ok((file, ticket)) => {
                 c._control[i..i + 4].copy_from_slice(&file.as_raw_fd().to_ne_bytes());
                 c.tickets.push((file, ticket));
