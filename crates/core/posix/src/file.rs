@@ -684,7 +684,15 @@ impl<'a> File<'a> {
     /// # Errors
     /// As pread(2).
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        self.fs.read(self.open(), Some(offset), buffer.into())
+        self.read_into(buffer.into(), offset)
+    }
+
+    /// As [`File::read_at`], into memory whose bytes needn't be initialised.
+    ///
+    /// # Errors
+    /// As pread(2).
+    pub fn read_into(&self, to: UserSliceMut<'_>, offset: u64) -> Result<usize> {
+        self.fs.read(self.open(), Some(offset), to)
     }
 
     /// Writes at `offset`. Returns the number of bytes written, which is less than `bytes.len()` if

@@ -6,6 +6,7 @@
 //! buffer at once, so its bytes may change while they are read. So they are only copied, never
 //! interpreted as Rust values.
 
+use forebay_runtime::user::UserSliceMut;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -99,15 +100,43 @@ pub fn check_interpreter() -> PyResult<()> {
     }
 }
 
-/// Returns new `bytes` of up to `len` bytes. `fill` fills them and returns the number of bytes
-/// filled.
+/// Memory of a new object, which is to be filled. Its bytes aren't initialised, so no reference to
+/// them is made.
+pub struct Unfilled {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: no other code has a reference to the object yet.
+unsafe impl Send for Unfilled {}
+
+impl Unfilled {
+    /// Returns the bytes from `done` on, to be written.
+    pub fn rest(&mut self, done: usize) -> UserSliceMut<'_> {
+        let done = done.min(self.len);
+        // SAFETY: the object's bytes, lent for as long as the result is used.
+        unsafe { UserSliceMut::new(self.at.add(done), self.len - done) }
+    }
+
+    /// Returns all bytes, after they have been set to zero.
+    pub fn zeroed(&mut self) -> &mut [u8] {
+        // SAFETY: the object's bytes, which are initialised then.
+        unsafe {
+            std::ptr::write_bytes(self.at, 0, self.len);
+            std::slice::from_raw_parts_mut(self.at, self.len)
+        }
+    }
+}
+
+/// Returns new `bytes` of up to `len` bytes. `fill` fills them from the beginning and returns the
+/// number of bytes filled.
 ///
 /// # Errors
 /// MemoryError; the errors of `fill`.
 pub fn filled<'py>(
     py: Python<'py>,
     len: usize,
-    fill: impl FnOnce(&mut [u8]) -> PyResult<usize> + Send,
+    fill: impl FnOnce(&mut Unfilled) -> PyResult<usize> + Send,
 ) -> PyResult<Bound<'py, PyAny>> {
     let size = ffi::Py_ssize_t::try_from(len).map_err(|_| {
         pyo3::exceptions::PyOverflowError::new_err("more bytes than fit into memory")
@@ -116,26 +145,16 @@ pub fn filled<'py>(
     let object = unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), size))?
     };
-    // SAFETY: the object's bytes, to which no other code has a reference yet. They needn't be
-    // zeroed, because only the `done` bytes that were filled are kept.
-    let memory = unsafe {
-        let start = ffi::PyBytes_AsString(object.as_ptr()).cast::<u8>();
-        std::slice::from_raw_parts_mut(start, len)
-    };
-    let done = fill_detached(py, memory, fill)?;
+    // SAFETY: the object's bytes, to which no other code has a reference yet.
+    let at = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast::<u8>();
+    let mut memory = Unfilled { at, len };
+    let done = py.detach(|| fill(&mut memory))?;
     if done == len {
         return Ok(object);
     }
-    let short: &[u8] = &memory[..done.min(len)];
+    // SAFETY: `fill` has filled the first `done` bytes.
+    let short = unsafe { std::slice::from_raw_parts(at, done.min(len)) };
     Ok(pyo3::types::PyBytes::new(py, short).into_any())
-}
-
-fn fill_detached(
-    py: Python<'_>,
-    memory: &mut [u8],
-    fill: impl FnOnce(&mut [u8]) -> PyResult<usize> + Send,
-) -> PyResult<usize> {
-    py.detach(|| fill(memory))
 }
 
 /// Fills in `view` with memory that `owner` keeps mapped.

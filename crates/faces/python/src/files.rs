@@ -5,7 +5,7 @@
 //! sessions of the process and all `Pool` objects share one open pool. A forked child opens the
 //! pool again; its parent's objects raise EPERM.
 
-use crate::bytes::{Borrowed, filled};
+use crate::bytes::{Borrowed, Unfilled, filled};
 use crate::chunk::{Chunk, Memory};
 use crate::error::{closed, raise, raise_of};
 use forebay_controls::Declared;
@@ -460,15 +460,18 @@ impl File {
 }
 
 /// Reads from offset `at` until `memory` is full or the file ends. Returns the number of bytes.
-fn read_all(file: &posix::File<'_>, memory: &mut [u8], at: u64) -> posix::Result<usize> {
+fn read_all(file: &posix::File<'_>, memory: &mut Unfilled, at: u64) -> posix::Result<usize> {
     let mut done = 0;
-    while done < memory.len() {
-        match file.read_at(&mut memory[done..], at + done as u64)? {
-            0 => break,
+    loop {
+        let to = memory.rest(done);
+        if to.is_empty() {
+            return Ok(done);
+        }
+        match file.read_into(to, at + done as u64)? {
+            0 => return Ok(done),
             n => done += n,
         }
     }
-    Ok(done)
 }
 
 fn write_all(file: &posix::File<'_>, bytes: &[u8], at: u64) -> posix::Result<()> {

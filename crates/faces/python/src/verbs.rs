@@ -437,7 +437,7 @@ impl Collection {
         let length = usize::try_from(length)
             .map_err(|_| PyValueError::new_err("more bytes than fit into memory"))?;
         filled(py, length, |memory| {
-            collection.read(memory, at).map_err(raise)
+            collection.read(memory.zeroed(), at).map_err(raise)
         })
     }
 
