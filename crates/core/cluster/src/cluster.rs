@@ -146,6 +146,11 @@ impl<'a> Cluster<'a> {
         self.remote(id.slot())
     }
 
+    /// Whether a request that a dead process of this node has sent may still be carried out.
+    pub(crate) fn has_orphans(&self) -> bool {
+        self.peers().is_some_and(Peers::has_orphans)
+    }
+
     /// Whether this node is the one that [`Cluster::names_node`] returns.
     pub(crate) fn changes_names(&self) -> bool {
         self.peers()

@@ -158,6 +158,13 @@ pub trait Peers: Send + Sync {
         Errno::OWNERDEAD
     }
 
+    /// Whether a request of this node may still be carried out although no process waits for it: its
+    /// requester has died, or has given it up. Until there is none, what dead processes have begun
+    /// isn't settled: such a request may still create an entry.
+    fn has_orphans(&self) -> bool {
+        false
+    }
+
     /// Renews the connections in a forked child, which calls this before anything else.
     fn after_fork_in_child(&self);
 }

@@ -493,7 +493,7 @@ impl Fs {
         opener: Opener,
     ) -> Result<u32> {
         let cluster = self.cluster();
-        let mut word = match cluster.declared().controls(live) {
+        let mut word = match cluster.store().declared().controls(live) {
             0 => at_home,
             word => word,
         };

@@ -356,12 +356,12 @@ impl Fs {
                 let cut = check && flags & libc::O_TRUNC != 0;
                 // By now the live entry may have the state of an older reply, to another process
                 // that opens the file.
-                let at_home = if cluster.names().is_object_remote(e.id) {
+                let at_home = if cluster.store().names().is_object_remote(e.id) {
                     remote.inode.map_or(0, |inode| inode.controls)
                 } else {
                     0
                 };
-                let controlled = cluster.declared().controls(live) != 0 || at_home != 0;
+                let controlled = cluster.store().declared().controls(live) != 0 || at_home != 0;
                 if ready.is_ok() && cut && !controlled {
                     ready = self.before_change(live);
                     ready = ready.and_then(|()| cluster.data().truncate(live, 0));
@@ -398,7 +398,7 @@ impl Fs {
                 };
                 let open = self.opened(open, live, flags, (counts, at_home), opener)?;
                 if by_ranges && let Err(error) = gate.begin_ranges(open) {
-                    let _ = cluster.objects().open_release(open);
+                    let _ = cluster.store().objects().open_release(open);
                     return Err(error);
                 }
                 Ok(open)
@@ -433,9 +433,9 @@ impl Fs {
             Errno::XDEV => Errno::OPNOTSUPP,
             e => e,
         })?;
-        let counts = cluster.declared().counts();
+        let counts = cluster.store().declared().counts();
         let (section, id) = gate.with_quota_for((e.id, b"", &new), || {
-            let section = cluster.section()?;
+            let section = cluster.store().section()?;
             Ok((section, cluster.namespace().create_unnamed(e.id, &new)?))
         })?;
         let (live, held) = cluster.opens().live_acquire_held(id)?;

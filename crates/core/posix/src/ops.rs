@@ -408,7 +408,7 @@ impl Fs {
         mode: u32,
     ) -> Result<Vec<Result<()>>> {
         let cluster = self.cluster();
-        let epoch = cluster.names().names_epoch();
+        let epoch = cluster.store().names().names_epoch();
         let info = self.resolver().dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let attributes = files.iter().flat_map(|file| file.attributes);
@@ -477,7 +477,7 @@ impl Fs {
         files: &[(&[u8], Entry)],
     ) -> Result<Vec<Result<bool>>> {
         let cluster = self.cluster();
-        let epoch = cluster.names().names_epoch();
+        let epoch = cluster.store().names().names_epoch();
         let info = self.resolver().dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let allow = |(name, e): &(&[u8], Entry)| {

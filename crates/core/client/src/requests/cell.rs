@@ -214,6 +214,21 @@ impl Shared {
         count
     }
 
+    /// Whether a request that `counts`, by its kind, may still be carried out although its requester
+    /// has died or has given it up. One-way requests don't count.
+    pub fn has_orphan(&self, counts: impl Fn(u16) -> bool) -> bool {
+        (0..CELLS).any(|index| {
+            let cell = self.cell(index);
+            let owner = cell.owner.load(Acquire);
+            let state = cell.state.load(Acquire);
+            let in_progress = state == POSTED || state == TAKEN | HELD;
+            owner != 0
+                && cell.one_way.load(Acquire) == 0
+                && u16::try_from(cell.kind.load(Relaxed)).is_ok_and(&counts)
+                && (state == ABANDONED | HELD || in_progress && !process::runs(owner))
+        })
+    }
+
     /// Signals that a one-way request was posted. A daemon that only dozes isn't woken.
     pub fn ring_softly(&self) {
         if self.header().sleeps.load(SeqCst) == ASLEEP {

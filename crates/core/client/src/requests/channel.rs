@@ -7,6 +7,7 @@
 use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED, TAKEN};
 use super::region::{Shared, random};
 use super::{clock, unreachable_in};
+use forebay_cluster::peers::requests::changes_names;
 use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest, Peers, Sent};
 use forebay_placement::{NodeId, PoolMap, Slot};
 use forebay_runtime::atomics::{AtomicU32, AtomicU64, Ordering::*, futex, spin_loop};
@@ -502,6 +503,10 @@ impl Peers for Channel {
 
     fn nodes(&self) -> &[NodeId] {
         &self.nodes
+    }
+
+    fn has_orphans(&self) -> bool {
+        self.shared.has_orphan(changes_names)
     }
 
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply> {

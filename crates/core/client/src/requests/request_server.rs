@@ -94,6 +94,12 @@ impl RequestServer {
         left
     }
 
+    /// Whether a request that `counts`, by its kind, may still be carried out although its requester
+    /// has died or has given it up.
+    pub fn has_orphan(&self, counts: impl Fn(u16) -> bool) -> bool {
+        self.shared.has_orphan(counts)
+    }
+
     /// A number that distinguishes this node's requests from those of all other nodes.
     pub fn id(&self) -> u64 {
         self.shared.header().id.load(Relaxed)

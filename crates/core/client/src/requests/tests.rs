@@ -356,6 +356,42 @@ fn cells_of_the_dead_come_back() {
 }
 
 #[test]
+fn requests_of_the_dead_are_seen_while_they_may_be_carried_out() {
+    let dir = Dir::new();
+    let shared = Shared::open(&dir.0).unwrap();
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let dead = 2u64 << 62 | u64::from(child.id()) << 40 | 12345;
+    child.wait().unwrap();
+    let alive = forebay_store::process::own_word().unwrap();
+    let claim = |me: u64| {
+        let claim = cell::Claim {
+            me,
+            image: 1,
+            node: NodeId(1),
+            body: 0,
+            is_kept: false,
+        };
+        shared.claim(&claim).ok().unwrap()
+    };
+    let in_state = |index: usize, state: u32, kind: u32| {
+        shared.cell(index).kind.store(kind, SeqCst);
+        shared.cell(index).state.store(state, SeqCst);
+        shared.has_orphan(|kind| kind == 7)
+    };
+    let (of_dead, of_living) = (claim(dead), claim(alive));
+    for state in [cell::POSTED, cell::TAKEN | cell::HELD] {
+        assert!(in_state(of_dead, state, 7), "{state}");
+        assert!(!in_state(of_dead, state, 8), "{state}");
+        assert!(!in_state(of_dead, cell::DONE, 7), "{state}");
+        assert!(!in_state(of_living, state, 7), "{state}");
+    }
+    // Its requester lives, and waits no longer.
+    assert!(in_state(of_living, cell::ABANDONED | cell::HELD, 7));
+    shared.free(of_living);
+    assert!(!shared.has_orphan(|_| true));
+}
+
+#[test]
 fn one_node_doesnt_get_all_cells() {
     let dir = Dir::new();
     let shared = Shared::open(&dir.0).unwrap();

@@ -15,7 +15,8 @@ impl<'a> Namespace<'a> {
     /// links whose entries may or may not have been created. Returns the number of both.
     ///
     /// # Errors
-    /// EHOSTDOWN: some intents have to wait for another node.
+    /// EHOSTDOWN: some intents have to wait for another node. EAGAIN: a request of a dead process is
+    /// still being carried out.
     pub fn settle_notes(&self) -> Result<usize> {
         if self.store().remote.is_none() {
             return Ok(0);
@@ -49,6 +50,11 @@ impl<'a> Namespace<'a> {
         }
         let mut result = Ok(());
         let count = notes.len() + links.len();
+        // Asked after the lists were made: each request of a process that was dead then is in
+        // progress now, or has been carried out. A link's entry that isn't there stays missing.
+        if count > 0 && self.cluster.has_orphans() {
+            return Err(Errno::AGAIN);
+        }
         for (dir, name) in notes {
             result = self
                 .cluster
@@ -160,7 +166,9 @@ impl<'a> CrossNode<'a> {
             if let Note::Held(_) | Note::Joined { .. } = note {
                 return Ok(Some(Some(note)));
             }
-            if owner != 0 && identity_lives(&self.store().control, owner) {
+            let lives = owner != 0 && identity_lives(&self.store().control, owner);
+            // What the dead process has sent may still change the names.
+            if lives || self.cluster.has_orphans() {
                 return Ok(Some(None));
             }
             self.store().intents().put_note(w, name, &note)?;

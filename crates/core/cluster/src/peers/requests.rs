@@ -114,6 +114,11 @@ pub struct Declared {
     pub is_request: fn(&[u8]) -> bool,
 }
 
+/// Whether the request `number` may change names or attributes, and not only bytes of one object.
+pub fn changes_names(number: u16) -> bool {
+    find(number).is_some_and(|r| r.fence == Fence::Free && r.repeat != Repeat::Harmless)
+}
+
 /// Returns the declaration of the request `number`.
 pub fn find(number: u16) -> Option<&'static Declared> {
     match INDEX.get(number as usize) {

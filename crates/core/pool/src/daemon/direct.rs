@@ -8,6 +8,7 @@
 use super::core::Core;
 use super::pending::Waiting;
 use forebay_client::requests::unreachable_in;
+use forebay_cluster::peers::requests::changes_names;
 use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest, Peers};
 use forebay_net::NodeId;
 use forebay_placement::Slot;
@@ -140,6 +141,11 @@ impl Peers for Direct {
 
     fn nodes(&self) -> &[NodeId] {
         &self.nodes
+    }
+
+    fn has_orphans(&self) -> bool {
+        self.core()
+            .is_some_and(|core| core.request_server.has_orphan(changes_names))
     }
 
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply> {

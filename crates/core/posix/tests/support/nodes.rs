@@ -72,6 +72,8 @@ pub struct Together {
     pub down: AtomicUsize,
     /// [`Peers::lease`] of all nodes, in milliseconds; 0: none.
     pub lease: AtomicUsize,
+    /// [`Peers::has_orphans`] of all nodes.
+    pub orphans: AtomicBool,
     /// The requests sent, if they are to be recorded.
     pub kept: Mutex<Option<Vec<PeerRequest>>>,
 }
@@ -104,6 +106,10 @@ impl Peers for Near {
 
     fn nodes(&self) -> &[NodeId] {
         &self.all.numbers
+    }
+
+    fn has_orphans(&self) -> bool {
+        self.all.orphans.load(SeqCst)
     }
 
     fn lease(&self) -> Option<Duration> {
@@ -229,6 +235,7 @@ impl Nodes {
             traffic: dirs.iter().map(|_| Default::default()).collect(),
             kill_at: AtomicUsize::new(0),
             kill_behind: AtomicBool::new(false),
+            orphans: AtomicBool::new(false),
             down: AtomicUsize::new(usize::MAX),
             lease: AtomicUsize::new(0),
             kept: Mutex::new(None),

@@ -228,10 +228,9 @@ impl Work {
         if self.parcels.len() == MAX_FILES {
             return Err(format!("more than {MAX_FILES} of its open files lie there"));
         }
-        self.fs.buffers().write_back_open(open);
-        let parked = self.fs.descriptors().park(open);
+        let parked = self.fs.descriptors().park(group.numbers[0]);
         let parked = parked.map_err(|e| e.to_string())?;
-        self.fs.write_back_open(parked.open());
+        self.fs.buffers().write_back_open(parked.open());
         let fd = ours.as_raw_fd();
         self.parcels.push((Parcel { way, fd, parked }, ours));
         Ok(())

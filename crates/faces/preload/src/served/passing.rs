@@ -164,10 +164,10 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
 }
 
 /// Makes a ticket, and the extra reference that it names.
-fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
-    fs.buffers().write_back_open(open);
-    let description = fs.description(open);
-    let parked = fs.descriptors().park(open)?;
+fn write_ticket(fs: &Fs, fd: i32) -> Result<(OwnedFd, Ticket), Errno> {
+    let parked = fs.descriptors().park(fd)?;
+    fs.buffers().write_back_open(parked.open());
+    let description = fs.description(parked.open());
     let ticket = Ticket {
         pool: pool(fs),
         parked,
