@@ -5,17 +5,12 @@
 //! none, it writes all changes back at once, and evicts those files. The writer gets ENOSPC only if
 //! that frees nothing.
 
-use crate::base::Base;
-use crate::drain::Drain;
-use crate::marks::{Marks, is_clean};
-use crate::orders::CopierOrders;
-use crate::quota::Quota;
-use crate::settings::Settings;
-use crate::shared::Shared;
-use crate::side::print;
-use crate::tree::Tree;
+use crate::bytes::Clean;
+use crate::marks::is_clean;
+use crate::ranges::part_here;
+use crate::service::Origin;
 use forebay_client::controls::Temporality;
-use forebay_posix::{File, ObjectId};
+use forebay_posix::ObjectId;
 use forebay_store::controls::declared;
 use forebay_store::{Entry, Inode, NodeId, OriginMark, OriginState, PAGE, SetAttr};
 use rustix::io::{Errno, Result};

@@ -212,8 +212,28 @@ impl Answers for Origin {
                 let set = self.quota.set(&self.shared.fs, *bytes, *files);
                 set.map_err(Error::from)
             }
-            Request::Pin { path, is_pinned } => self.pin(path, *is_pinned),
-            Request::Hold { is_held } => self.settings.hold(*is_held).map_err(Error::from),
+            Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name))?,
+            Request::Attributes { id, dir, name } => {
+                self.bring_attributes(*id, (*dir, name)).map_err(plain)?;
+            }
+            Request::Pin { path, is_pinned } => {
+                let relative = self.relative(path)?;
+                let set = self.settings.pin(relative, *is_pinned);
+                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+            }
+            Request::Hold { is_held } => {
+                let set = self.settings.hold(*is_held);
+                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+            }
+            Request::Usage {} => {
+                let usage = self.quota.status(&self.shared.fs);
+                let text = usage.map(|usage| serde_json::to_string(&usage));
+                return text
+                    .transpose()
+                    .map(Option::unwrap_or_default)
+                    .map_err(|_| plain(Errno::IO));
+            }
+            Request::Status {} => return self.status().map_err(plain),
             // Orders are for copiers, and this is the service.
             Request::Order { .. } => Err(Errno::PROTO.into()),
         };
@@ -239,33 +259,18 @@ impl Origin {
         }
     }
 
-    /// Returns the path at the origin, as [`Origin::relative`], of a path whose bytes can be in the
-    /// pool.
-    fn cached<'p>(&self, path: &'p [u8]) -> Done<&'p [u8]> {
-        let relative = self.relative(path)?;
-        if self.shared.is_origin_only(relative, libc::S_IFDIR) {
-            let shown = self.shared.side.show(relative);
-            let why = format!("{shown} is never in the pool: its mode is off");
-            return Err(Error::new(Errno::INVAL, why));
-        }
-        Ok(relative)
-    }
-
-    fn bring_entries(&self, dir: ObjectId) -> Done {
-        self.listing.bring_entries(dir).map_err(|e| {
-            let relative = self.tree.relative_of(dir).unwrap_or_default();
-            Error::new(e, self.shared.error_text(&relative, "can't be listed", e))
-        })
-    }
-
-    fn settle(&self, dir: ObjectId) -> Done {
-        let _held = self.tree.paths();
-        match self.directories.settle(dir) {
-            Ok(_) => Ok(()),
-            Err(e) => {
-                let why = forebay_backing::explain(e);
-                let why = format!("the directory can't be made at the origin: {why}");
-                Err(Error::new(e, why))
+    fn sync_all(&self, path: &[u8]) -> Done {
+        match self.drain.sync(self.relative(path)?) {
+            Ok(()) => Ok(String::new()),
+            Err(failed) => {
+                let mut text = String::new();
+                for (at, why) in failed.iter().take(NAMED) {
+                    let _ = writeln!(text, "{}: {why}", self.shared.side.show(at));
+                }
+                if failed.len() > NAMED {
+                    let _ = writeln!(text, "and {} more", failed.len() - NAMED);
+                }
+                Err((Errno::IO, text))
             }
         }
     }

@@ -9,7 +9,6 @@ use crate::base::Base;
 use crate::bytes::Bytes;
 use crate::directories::Directories;
 use crate::drain::Drain;
-use crate::external_changes::ExternalChanges;
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::Marks;
@@ -31,11 +30,7 @@ use crate::writing::Writing;
 use forebay_backing::SlowStore;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
-use std::sync::Arc;
-use std::time::Duration;
-
-/// Interval between two records of the quota's usage.
-const QUOTA_INTERVAL: Duration = Duration::from_secs(1);
+use std::sync::{Arc, Mutex};
 
 /// The origin service. It runs on one node.
 pub struct Origin {
@@ -48,13 +43,9 @@ pub struct Origin {
     pub directories: Arc<Directories>,
     pub links: Arc<Links>,
     pub drain: Arc<Drain>,
-    pub room: Arc<Room>,
-    pub ranges: Arc<Ranges>,
-    pub bytes: Arc<Bytes>,
-    pub external: Arc<ExternalChanges>,
-    pub notices: Arc<Notices>,
-    pub names: Arc<NameChanges>,
     pub settings: Arc<Settings>,
+    /// Locked by the thread that makes room.
+    pub room: Mutex<()>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
 }
@@ -107,23 +98,11 @@ impl Origin {
             &settings,
         );
         let drain = Arc::new(drain);
-        let room = Arc::new(Room::new(&base, &orders, &drain, &settings, &quota));
-        let ranges = Ranges::new(&base, &orders, &attributes, &listing, &room, &quota);
-        let ranges = Arc::new(ranges);
-        let bytes = Bytes::new(
-            &base,
-            &orders,
-            &attributes,
-            &listing,
-            &room,
-            &ranges,
-            &quota,
-        );
-        let bytes = Arc::new(bytes);
-        let external = Arc::new(ExternalChanges::new(&base, &listing, &room, &ranges));
-        let notices = Arc::new(Notices::new(&base, &listing, &external, &watches));
-        let names = NameChanges::new(&base, &listing, &directories, &write_back, &links, &ranges);
-        let names = Arc::new(names);
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base;
         Ok(Origin {
             shared: base.shared,
             tree: base.tree,
@@ -134,13 +113,8 @@ impl Origin {
             directories,
             links,
             drain,
-            room,
-            ranges,
-            bytes,
-            external,
-            notices,
-            names,
             settings,
+            room: Mutex::default(),
             watches,
             quota,
         })
