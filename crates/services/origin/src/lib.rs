@@ -137,7 +137,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         ("fb-drain", |origin| origin.drain.drain_for_ever()),
         ("fb-outside", |origin| origin.look_for_ever()),
         ("fb-notices", |origin| origin.notice_for_ever()),
-        ("fb-room", |origin| origin.keep_room()),
+        ("fb-room", |origin| origin.room.keep_room()),
         ("fb-quota", |origin| origin.watch_quota()),
     ];
     for (name, work) in threads {

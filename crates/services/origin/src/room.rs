@@ -5,12 +5,17 @@
 //! none, it writes all changes back at once, and evicts those files. The writer gets ENOSPC only if
 //! that frees nothing.
 
-use crate::bytes::Clean;
-use crate::marks::is_clean;
-use crate::ranges::part_here;
-use crate::service::Origin;
+use crate::base::Base;
+use crate::drain::Drain;
+use crate::marks::{Marks, is_clean};
+use crate::orders::CopierOrders;
+use crate::quota::Quota;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::side::print;
+use crate::tree::Tree;
 use forebay_client::controls::Temporality;
-use forebay_posix::ObjectId;
+use forebay_posix::{File, ObjectId};
 use forebay_store::controls::declared;
 use forebay_store::{Entry, Inode, NodeId, OriginMark, OriginState, PAGE, SetAttr};
 use rustix::io::{Errno, Result};
@@ -230,7 +235,7 @@ impl Room {
         self.marks.set_mark(id, released)?;
         // A process that opens the file counts as a user before it reads the mark. So this check
         // sees the process, or the process sees the released mark.
-        if self.shared.cluster().opens().is_open(id)? {
+        if self.shared.cluster().is_open(id)? {
             self.marks.set_mark(id, before.origin)?;
             return Ok(false);
         }
@@ -259,7 +264,7 @@ impl Room {
     /// open. The caller holds the object's lock.
     pub fn release_part(&self, clean: &Clean, inode: &Inode) -> Result<bool> {
         let id = clean.id;
-        if self.shared.cluster().opens().is_open(id)? {
+        if self.shared.cluster().is_open(id)? {
             return Ok(false);
         }
         if let Some(fill) = self.marks.fills().of(id) {
@@ -290,7 +295,7 @@ impl Room {
         for (id, fill) in self.marks.fills().all() {
             let is_gone = self.shared.inode(id).err() == Some(Errno::NOENT);
             let is_unused = || {
-                let is_open = self.shared.cluster().opens().is_open(id);
+                let is_open = self.shared.cluster().is_open(id);
                 !fill.has_any() && is_open == Ok(false)
             };
             if !is_gone && !is_unused() {

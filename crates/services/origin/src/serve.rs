@@ -201,8 +201,52 @@ impl Answers for Origin {
             }
             Request::Settle { dir } => self.settle(*dir),
             Request::OriginOnly { dir } => {
-                let shown = self.origin_only.show_origin_only(*dir);
-                shown.map_err(Error::from)
+                self.origin_only.show_origin_only(*dir).map_err(plain)?
+            }
+            Request::Sync { path } => {
+                return if self
+                    .shared
+                    .is_origin_only(self.relative(path)?, libc::S_IFDIR)
+                {
+                    // None of the directory's bytes is in the pool.
+                    Ok(String::new())
+                } else {
+                    self.sync_all(path)
+                };
+            }
+            Request::Evict { path } | Request::Prefetch { path } | Request::Pin { path, .. }
+                if self
+                    .shared
+                    .is_origin_only(self.relative(path)?, libc::S_IFDIR) =>
+            {
+                let shown = self.shared.side.show(self.relative(path)?);
+                return Err((
+                    Errno::INVAL,
+                    format!("{shown} is never in the pool: its mode is off"),
+                ));
+            }
+            Request::Evict { path } => {
+                let (files, bytes) = self.room.evict(self.relative(path)?).map_err(plain)?;
+                return Ok(format!("{files} {bytes}"));
+            }
+            Request::Prefetch { path } => {
+                let (files, failed) = self.prefetch(self.relative(path)?).map_err(plain)?;
+                return if failed.is_empty() {
+                    Ok(files.to_string())
+                } else {
+                    Err((Errno::IO, failed.join("\n")))
+                };
+            }
+            Request::Room { id, bytes } => self.room.make_room(*id, *bytes).map_err(plain)?,
+            Request::Grant { node, bytes, files } => {
+                let grant = || self.quota.grant(&self.shared.fs, *node, (*bytes, *files));
+                let mut granted = grant();
+                // If a file was removed while it is being copied, its bytes count until the copy
+                // ends.
+                if granted == Err(Errno::DQUOT) && self.marks.wait_for_current(COPY_END_TIMEOUT) {
+                    granted = grant();
+                }
+                granted.map_err(plain)?;
             }
             Request::Sync { path } => self.sync(path),
             Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name)),

@@ -30,7 +30,11 @@ use crate::writing::Writing;
 use forebay_backing::SlowStore;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Interval between two records of the quota's usage.
+const QUOTA_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The origin service. It runs on one node.
 pub struct Origin {
@@ -43,9 +47,8 @@ pub struct Origin {
     pub directories: Arc<Directories>,
     pub links: Arc<Links>,
     pub drain: Arc<Drain>,
+    pub room: Arc<Room>,
     pub settings: Arc<Settings>,
-    /// Locked by the thread that makes room.
-    pub room: Mutex<()>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
 }
@@ -98,6 +101,7 @@ impl Origin {
             &settings,
         );
         let drain = Arc::new(drain);
+        let room = Arc::new(Room::new(&base, &orders, &drain, &settings, &quota));
         let Base {
             shared,
             tree,
@@ -113,8 +117,8 @@ impl Origin {
             directories,
             links,
             drain,
+            room,
             settings,
-            room: Mutex::default(),
             watches,
             quota,
         })
