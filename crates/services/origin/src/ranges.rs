@@ -12,6 +12,8 @@
 //! A thread that begins or ends a fill holds the object's lock. Blocks are fetched without it,
 //! several at a time; the origin's version is checked before and after a block is copied.
 
+use crate::attributes::ObjectAttributes;
+use crate::base::Base;
 use crate::copy_progress::errno;
 use crate::error::Failed;
 use crate::fill::{Claimed, Fill};
@@ -434,9 +436,9 @@ impl Ranges {
             block,
         }));
         while ahead.threads < AHEAD_THREADS.min(ahead.queue.len()) {
-            let origin = self.clone();
+            let ranges = self.clone();
             let thread = std::thread::Builder::new().name("fb-ahead".into());
-            if thread.spawn(move || origin.read_queued()).is_err() {
+            if thread.spawn(move || ranges.read_queued()).is_err() {
                 break;
             }
             ahead.threads += 1;
@@ -567,5 +569,27 @@ impl Ranges {
                 let _ = self.bring_rest(id, relative);
             }
         }
+    }
+
+    /// Gives a released file the size and attributes of the origin's version.
+    pub fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
+        let size = self.shared.inode(id)?.size;
+        if size != meta.size {
+            self.shared.resize(id, meta.size)?;
+            self.quota.others(meta.size as i64 - size as i64, 0);
+        }
+        let set = SetAttr {
+            mode: Some(meta.permissions()),
+            uid: Some(meta.uid),
+            gid: Some(meta.gid),
+            mtime: Some(pool_time(meta.mtime)),
+            ..SetAttr::default()
+        };
+        let mark = OriginMark {
+            state: OriginState::Released,
+            print: version,
+            synced: 0,
+        };
+        self.marks.set_clean(id, i64::MAX, mark, set)
     }
 }

@@ -166,24 +166,8 @@ impl Answers for Origin {
                 name,
                 at,
                 length,
-            } => {
-                let range = (*at, *length);
-                return self.ranges.bring_range(*id, (*dir, name), range);
-            }
-            Request::Evict { path } => return self.evict(path),
-            Request::Prefetch { path } => return self.prefetch(path),
-            Request::Usage {} => return self.usage(),
-            Request::Status {} => return self.status(),
-            // All others.
-            Request::Entries { dir } => self.bring_entries(*dir),
-            Request::Bytes { id, dir, name, cut } => {
-                self.bytes.bring_bytes(*id, (*dir, name), *cut)
-            }
-            Request::Attributes { id, dir, name } => {
-                let brought = self.bytes.bring_attributes(*id, (*dir, name));
-                brought.map_err(Error::from)
-            }
-            Request::Remove { dir, name, id } => self.names.remove((*dir, name), *id),
+            } => return self.ranges.bring_range(*id, (*dir, name), (*at, *length)),
+            Request::Remove { dir, name, id } => self.remove((*dir, name), *id)?,
             Request::Link { id, known, to } => {
                 let (known, to) = ((known.0, &known.1[..]), (to.0, &to.1[..]));
                 self.links.link(*id, known, to)

@@ -48,6 +48,7 @@ pub struct Origin {
     pub links: Arc<Links>,
     pub drain: Arc<Drain>,
     pub room: Arc<Room>,
+    pub ranges: Arc<Ranges>,
     pub settings: Arc<Settings>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
@@ -102,6 +103,8 @@ impl Origin {
         );
         let drain = Arc::new(drain);
         let room = Arc::new(Room::new(&base, &orders, &drain, &settings, &quota));
+        let ranges = Ranges::new(&base, &orders, &attributes, &listing, &room, &quota);
+        let ranges = Arc::new(ranges);
         let Base {
             shared,
             tree,
@@ -118,6 +121,7 @@ impl Origin {
             links,
             drain,
             room,
+            ranges,
             settings,
             watches,
             quota,
