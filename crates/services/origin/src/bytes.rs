@@ -2,7 +2,7 @@
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
-use crate::error::{Done, Error};
+use crate::copy_progress::errno;
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
 use crate::orders::CopierOrders;
@@ -26,7 +26,47 @@ const ATTEMPTS: usize = 3;
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-impl Origin {
+/// The fetching of whole files.
+pub struct Bytes {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    orders: Arc<CopierOrders>,
+    attributes: Arc<ObjectAttributes>,
+    listing: Arc<Listing>,
+    room: Arc<Room>,
+    ranges: Arc<Ranges>,
+    quota: Arc<Quota>,
+}
+
+impl Bytes {
+    pub fn new(
+        base: &Base,
+        orders: &Arc<CopierOrders>,
+        attributes: &Arc<ObjectAttributes>,
+        listing: &Arc<Listing>,
+        room: &Arc<Room>,
+        ranges: &Arc<Ranges>,
+        quota: &Arc<Quota>,
+    ) -> Bytes {
+        let Base {
+            shared,
+            tree,
+            marks,
+        } = base.clone();
+        Bytes {
+            shared,
+            tree,
+            marks,
+            orders: orders.clone(),
+            attributes: attributes.clone(),
+            listing: listing.clone(),
+            room: room.clone(),
+            ranges: ranges.clone(),
+            quota: quota.clone(),
+        }
+    }
+
     /// Fetches the bytes of a file, unless they are in the pool. In a full pool, other files are
     /// evicted. `cut`: the caller is about to truncate the file, so it is emptied instead.
     ///

@@ -157,9 +157,20 @@ impl Answers for Origin {
         self.shared.moved()
     }
 
-    fn answer(self: &Arc<Self>, request: &Request) -> Done<String> {
-        let done = match request {
-            // Requests whose reply has a text.
+    fn answer(self: &Arc<Self>, request: &Request) -> Done {
+        let plain = |e: Errno| (e, String::new());
+        match request {
+            Request::Entries { dir } => self.listing.bring_entries(*dir).map_err(|e| {
+                let relative = self.tree.relative_of(*dir).unwrap_or_default();
+                let shown = self.shared.side.show(&relative);
+                (
+                    e,
+                    format!("{shown} can't be listed: {}", self.shared.side.explain(e)),
+                )
+            })?,
+            Request::Bytes { id, dir, name, cut } => {
+                self.bytes.bring_bytes(*id, (*dir, name), *cut)?
+            }
             Request::Range {
                 id,
                 dir,
@@ -214,7 +225,7 @@ impl Answers for Origin {
                 return Ok(format!("{files} {bytes}"));
             }
             Request::Prefetch { path } => {
-                let (files, failed) = self.prefetch(self.relative(path)?).map_err(plain)?;
+                let (files, failed) = self.bytes.prefetch(self.relative(path)?).map_err(plain)?;
                 return if failed.is_empty() {
                     Ok(files.to_string())
                 } else {
@@ -242,7 +253,9 @@ impl Answers for Origin {
             }
             Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name))?,
             Request::Attributes { id, dir, name } => {
-                self.bring_attributes(*id, (*dir, name)).map_err(plain)?;
+                self.bytes
+                    .bring_attributes(*id, (*dir, name))
+                    .map_err(plain)?;
             }
             Request::Pin { path, is_pinned } => {
                 let relative = self.relative(path)?;

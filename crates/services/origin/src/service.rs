@@ -49,6 +49,7 @@ pub struct Origin {
     pub drain: Arc<Drain>,
     pub room: Arc<Room>,
     pub ranges: Arc<Ranges>,
+    pub bytes: Arc<Bytes>,
     pub settings: Arc<Settings>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
@@ -105,6 +106,16 @@ impl Origin {
         let room = Arc::new(Room::new(&base, &orders, &drain, &settings, &quota));
         let ranges = Ranges::new(&base, &orders, &attributes, &listing, &room, &quota);
         let ranges = Arc::new(ranges);
+        let bytes = Bytes::new(
+            &base,
+            &orders,
+            &attributes,
+            &listing,
+            &room,
+            &ranges,
+            &quota,
+        );
+        let bytes = Arc::new(bytes);
         let Base {
             shared,
             tree,
@@ -122,6 +133,7 @@ impl Origin {
             drain,
             room,
             ranges,
+            bytes,
             settings,
             watches,
             quota,
