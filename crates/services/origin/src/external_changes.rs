@@ -15,6 +15,7 @@ use crate::room::Room;
 use crate::shared::Shared;
 use crate::side::{below, print, print_of_names};
 use crate::status::LOOKED_AT;
+use crate::tree::Tree;
 use forebay_backing::Meta;
 use forebay_posix::ObjectId;
 use forebay_store::{Entry, Inode, OriginMark, OriginState};

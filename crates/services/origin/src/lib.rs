@@ -135,7 +135,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     serve::start(pool.dir(), &origin).map_err(failed)?;
     let threads: [(&str, fn(&Origin)); 5] = [
         ("fb-drain", |origin| origin.drain.drain_for_ever()),
-        ("fb-outside", |origin| origin.look_for_ever()),
+        ("fb-outside", |origin| origin.external.look_for_ever()),
         ("fb-notices", |origin| origin.notice_for_ever()),
         ("fb-room", |origin| origin.room.keep_room()),
         ("fb-quota", |origin| origin.watch_quota()),

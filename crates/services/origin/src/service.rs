@@ -9,6 +9,7 @@ use crate::base::Base;
 use crate::bytes::Bytes;
 use crate::directories::Directories;
 use crate::drain::Drain;
+use crate::external_changes::ExternalChanges;
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::Marks;
@@ -50,6 +51,7 @@ pub struct Origin {
     pub room: Arc<Room>,
     pub ranges: Arc<Ranges>,
     pub bytes: Arc<Bytes>,
+    pub external: Arc<ExternalChanges>,
     pub settings: Arc<Settings>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
@@ -116,6 +118,7 @@ impl Origin {
             &quota,
         );
         let bytes = Arc::new(bytes);
+        let external = Arc::new(ExternalChanges::new(&base, &listing, &room, &ranges));
         let Base {
             shared,
             tree,
@@ -134,6 +137,7 @@ impl Origin {
             room,
             ranges,
             bytes,
+            external,
             settings,
             watches,
             quota,
