@@ -136,7 +136,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let threads: [(&str, fn(&Origin)); 5] = [
         ("fb-drain", |origin| origin.drain.drain_for_ever()),
         ("fb-outside", |origin| origin.external.look_for_ever()),
-        ("fb-notices", |origin| origin.notice_for_ever()),
+        ("fb-notices", |origin| origin.notices.notice_for_ever()),
         ("fb-room", |origin| origin.room.keep_room()),
         ("fb-quota", |origin| origin.watch_quota()),
     ];

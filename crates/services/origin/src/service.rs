@@ -13,7 +13,6 @@ use crate::external_changes::ExternalChanges;
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::Marks;
-use crate::names::NameChanges;
 use crate::notices::Notices;
 use crate::object_writer::ObjectWriter;
 use crate::orders::CopierOrders;
@@ -52,6 +51,7 @@ pub struct Origin {
     pub ranges: Arc<Ranges>,
     pub bytes: Arc<Bytes>,
     pub external: Arc<ExternalChanges>,
+    pub notices: Arc<Notices>,
     pub settings: Arc<Settings>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
@@ -119,6 +119,7 @@ impl Origin {
         );
         let bytes = Arc::new(bytes);
         let external = Arc::new(ExternalChanges::new(&base, &listing, &room, &ranges));
+        let notices = Arc::new(Notices::new(&base, &listing, &external, &watches));
         let Base {
             shared,
             tree,
@@ -138,6 +139,7 @@ impl Origin {
             ranges,
             bytes,
             external,
+            notices,
             settings,
             watches,
             quota,
