@@ -8,7 +8,7 @@
 
 use crate::base::Base;
 use crate::directories::Directories;
-use crate::error::{Done, Error};
+use crate::error::Failed;
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
@@ -26,6 +26,18 @@ use std::sync::Arc;
 
 /// Maximum number of names in an error message.
 const NAMED: usize = 5;
+/// The removing and renaming of objects that the origin has.
+pub struct NameChanges {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+    marks: Arc<Marks>,
+    listing: Arc<Listing>,
+    directories: Arc<Directories>,
+    write_back: Arc<WriteBack>,
+    links: Arc<Links>,
+    ranges: Arc<Ranges>,
+}
+
 /// The removing and renaming of objects that the origin has.
 pub struct NameChanges {
     shared: Arc<Shared>,
@@ -233,32 +245,8 @@ impl NameChanges {
         renamed.map_err(Error::from)
     }
 
-    /// Checks whether rename(2) may put an object in place of `replaced`.
-    ///
-    /// # Errors
-    /// ENOTDIR, EISDIR, ENOTEMPTY.
-    fn may_replace(&self, is_dir: bool, id: ObjectId, replaced: &Inode) -> Result<()> {
-        match (is_dir, replaced.is_dir()) {
-            (true, false) => Err(Errno::NOTDIR),
-            (false, true) => Err(Errno::ISDIR),
-            (true, true) if !self.tree.entries(id)?.is_empty() => Err(Errno::NOTEMPTY),
-            _ => Ok(()),
-        }
-    }
-
-    /// Removes the file `replaced` at the origin, if the origin has the version that the pool
-    /// knows. `id`: the object that has its name in the pool now.
-    fn remove_replaced(&self, at: &[u8], id: ObjectId, replaced: &Inode) -> Done {
-        match self.shared.side.look(at)? {
-            Some(there) if self.write_back.is_known(at, &there, &replaced.origin) => {
-                self.remove_there(at, &there, id, replaced)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Renames at the origin, for [`NameChanges::rename`]. Returns whether the rename has to be
-    /// undone if the pool's fails.
+    /// Renames at the origin, for [`NameChanges::rename`]. Returns whether the rename has to be undone
+    /// if the pool's fails.
     fn rename_there(
         &self,
         id: ObjectId,

@@ -178,7 +178,7 @@ impl Answers for Origin {
                 at,
                 length,
             } => return self.ranges.bring_range(*id, (*dir, name), (*at, *length)),
-            Request::Remove { dir, name, id } => self.remove((*dir, name), *id)?,
+            Request::Remove { dir, name, id } => self.names.remove((*dir, name), *id)?,
             Request::Link { id, known, to } => {
                 let (known, to) = ((known.0, &known.1[..]), (to.0, &to.1[..]));
                 self.links.link(*id, known, to)
@@ -191,8 +191,14 @@ impl Answers for Origin {
                 may_replace,
             } => {
                 let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
-                let mode = rename_mode(*may_replace);
-                self.names.rename(from, to, (*id, *replaced), mode)
+                self.names.rename(from, to, (*id, *replaced), mode)?;
+            }
+            Request::Settle { dir } => {
+                let _held = self.tree.paths();
+                self.directories.settle(*dir).map_err(|e| {
+                    let what = "the directory can't be made at the origin";
+                    (e, format!("{what}: {}", forebay_backing::explain(e)))
+                })?;
             }
             Request::Settle { dir } => self.settle(*dir),
             Request::OriginOnly { dir } => {

@@ -13,6 +13,7 @@ use crate::external_changes::ExternalChanges;
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::Marks;
+use crate::names::NameChanges;
 use crate::notices::Notices;
 use crate::object_writer::ObjectWriter;
 use crate::orders::CopierOrders;
@@ -52,6 +53,7 @@ pub struct Origin {
     pub bytes: Arc<Bytes>,
     pub external: Arc<ExternalChanges>,
     pub notices: Arc<Notices>,
+    pub names: Arc<NameChanges>,
     pub settings: Arc<Settings>,
     pub watches: Arc<Watches>,
     pub quota: Arc<Quota>,
@@ -120,6 +122,8 @@ impl Origin {
         let bytes = Arc::new(bytes);
         let external = Arc::new(ExternalChanges::new(&base, &listing, &room, &ranges));
         let notices = Arc::new(Notices::new(&base, &listing, &external, &watches));
+        let names = NameChanges::new(&base, &listing, &directories, &write_back, &links, &ranges);
+        let names = Arc::new(names);
         let Base {
             shared,
             tree,
@@ -140,6 +144,7 @@ impl Origin {
             bytes,
             external,
             notices,
+            names,
             settings,
             watches,
             quota,
