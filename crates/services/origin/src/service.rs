@@ -124,11 +124,6 @@ impl Origin {
         let notices = Arc::new(Notices::new(&base, &listing, &external, &watches));
         let names = NameChanges::new(&base, &listing, &directories, &write_back, &links, &ranges);
         let names = Arc::new(names);
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base;
         Ok(Origin {
             shared: base.shared,
             tree: base.tree,
