@@ -8,6 +8,7 @@
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
 use crate::directories::Directories;
+use crate::error::{Done, Error};
 use crate::links::Links;
 use crate::marks::{Marks, is_clean};
 use crate::pass::{Pass, TICK, is_early, is_made, is_young};
@@ -528,23 +529,18 @@ impl Drain {
     ///
     /// # Errors
     /// The errno, and what failed. EBUSY: others keep changing the file.
-    pub fn sync_file(
-        &self,
-        id: ObjectId,
-        (dir, name): (ObjectId, &[u8]),
-    ) -> std::result::Result<(), (Errno, String)> {
-        let plain = |e: Errno| (e, String::new());
+    pub fn sync_file(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Done {
         let began = Instant::now();
-        let changed = self.shared.inode(id).map_err(plain)?.ctime;
+        let changed = self.shared.inode(id)?.ctime;
         while began.elapsed() < REPEATS {
-            let inode = self.shared.inode(id).map_err(plain)?;
+            let inode = self.shared.inode(id)?;
             if inode.nlink == 0 || is_clean(&inode) || inode.origin.synced >= changed {
                 return Ok(());
             }
             let relative = if self.tree.has_name(dir, name, id) {
-                crate::side::below(&self.tree.relative_of(dir).map_err(plain)?, name)
+                crate::side::below(&self.tree.relative_of(dir)?, name)
             } else {
-                self.tree.find(id).map_err(plain)?
+                self.tree.find(id)?
             };
             let mode = self
                 .shared
@@ -557,7 +553,7 @@ impl Drain {
                         "{}: persistence = \"origin\" is declared of it, but the mode of its path is {mode}",
                         self.shared.side.show(&relative)
                     );
-                    return Err((Errno::OPNOTSUPP, text));
+                    return Err(Error::new(Errno::OPNOTSUPP, text));
                 }
                 false if mode == OriginMode::WriteThrough => {}
                 false => return Ok(()),
@@ -568,12 +564,12 @@ impl Drain {
                 self.shared
                     .ledger
                     .problem(&at, self.shared.side.show(&at), why);
-                return Err((Errno::IO, text));
+                return Err(Error::new(Errno::IO, text));
             }
             if pass.young > 0 {
                 std::thread::sleep(TICK);
             }
         }
-        Err((Errno::BUSY, "others keep changing the file".into()))
+        Err(Error::new(Errno::BUSY, "others keep changing the file"))
     }
 }

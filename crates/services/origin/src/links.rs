@@ -99,7 +99,7 @@ impl Links {
         let (_held, _) = self.tree.path_held(to.0)?;
         let new = below(&self.directories.settle(to.0)?, to.1);
         let _working = self.marks.lock(id);
-        match self.shared.cluster().namespace().lookup(to.0, to.1)? {
+        match self.shared.cluster().lookup(to.0, to.1)? {
             // An earlier service has made the name.
             Some(entry) if entry.id == id => return Ok(()),
             Some(_) => return Err(Errno::EXIST.into()),

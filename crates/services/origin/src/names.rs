@@ -8,7 +8,7 @@
 
 use crate::base::Base;
 use crate::directories::Directories;
-use crate::error::Failed;
+use crate::error::{Done, Error};
 use crate::links::Links;
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
@@ -26,18 +26,6 @@ use std::sync::Arc;
 
 /// Maximum number of names in an error message.
 const NAMED: usize = 5;
-/// The removing and renaming of objects that the origin has.
-pub struct NameChanges {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    listing: Arc<Listing>,
-    directories: Arc<Directories>,
-    write_back: Arc<WriteBack>,
-    links: Arc<Links>,
-    ranges: Arc<Ranges>,
-}
-
 /// The removing and renaming of objects that the origin has.
 pub struct NameChanges {
     shared: Arc<Shared>,
@@ -84,7 +72,7 @@ impl NameChanges {
         let (_held, at) = self.tree.path_held(dir)?;
         let at = below(&at, name);
         let _working = self.marks.lock(id);
-        let entry = match self.shared.cluster().namespace().lookup(dir, name)? {
+        let entry = match self.shared.cluster().lookup(dir, name)? {
             Some(entry) if entry.id == id => entry,
             Some(_) => return Err(Errno::STALE.into()),
             // An earlier service has removed the name.
@@ -188,8 +176,8 @@ impl NameChanges {
         all.dedup();
         let _working: Vec<_> = all.iter().map(|id| self.marks.lock(*id)).collect();
         let cluster = self.shared.cluster();
-        let source = cluster.namespace().lookup(from.0, from.1)?;
-        let target = cluster.namespace().lookup(to.0, to.1)?;
+        let source = cluster.lookup(from.0, from.1)?;
+        let target = cluster.lookup(to.0, to.1)?;
         let has = |entry: &Option<Entry>, id| entry.is_some_and(|entry| entry.id == id);
         if source.is_none() && has(&target, ids.0) {
             // An earlier service has renamed the object.
@@ -212,7 +200,14 @@ impl NameChanges {
             return Err(Errno::INVAL.into());
         }
         if let (Some(replaced), Some(id)) = (&replaced, ids.1) {
-            self.may_replace(is_dir, id, replaced)?;
+            match (is_dir, replaced.is_dir()) {
+                (true, false) => return Err(Errno::NOTDIR.into()),
+                (false, true) => return Err(Errno::ISDIR.into()),
+                (true, true) if !self.tree.entries(id)?.is_empty() => {
+                    return Err(Errno::NOTEMPTY.into());
+                }
+                _ => {}
+            }
         }
         if let (Some(replaced), Some(id), Ok(new)) = (&replaced, ids.1, &new) {
             self.ranges.keep_readable(id, new, replaced);
@@ -233,7 +228,12 @@ impl NameChanges {
         if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.
-            self.remove_replaced(new, ids.0, replaced)?;
+            let there = self.shared.side.look(new)?;
+            if let Some(there) =
+                there.filter(|there| self.write_back.is_known(new, there, &replaced.origin))
+            {
+                self.remove_there(new, &there, ids.0, replaced)?;
+            }
         }
         if let (Err(_), true, Ok(new)) = (renamed, moved, &new) {
             // Others have changed the pool's names meanwhile: the rename at the origin is undone.
@@ -266,6 +266,11 @@ impl NameChanges {
             there.is_some_and(|there| self.write_back.is_known(old, &there, &inode.origin));
         let is_dirty = inode.is_file() && !inode.origin.is_released() && !is_clean(&inode);
         let replaces = replaced.state != OriginState::None;
+        let not_renamed = |e: Errno, new: &[u8]| {
+            let (old, new) = (self.shared.side.show(old), self.shared.side.show(new));
+            let why = self.shared.side.explain(e);
+            Error::new(e, format!("{old} can't be renamed to {new}: {why}"))
+        };
         let is_linked =
             inode.nlink > 1 && !inode.is_dir() && inode.origin.state != OriginState::None;
         if let (true, Ok(new), Some(dir)) = (is_linked, new, new_dir) {
@@ -275,8 +280,15 @@ impl NameChanges {
             }
             if let Some(known) = self.links.known_name(id, &inode, from)? {
                 self.directories.settle(dir)?;
-                self.rename_linked(&known, old, new)?;
-                return Ok(known == old && !replaces);
+                let renamed = if known == old {
+                    self.shared.side.rename(old, new, true).map(|_| ())
+                } else {
+                    // The origin has no object under the old name, or another one.
+                    self.links.link_over(&known, new)
+                };
+                return renamed
+                    .map(|()| known == old && !replaces)
+                    .map_err(|e| not_renamed(e, new));
             }
         }
         if is_known && is_dirty && !replaces && new.is_ok() && inode.nlink == 1 {
@@ -288,9 +300,25 @@ impl NameChanges {
             None => None,
         };
         if there.is_none() || is_dirty && replaces {
-            self.rename_later(id, &inode, replaced, old)?;
+            // The object is written to the new name later, and overwrites the replaced object
+            // there. An older version of it must not appear there first.
+            let mark = OriginMark {
+                state: OriginState::Archived,
+                print: replaced.print,
+                synced: 0,
+            };
+            match (inode.origin.state, replaces) {
+                (OriginState::None, false) => return Ok(false),
+                (OriginState::Released, _) if !inode.is_dir() => {
+                    let shown = self.shared.side.show(old);
+                    return Err(Error::new(
+                        Errno::NOENT,
+                        format!("{shown} has gone from the origin"),
+                    ));
+                }
+                _ => self.marks.set_mark(id, mark)?,
+            }
             if is_known {
-                // An older version of the object must not appear under the new name first.
                 self.shared.side.unlink(old)?;
             }
             return Ok(false);

@@ -157,28 +157,33 @@ impl Answers for Origin {
         self.shared.moved()
     }
 
-    fn answer(self: &Arc<Self>, request: &Request) -> Done {
-        let plain = |e: Errno| (e, String::new());
-        match request {
-            Request::Entries { dir } => self.listing.bring_entries(*dir).map_err(|e| {
-                let relative = self.tree.relative_of(*dir).unwrap_or_default();
-                let shown = self.shared.side.show(&relative);
-                (
-                    e,
-                    format!("{shown} can't be listed: {}", self.shared.side.explain(e)),
-                )
-            })?,
-            Request::Bytes { id, dir, name, cut } => {
-                self.bytes.bring_bytes(*id, (*dir, name), *cut)?
-            }
+    fn answer(self: &Arc<Self>, request: &Request) -> Done<String> {
+        let done = match request {
+            // Requests whose reply has a text.
             Request::Range {
                 id,
                 dir,
                 name,
                 at,
                 length,
-            } => return self.ranges.bring_range(*id, (*dir, name), (*at, *length)),
-            Request::Remove { dir, name, id } => self.names.remove((*dir, name), *id)?,
+            } => {
+                let range = (*at, *length);
+                return self.ranges.bring_range(*id, (*dir, name), range);
+            }
+            Request::Evict { path } => return self.evict(path),
+            Request::Prefetch { path } => return self.prefetch(path),
+            Request::Usage {} => return self.usage(),
+            Request::Status {} => return self.status(),
+            // All others.
+            Request::Entries { dir } => self.bring_entries(*dir),
+            Request::Bytes { id, dir, name, cut } => {
+                self.bytes.bring_bytes(*id, (*dir, name), *cut)
+            }
+            Request::Attributes { id, dir, name } => {
+                let brought = self.bytes.bring_attributes(*id, (*dir, name));
+                brought.map_err(Error::from)
+            }
+            Request::Remove { dir, name, id } => self.names.remove((*dir, name), *id),
             Request::Link { id, known, to } => {
                 let (known, to) = ((known.0, &known.1[..]), (to.0, &to.1[..]));
                 self.links.link(*id, known, to)
@@ -191,63 +196,13 @@ impl Answers for Origin {
                 may_replace,
             } => {
                 let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
-                self.names.rename(from, to, (*id, *replaced), mode)?;
-            }
-            Request::Settle { dir } => {
-                let _held = self.tree.paths();
-                self.directories.settle(*dir).map_err(|e| {
-                    let what = "the directory can't be made at the origin";
-                    (e, format!("{what}: {}", forebay_backing::explain(e)))
-                })?;
+                let mode = rename_mode(*may_replace);
+                self.names.rename(from, to, (*id, *replaced), mode)
             }
             Request::Settle { dir } => self.settle(*dir),
             Request::OriginOnly { dir } => {
-                self.origin_only.show_origin_only(*dir).map_err(plain)?
-            }
-            Request::Sync { path } => {
-                return if self
-                    .shared
-                    .is_origin_only(self.relative(path)?, libc::S_IFDIR)
-                {
-                    // None of the directory's bytes is in the pool.
-                    Ok(String::new())
-                } else {
-                    self.sync_all(path)
-                };
-            }
-            Request::Evict { path } | Request::Prefetch { path } | Request::Pin { path, .. }
-                if self
-                    .shared
-                    .is_origin_only(self.relative(path)?, libc::S_IFDIR) =>
-            {
-                let shown = self.shared.side.show(self.relative(path)?);
-                return Err((
-                    Errno::INVAL,
-                    format!("{shown} is never in the pool: its mode is off"),
-                ));
-            }
-            Request::Evict { path } => {
-                let (files, bytes) = self.room.evict(self.relative(path)?).map_err(plain)?;
-                return Ok(format!("{files} {bytes}"));
-            }
-            Request::Prefetch { path } => {
-                let (files, failed) = self.bytes.prefetch(self.relative(path)?).map_err(plain)?;
-                return if failed.is_empty() {
-                    Ok(files.to_string())
-                } else {
-                    Err((Errno::IO, failed.join("\n")))
-                };
-            }
-            Request::Room { id, bytes } => self.room.make_room(*id, *bytes).map_err(plain)?,
-            Request::Grant { node, bytes, files } => {
-                let grant = || self.quota.grant(&self.shared.fs, *node, (*bytes, *files));
-                let mut granted = grant();
-                // If a file was removed while it is being copied, its bytes count until the copy
-                // ends.
-                if granted == Err(Errno::DQUOT) && self.marks.wait_for_current(COPY_END_TIMEOUT) {
-                    granted = grant();
-                }
-                granted.map_err(plain)?;
+                let shown = self.origin_only.show_origin_only(*dir);
+                shown.map_err(Error::from)
             }
             Request::Sync { path } => self.sync(path),
             Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name)),
@@ -257,30 +212,8 @@ impl Answers for Origin {
                 let set = self.quota.set(&self.shared.fs, *bytes, *files);
                 set.map_err(Error::from)
             }
-            Request::SyncFile { id, dir, name } => self.drain.sync_file(*id, (*dir, name))?,
-            Request::Attributes { id, dir, name } => {
-                self.bytes
-                    .bring_attributes(*id, (*dir, name))
-                    .map_err(plain)?;
-            }
-            Request::Pin { path, is_pinned } => {
-                let relative = self.relative(path)?;
-                let set = self.settings.pin(relative, *is_pinned);
-                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-            }
-            Request::Hold { is_held } => {
-                let set = self.settings.hold(*is_held);
-                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-            }
-            Request::Usage {} => {
-                let usage = self.quota.status(&self.shared.fs);
-                let text = usage.map(|usage| serde_json::to_string(&usage));
-                return text
-                    .transpose()
-                    .map(Option::unwrap_or_default)
-                    .map_err(|_| plain(Errno::IO));
-            }
-            Request::Status {} => return self.status().map_err(plain),
+            Request::Pin { path, is_pinned } => self.pin(path, *is_pinned),
+            Request::Hold { is_held } => self.settings.hold(*is_held).map_err(Error::from),
             // Orders are for copiers, and this is the service.
             Request::Order { .. } => Err(Errno::PROTO.into()),
         };
@@ -306,18 +239,33 @@ impl Origin {
         }
     }
 
-    fn sync_all(&self, path: &[u8]) -> Done {
-        match self.drain.sync(self.relative(path)?) {
-            Ok(()) => Ok(String::new()),
-            Err(failed) => {
-                let mut text = String::new();
-                for (at, why) in failed.iter().take(NAMED) {
-                    let _ = writeln!(text, "{}: {why}", self.shared.side.show(at));
-                }
-                if failed.len() > NAMED {
-                    let _ = writeln!(text, "and {} more", failed.len() - NAMED);
-                }
-                Err((Errno::IO, text))
+    /// Returns the path at the origin, as [`Origin::relative`], of a path whose bytes can be in the
+    /// pool.
+    fn cached<'p>(&self, path: &'p [u8]) -> Done<&'p [u8]> {
+        let relative = self.relative(path)?;
+        if self.shared.is_origin_only(relative, libc::S_IFDIR) {
+            let shown = self.shared.side.show(relative);
+            let why = format!("{shown} is never in the pool: its mode is off");
+            return Err(Error::new(Errno::INVAL, why));
+        }
+        Ok(relative)
+    }
+
+    fn bring_entries(&self, dir: ObjectId) -> Done {
+        self.listing.bring_entries(dir).map_err(|e| {
+            let relative = self.tree.relative_of(dir).unwrap_or_default();
+            Error::new(e, self.shared.error_text(&relative, "can't be listed", e))
+        })
+    }
+
+    fn settle(&self, dir: ObjectId) -> Done {
+        let _held = self.tree.paths();
+        match self.directories.settle(dir) {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                let why = forebay_backing::explain(e);
+                let why = format!("the directory can't be made at the origin: {why}");
+                Err(Error::new(e, why))
             }
         }
     }
