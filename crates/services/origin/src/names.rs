@@ -200,14 +200,7 @@ impl NameChanges {
             return Err(Errno::INVAL.into());
         }
         if let (Some(replaced), Some(id)) = (&replaced, ids.1) {
-            match (is_dir, replaced.is_dir()) {
-                (true, false) => return Err(Errno::NOTDIR.into()),
-                (false, true) => return Err(Errno::ISDIR.into()),
-                (true, true) if !self.tree.entries(id)?.is_empty() => {
-                    return Err(Errno::NOTEMPTY.into());
-                }
-                _ => {}
-            }
+            self.may_replace(is_dir, id, replaced)?;
         }
         if let (Some(replaced), Some(id), Ok(new)) = (&replaced, ids.1, &new) {
             self.ranges.keep_readable(id, new, replaced);
@@ -228,12 +221,7 @@ impl NameChanges {
         if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.
-            let there = self.shared.side.look(new)?;
-            if let Some(there) =
-                there.filter(|there| self.write_back.is_known(new, there, &replaced.origin))
-            {
-                self.remove_there(new, &there, ids.0, replaced)?;
-            }
+            self.remove_replaced(new, ids.0, replaced)?;
         }
         if let (Err(_), true, Ok(new)) = (renamed, moved, &new) {
             // Others have changed the pool's names meanwhile: the rename at the origin is undone.
@@ -245,8 +233,32 @@ impl NameChanges {
         renamed.map_err(Error::from)
     }
 
-    /// Renames at the origin, for [`NameChanges::rename`]. Returns whether the rename has to be undone
-    /// if the pool's fails.
+    /// Checks whether rename(2) may put an object in place of `replaced`.
+    ///
+    /// # Errors
+    /// ENOTDIR, EISDIR, ENOTEMPTY.
+    fn may_replace(&self, is_dir: bool, id: ObjectId, replaced: &Inode) -> Result<()> {
+        match (is_dir, replaced.is_dir()) {
+            (true, false) => Err(Errno::NOTDIR),
+            (false, true) => Err(Errno::ISDIR),
+            (true, true) if !self.tree.entries(id)?.is_empty() => Err(Errno::NOTEMPTY),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the file `replaced` at the origin, if the origin has the version that the pool
+    /// knows. `id`: the object that has its name in the pool now.
+    fn remove_replaced(&self, at: &[u8], id: ObjectId, replaced: &Inode) -> Done {
+        match self.shared.side.look(at)? {
+            Some(there) if self.write_back.is_known(at, &there, &replaced.origin) => {
+                self.remove_there(at, &there, id, replaced)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Renames at the origin, for [`NameChanges::rename`]. Returns whether the rename has to be
+    /// undone if the pool's fails.
     fn rename_there(
         &self,
         id: ObjectId,
@@ -266,11 +278,6 @@ impl NameChanges {
             there.is_some_and(|there| self.write_back.is_known(old, &there, &inode.origin));
         let is_dirty = inode.is_file() && !inode.origin.is_released() && !is_clean(&inode);
         let replaces = replaced.state != OriginState::None;
-        let not_renamed = |e: Errno, new: &[u8]| {
-            let (old, new) = (self.shared.side.show(old), self.shared.side.show(new));
-            let why = self.shared.side.explain(e);
-            Error::new(e, format!("{old} can't be renamed to {new}: {why}"))
-        };
         let is_linked =
             inode.nlink > 1 && !inode.is_dir() && inode.origin.state != OriginState::None;
         if let (true, Ok(new), Some(dir)) = (is_linked, new, new_dir) {
@@ -280,15 +287,8 @@ impl NameChanges {
             }
             if let Some(known) = self.links.known_name(id, &inode, from)? {
                 self.directories.settle(dir)?;
-                let renamed = if known == old {
-                    self.shared.side.rename(old, new, true).map(|_| ())
-                } else {
-                    // The origin has no object under the old name, or another one.
-                    self.links.link_over(&known, new)
-                };
-                return renamed
-                    .map(|()| known == old && !replaces)
-                    .map_err(|e| not_renamed(e, new));
+                self.rename_linked(&known, old, new)?;
+                return Ok(known == old && !replaces);
             }
         }
         if is_known && is_dirty && !replaces && new.is_ok() && inode.nlink == 1 {
@@ -300,25 +300,9 @@ impl NameChanges {
             None => None,
         };
         if there.is_none() || is_dirty && replaces {
-            // The object is written to the new name later, and overwrites the replaced object
-            // there. An older version of it must not appear there first.
-            let mark = OriginMark {
-                state: OriginState::Archived,
-                print: replaced.print,
-                synced: 0,
-            };
-            match (inode.origin.state, replaces) {
-                (OriginState::None, false) => return Ok(false),
-                (OriginState::Released, _) if !inode.is_dir() => {
-                    let shown = self.shared.side.show(old);
-                    return Err(Error::new(
-                        Errno::NOENT,
-                        format!("{shown} has gone from the origin"),
-                    ));
-                }
-                _ => self.marks.set_mark(id, mark)?,
-            }
+            self.rename_later(id, &inode, replaced, old)?;
             if is_known {
+                // An older version of the object must not appear under the new name first.
                 self.shared.side.unlink(old)?;
             }
             return Ok(false);
