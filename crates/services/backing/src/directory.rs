@@ -4,8 +4,9 @@
 //! without following a symbolic link. The root itself is opened by the user's path, following
 //! links.
 
+use crate::error::explain;
 use crate::meta::Meta;
-use crate::store::{Attributes, SlowStore, StoreFile, explain, trimmed};
+use crate::store::{Attributes, SlowStore, StoreFile, trimmed};
 use forebay_runtime::beneath::Tree;
 use rustix::fs::{self, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::{Errno, Result};

@@ -1,6 +1,5 @@
 //! The reasons why a store can't be used, and why content couldn't be copied.
 
-use crate::store::explain;
 use rustix::io::Errno;
 use std::fmt;
 
@@ -47,3 +46,28 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Returns an errno's text, without its number.
+pub fn explain(error: Errno) -> String {
+    let text = std::io::Error::from_raw_os_error(error.raw_os_error()).to_string();
+    let words = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = words.chars();
+    let mut text: String = match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => String::new(),
+    };
+    if error == Errno::FBIG {
+        text += "; raise the limit of file sizes (ulimit -f), or choose another file system";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_read_as_words() {
+        assert_eq!(explain(Errno::NOENT), "no such file or directory");
+    }
+}

@@ -19,14 +19,13 @@ mod store;
 
 pub use bucket::{Address, BucketStore, CHANGED, DEVICE, PART, SCHEME, THREADS, kept_attributes};
 pub use directory::DirectoryStore;
-pub use error::Error;
+pub use error::{Error, explain};
 pub use meta::{Meta, pool_time};
 pub use parallel::{for_each, map};
 pub use pool::{PoolFile, PoolStore};
 pub use source::Source;
 pub use store::{
-    Attributes, Entries, Replaced, SlowStore, StoreFile, UserAttributes, explain, join, split,
-    trimmed,
+    Attributes, Entries, Replaced, SlowStore, StoreFile, UserAttributes, join, split, trimmed,
 };
 
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! The pool as a slow store, for one end of a copy.
 
+use crate::error::explain;
 use crate::meta::{Meta, pool_time};
 use crate::parallel::lock;
-use crate::store::{Attributes, SlowStore, StoreFile, explain, split};
+use crate::store::{Attributes, SlowStore, StoreFile, split};
 use forebay_cluster::Salvage;
 use forebay_posix::{Fail, File, Fs, ObjectId, RenameMode, Stat, umask};
 use rustix::io::{Errno, Result};

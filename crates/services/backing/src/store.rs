@@ -5,7 +5,7 @@
 //! whole objects. The default of these fails, usually with EOPNOTSUPP. Paths are bytes. Errors are
 //! the errnos of the system call of the same name.
 
-use crate::error::Error;
+use crate::error::{Error, explain};
 use crate::meta::Meta;
 use crate::source::Source;
 use forebay_runtime::beneath::Tree;
@@ -273,21 +273,6 @@ pub trait Attributes {
     }
 }
 
-/// Returns an errno's text, without its number.
-pub fn explain(error: Errno) -> String {
-    let text = std::io::Error::from_raw_os_error(error.raw_os_error()).to_string();
-    let words = text.split(" (os error").next().unwrap_or(&text);
-    let mut chars = words.chars();
-    let mut text: String = match chars.next() {
-        Some(first) => first.to_lowercase().chain(chars).collect(),
-        None => String::new(),
-    };
-    if error == Errno::FBIG {
-        text += "; raise the limit of file sizes (ulimit -f), or choose another file system";
-    }
-    text
-}
-
 /// Joins `directory` and `name` into one path.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(directory.len() + 1 + name.len());
@@ -328,10 +313,5 @@ mod tests {
         assert_eq!(split(b"/a"), (&b"/"[..], &b"a"[..]));
         assert_eq!(split(b"a/b/c"), (&b"a/b"[..], &b"c"[..]));
         assert_eq!(split(b"a"), (&b"."[..], &b"a"[..]));
-    }
-
-    #[test]
-    fn errors_read_as_words() {
-        assert_eq!(explain(Errno::NOENT), "no such file or directory");
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
-use crate::copy_progress::errno;
 use crate::error::{Done, Error};
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};

@@ -14,7 +14,6 @@
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
-use crate::copy_progress::errno;
 use crate::error::{Done, Error};
 use crate::fill::{Claimed, Fill};
 use crate::fill_table::lock;

@@ -346,8 +346,8 @@ impl Client {
         match (fault::explain(errno, &self.bucket), words) {
             (Some(advice), Some(words)) => format!("{advice} ({words})"),
             (Some(advice), None) => advice,
-            (None, Some(words)) => format!("{} ({words})", crate::store::explain(errno)),
-            (None, None) => crate::store::explain(errno),
+            (None, Some(words)) => format!("{} ({words})", crate::error::explain(errno)),
+            (None, None) => crate::error::explain(errno),
         }
     }
 }

@@ -276,8 +276,8 @@ impl BucketStore {
         }
     }
 
-    /// Removes the version `etag` of an object, which has the wrong content, if the server can do so
-    /// without risk for a version that others write meanwhile. Returns what is to be reported.
+    /// Removes the version `etag` of an object, which has the wrong content, if the server can do
+    /// so without risk for a version that others write meanwhile. Returns what is to be reported.
     fn remove_damaged(&self, key: &str, etag: &str) -> Error {
         let is_safe = self.deletes_conditionally.get_or_init(|| {
             let asked = self.client.deletes_conditionally(&probe_beside(key));
@@ -314,7 +314,8 @@ impl BucketStore {
     }
 }
 
-/// Returns a new key in the directory of `key`. Listings hide its name, as those of incomplete files.
+/// Returns a new key in the directory of `key`. Listings hide its name, as those of incomplete
+/// files.
 fn probe_beside(key: &str) -> String {
     let directory = key.rfind('/').map_or("", |at| &key[..=at]);
     let mut random = [0; 16];
