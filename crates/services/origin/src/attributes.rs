@@ -10,7 +10,7 @@ use forebay_store::Inode;
 use rustix::io::{Errno, Result};
 use std::sync::Arc;
 
-/// The attributes of objects of the pool and of the origin.
+/// Copies attributes between objects of the pool and of the origin.
 pub struct ObjectAttributes {
     shared: Arc<Shared>,
 }

@@ -1,4 +1,4 @@
-//! What all parts of the service use.
+//! The lowest layer of the service, which all its parts use.
 
 use crate::marks::Marks;
 use crate::shared::Shared;

@@ -1,4 +1,4 @@
-//! Fetching the bytes of files from the origin, and releasing them.
+//! Fetching whole files from the origin, and all files below a path.
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;
@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 3;
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The fetching of whole files.
+/// Fetches whole files.
 pub struct Bytes {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Maximum number of attempts to make a directory at the origin while others rename it.
 const ATTEMPTS: usize = 100;
 
-/// The directories that are made at the origin.
+/// Makes directories at the origin.
 pub struct Directories {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

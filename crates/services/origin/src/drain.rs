@@ -55,7 +55,7 @@ struct Visit<'a> {
     has_written: bool,
 }
 
-/// The passes that write changes back.
+/// Writes changes back, in passes over the tree.
 pub struct Drain {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

@@ -38,7 +38,7 @@ fn look_key(at: &[u8]) -> Vec<u8> {
     below(at, LOOKED_AT)
 }
 
-/// The search for changes of the origin by others.
+/// Finds changes of the origin by others.
 pub struct ExternalChanges {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

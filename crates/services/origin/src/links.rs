@@ -56,7 +56,7 @@ impl Look<'_> {
     }
 }
 
-/// Objects with several names.
+/// Makes links, and writes objects with several names back.
 pub struct Links {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

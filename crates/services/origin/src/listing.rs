@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of attempts to make an entry while other names change.
 const ATTEMPTS: usize = 100;
 
-/// The fetching of directory entries.
+/// Fetches directory entries: makes the pool's objects for them.
 pub struct Listing {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

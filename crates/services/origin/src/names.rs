@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// Maximum number of names in an error message.
 const NAMED: usize = 5;
-/// The removing and renaming of objects that the origin has.
+/// Removes and renames objects that the origin has.
 pub struct NameChanges {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

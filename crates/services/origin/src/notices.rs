@@ -32,7 +32,7 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Divisor: comparing takes at most one part in `SHARE` of a thread's time.
 const SHARE: u32 = 10;
 
-/// The comparison of entries that the kernel's events name.
+/// Compares the entries that the kernel's events name.
 pub struct Notices {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

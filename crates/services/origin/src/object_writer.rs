@@ -37,7 +37,7 @@ pub enum Written {
     Failed(String),
 }
 
-/// The writing of objects to a bucket.
+/// Writes objects to a bucket.
 pub struct ObjectWriter {
     shared: Arc<Shared>,
     attributes: Arc<ObjectAttributes>,

@@ -35,7 +35,7 @@ fn is_copiers_failure(error: Errno) -> bool {
     error != Errno::STALE
 }
 
-/// The orders to the copiers of the other nodes.
+/// Gives orders to the copiers of the other nodes.
 pub struct CopierOrders {
     shared: Arc<Shared>,
     copiers: Copiers,

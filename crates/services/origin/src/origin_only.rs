@@ -18,7 +18,7 @@ use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The entries of directories that are at the origin only.
+/// Shows the entries of directories that are at the origin only.
 pub struct OriginOnly {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

@@ -71,7 +71,7 @@ struct Job {
     block: u64,
 }
 
-/// The reading of files by ranges.
+/// Fetches files by ranges.
 pub struct Ranges {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

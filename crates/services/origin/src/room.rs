@@ -58,7 +58,7 @@ fn eviction_rank(inode: &Inode) -> u8 {
     }
 }
 
-/// The eviction of files.
+/// Evicts files, and makes room for writers.
 pub struct Room {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

@@ -1,4 +1,4 @@
-//! What all parts of the service share: the pool, its origin, and what is counted and reported.
+//! The state that all parts of the service share: the pool, its origin, counters and problems.
 
 use crate::copy_progress::watched;
 use crate::status::Ledger;
@@ -67,6 +67,7 @@ impl Shared {
         self.pace.is_some()
     }
 
+    /// Returns a sentence for a failure at a path of the origin, such as "PATH can't be read: ...".
     pub fn error_text(&self, relative: &[u8], what: &str, e: Errno) -> String {
         format!(
             "{} {what}: {}",
@@ -111,6 +112,7 @@ impl Shared {
         self.mode_of(relative, kind) == OriginMode::Off
     }
 
+    /// Returns an object's inode, with the sums of all parts of a striped file.
     pub fn inode(&self, id: ObjectId) -> Result<Inode> {
         let cluster = self.cluster();
         cluster.data().with_parts(id, cluster.namespace().stat(id)?)

@@ -46,7 +46,7 @@ pub struct Dirty {
     pub inode: Inode,
 }
 
-/// The writing of files to the origin.
+/// Writes files back.
 pub struct WriteBack {
     shared: Arc<Shared>,
     tree: Arc<Tree>,
