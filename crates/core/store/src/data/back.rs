@@ -4,6 +4,18 @@ use super::*;
 use crate::views::Content;
 use crate::views::Parts;
 
+/// The content that a file has once it is written back.
+struct Plan {
+    /// The bytes of a small file that moves into its record.
+    content: Option<Vec<u8>>,
+    /// The extents of chunk 0.
+    map: ChunkMap,
+    /// The last chunk, if it isn't chunk 0 and has fewer extents than before.
+    last_chunk: Option<(Key, ChunkMap)>,
+    /// Extents that the file gives back.
+    freed: Vec<Extent>,
+}
+
 impl Content<'_> {
     /// Writes the live entry's state to the record. `last`: no process uses the entry any more, so
     /// a small file moves into its record, and unused room at the end is freed.
@@ -25,7 +37,7 @@ impl Content<'_> {
         self.flush_locked(index, last)
     }
 
-    /// As [`Store::flush`], locked already.
+    /// As [`Content::flush`], locked already.
     pub(crate) fn flush_locked(&self, index: u32, last: bool) -> Result<()> {
         let live = self.objects().live(index);
         debug_assert!(
@@ -35,63 +47,102 @@ impl Content<'_> {
         if live.flags.load(Acquire) & (flag::DIRTY | flag::LOADED) != flag::DIRTY | flag::LOADED {
             return Ok(());
         }
+        let inline = live.flags.load(Relaxed) & flag::INLINE != 0;
+        let mut plan = Plan {
+            content: None,
+            map: self.first_chunk(index),
+            last_chunk: None,
+            freed: Vec::new(),
+        };
+        if last && !inline {
+            self.give_up_room(index, &mut plan)?;
+        }
+        let gone: usize = plan.freed.iter().map(|e| e.pages()).sum();
+        let pages = live.pages.load(Relaxed) - gone as u64;
+        if !inline && plan.content.is_none() {
+            self.durability().keep_promise(live, &plan.map)?;
+        }
+        if !self.write_record(live, &plan, pages, last)? {
+            return Ok(());
+        }
+        debug_assert!(
+            live.moved.load(Relaxed).is_multiple_of(2),
+            "extents are freed by one thread at a time"
+        );
+        if !plan.freed.is_empty() || plan.content.is_some() {
+            live.moved.fetch_add(1, AcqRel);
+            // Set before the extents are freed: if this process dies in between, the bytes are
+            // found in the record.
+            if plan.content.is_some_and(|c| !c.is_empty()) {
+                live.flags.fetch_or(flag::INLINE, AcqRel);
+            }
+            self.objects().set_extents(index, &plan.map)?;
+            live.pages.store(pages, Relaxed);
+            live.moved.fetch_add(1, AcqRel);
+            self.free_extents(plan.freed);
+        }
+        live.flags.fetch_and(!flag::DIRTY, AcqRel);
+        Ok(())
+    }
+
+    /// Decides what a file keeps when no process uses it any more: a small file moves into its
+    /// record, others give back unused room at the end. Only `plan` is changed.
+    fn give_up_room(&self, index: u32, plan: &mut Plan) -> Result<()> {
+        let live = self.objects().live(index);
+        let size = live.size.load(Relaxed);
+        // A file whose chunks may lie on other nodes isn't moved into its record.
+        let small = !Parts::is_spilled(live)
+            && size <= INLINE_MAX as u64
+            && live.pages.load(Relaxed) == plan.map.pages() as u64;
+        // A file that must not lie in memory doesn't move into its record, which lies in
+        // memory.
+        if small
+            && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed)))
+            && self.verify_locked(index, 0, size).is_ok()
+        {
+            let mut data = vec![0u8; size as usize];
+            // SAFETY: data has size bytes. Locked: nothing moves.
+            unsafe {
+                let moved = live.moved.load(Relaxed);
+                self.copy_out(index, moved, 0, data.as_mut_ptr(), data.len())?;
+            }
+            plan.content = Some(data);
+            plan.map.truncate(0, |e| plan.freed.push(e));
+            return Ok(());
+        }
+        let (chunk, keep) = (size / CHUNK, pages(size % CHUNK));
+        if chunk == 0 {
+            let mut m = plan.map.clone();
+            m.truncate(keep, |e| plan.freed.push(e));
+            // A chunk with many extents keeps its pages: another extent might not fit when
+            // the file grows again.
+            if m.extents().len() > MAX_EXTENTS / 2 && size > 0 {
+                plan.freed.clear();
+            } else {
+                plan.map = m;
+            }
+        } else if keep > 0 {
+            let mut m = self.chunk_map(index, chunk, live.moved.load(Relaxed), 0)?;
+            m.truncate(keep, |e| plan.freed.push(e));
+            // A chunk with many extents keeps its pages: another extent might not fit when
+            // the file grows again.
+            if m.extents().len() > MAX_EXTENTS / 2 {
+                plan.freed.clear();
+            } else if !plan.freed.is_empty() {
+                let id = ObjectId(live.id.load(Relaxed));
+                plan.last_chunk = Some((Key::chunk(id, chunk), m));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the live entry's state to the record, with what `plan` says. Returns false if the
+    /// file has no name any more, so that it is to be removed.
+    fn write_record(&self, live: &Live, plan: &Plan, pages: u64, last: bool) -> Result<bool> {
         let id = ObjectId(live.id.load(Relaxed));
         let size = live.size.load(Relaxed);
         let inline = live.flags.load(Relaxed) & flag::INLINE != 0;
-        let mut map = self.first_chunk(index);
-        let mut freed = Vec::new();
-        let mut content = None;
-        let mut shrunk = None;
-        if last && !inline {
-            // A file whose chunks may lie on other nodes isn't moved into its record.
-            let small = !Parts::is_spilled(live)
-                && size <= INLINE_MAX as u64
-                && live.pages.load(Relaxed) == map.pages() as u64;
-            // A file that must not lie in memory doesn't move into its record, which lies in
-            // memory.
-            if small
-                && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed)))
-                && self.verify_locked(index, 0, size).is_ok()
-            {
-                let mut data = vec![0u8; size as usize];
-                // SAFETY: data has size bytes. Locked: nothing moves.
-                unsafe {
-                    let moved = live.moved.load(Relaxed);
-                    self.copy_out(index, moved, 0, data.as_mut_ptr(), data.len())?;
-                }
-                content = Some(data);
-                map.truncate(0, |e| freed.push(e));
-            } else {
-                let (chunk, keep) = (size / CHUNK, pages(size % CHUNK));
-                if chunk == 0 {
-                    let mut m = map.clone();
-                    m.truncate(keep, |e| freed.push(e));
-                    // A chunk with many extents keeps its pages: another extent might not fit when
-                    // the file grows again.
-                    if m.extents().len() > MAX_EXTENTS / 2 && size > 0 {
-                        freed.clear();
-                    } else {
-                        map = m;
-                    }
-                } else if keep > 0 {
-                    let mut m = self.chunk_map(index, chunk, live.moved.load(Relaxed), 0)?;
-                    m.truncate(keep, |e| freed.push(e));
-                    // A chunk with many extents keeps its pages: another extent might not fit when
-                    // the file grows again.
-                    if m.extents().len() > MAX_EXTENTS / 2 {
-                        freed.clear();
-                    } else if !freed.is_empty() {
-                        shrunk = Some((Key::chunk(id, chunk), m));
-                    }
-                }
-            }
-        }
-        let gone: usize = freed.iter().map(|e| e.pages()).sum();
-        let pages = live.pages.load(Relaxed) - gone as u64;
-        if !inline && content.is_none() {
-            self.durability().keep_promise(live, &map)?;
-        }
-        let written = self.transact(self.names().object_set(id), Need::Update, |w| {
+        self.transact(self.names().object_set(id), Need::Update, |w| {
             let (mut inode, old_tail) = match w.inode(id)? {
                 Some(found) => found,
                 // The process that removed the record died before it updated the entry: the file is
@@ -114,7 +165,7 @@ impl Content<'_> {
             inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
             live.note_parts(&mut inode);
             let (kept, extents);
-            let tail_bytes: &[u8] = match &content {
+            let tail_bytes: &[u8] = match &plan.content {
                 _ if inline => {
                     kept = old_tail[..old_tail.len().min(size as usize)].to_vec();
                     &kept
@@ -129,40 +180,19 @@ impl Content<'_> {
                 }
                 None => {
                     inode.tail = tail::EXTENTS;
-                    extents = map.encode();
+                    extents = plan.map.encode();
                     &extents
                 }
             };
             w.set_inode(id, &inode, tail_bytes)?;
-            if let Some((key, m)) = &shrunk {
+            if let Some((key, m)) = &plan.last_chunk {
                 w.attach(id, key, &m.encode())?;
             }
             if inode.tail == tail::EXTENTS && pages > 0 && self.is_bursty(live) {
                 w.attach(id, &Key::landed(id), &[])?;
             }
             Ok(true)
-        })?;
-        if !written {
-            return Ok(());
-        }
-        debug_assert!(
-            live.moved.load(Relaxed).is_multiple_of(2),
-            "extents are freed by one thread at a time"
-        );
-        if !freed.is_empty() || content.is_some() {
-            live.moved.fetch_add(1, AcqRel);
-            // Set before the extents are freed: if this process dies in between, the bytes are
-            // found in the record.
-            if content.is_some_and(|c| !c.is_empty()) {
-                live.flags.fetch_or(flag::INLINE, AcqRel);
-            }
-            self.objects().set_extents(index, &map)?;
-            live.pages.store(pages, Relaxed);
-            live.moved.fetch_add(1, AcqRel);
-            self.free_extents(freed);
-        }
-        live.flags.fetch_and(!flag::DIRTY, AcqRel);
-        Ok(())
+        })
     }
 
     /// Removes an object without a name, as its last user leaves.
