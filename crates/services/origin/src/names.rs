@@ -101,9 +101,9 @@ impl NameChanges {
         let cluster = self.shared.cluster();
         let removed = self.tree.change_pool(|epoch| {
             if inode.is_dir() {
-                cluster.namespace().rmdir(dir, name, epoch)
+                cluster.rmdir(dir, name, epoch)
             } else {
-                cluster.namespace().unlink(dir, name, Some(entry), epoch)
+                cluster.unlink(dir, name, Some(entry), epoch)
             }
         });
         if removed == Err(Errno::NOTEMPTY) && had.is_some() {
@@ -217,7 +217,7 @@ impl NameChanges {
         };
         let renamed = self
             .tree
-            .change_pool(|epoch| cluster.namespace().rename(from, to, mode, epoch));
+            .change_pool(|epoch| cluster.rename(from, to, mode, epoch));
         if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.

@@ -327,7 +327,7 @@ impl Room {
     /// is None in a pool of one node.
     pub fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
         let cluster = self.shared.cluster();
-        match (cluster.room().capacity_of_all(), cluster.room().rooms()) {
+        match (cluster.capacity_of_all(), cluster.rooms()) {
             (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {
                 // All nodes have the same media.
                 let each = capacity / rooms.len() as u64;
