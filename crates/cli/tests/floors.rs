@@ -25,9 +25,6 @@ const WINGS: [(&str, &[&str]); 6] = [
     ("tools", &["base", "core", "faces", "services", "cli"]),
 ];
 
-/// Folders whose files still import each other in a circle: crate, folder.
-const CIRCLES: [(&str, &str); 1] = [("pool", "daemon")];
-
 /// A crate of the workspace.
 struct Crate {
     dir: PathBuf,
@@ -133,12 +130,7 @@ fn files_beside_each_other_import_in_one_direction() {
             looked += 1;
             let cycles = imports::cycles(&found);
             let path = folder.join("/");
-            let is_known = CIRCLES.contains(&(name.as_str(), path.as_str()));
-            assert!(
-                !is_known || !cycles.is_empty(),
-                "{name} {path} has no circle"
-            );
-            if !cycles.is_empty() && !is_known {
+            if !cycles.is_empty() {
                 wrong.push(format!(
                     "{name} {path}: its files import each other:\n{}",
                     imports::describe(&found, &cycles)

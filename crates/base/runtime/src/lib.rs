@@ -6,7 +6,7 @@
 //! - [`guard`]: access to memory of the program that may not be mapped;
 //! - [`user`]: the buffers of system calls, which lie in such memory;
 //! - [`fd`]: descriptors that the program must not see;
-//! - [`threads`]: starting threads where memory may be short;
+//! - [`threads`]: starting threads where memory may be short, and locking mutexes;
 //! - [`defect`]: the line that is printed before the process ends because of a bug in Forebay;
 //! - [`exec`]: while one thread executes a program, no other takes a process slot;
 //! - [`thread_ids`]: the ids by which the kernel judges the calling thread's access to files.

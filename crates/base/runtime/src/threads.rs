@@ -4,12 +4,15 @@
 //! the process if it can't. So [`start`] first checks whether the process, which may be at its
 //! limit of address space, has room for all threads that are about to begin. [`BEGINNING`] leaves
 //! some for what other threads map meanwhile.
+//!
+//! [`lock`] locks a mutex even if a thread that held it has panicked.
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -66,6 +69,11 @@ pub fn have_begun() {
     while STARTED.load(Acquire) > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_micros(100));
     }
+}
+
+/// Locks a mutex. Data left by a thread that panicked is used as it is.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether `len` bytes can be mapped now.

@@ -77,7 +77,7 @@ impl AboutHandler {
     /// EHOSTDOWN if the daemon isn't ready.
     pub fn answer(&self, pool: &Pool) -> Result<Reply, Errno> {
         let core = self.core()?;
-        let unreachable = core.states().into_iter();
+        let unreachable = core.links.states().into_iter();
         let unreachable = unreachable
             .filter(|s| s.reach == Reach::Unreachable)
             .take(MAX_UNREACHABLE_NODES)

@@ -6,14 +6,15 @@
 //! can't be reached counts as full.
 
 use super::about::{ABOUT, About};
-use super::core::{Core, lock};
+use super::core::Core;
 use super::pending::Waiting;
 use forebay_client::Pool;
 use forebay_cluster::serve::Reply;
 use forebay_net::NodeId;
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_cluster::peers::CAPACITY;
@@ -54,7 +55,7 @@ impl Capacity {
     ///
     /// # Errors
     /// None; all handlers have this result type.
-    pub fn answer(&self, core: &Arc<Core>, pool: &Pool) -> Result<Reply, Errno> {
+    pub fn answer(&self, core: &Core, pool: &Pool) -> Result<Reply, Errno> {
         let ((mut size, mut used), rooms) = match self.known.try_lock() {
             Ok(mut known) => {
                 if known.since.is_none_or(|since| since.elapsed() >= FRESH) {
@@ -90,10 +91,10 @@ impl Capacity {
 }
 
 impl Known {
-    fn refresh(&mut self, core: &Arc<Core>) {
-        let map = core.maps.get();
+    fn refresh(&mut self, core: &Core) {
+        let map = core.local().maps.get();
         let nodes = map.iter().flat_map(|m| m.nodes());
-        let others = nodes.filter(|n| n.number != core.me);
+        let others = nodes.filter(|n| n.number != core.local().me);
         let requests: Vec<_> = others
             .map(|n| {
                 let waiting = Waiting::new(Vec::new(), None, 0);

@@ -1,7 +1,7 @@
 //! Connects a [`Link`] to its node. A thread does that, which exists while a connection is needed.
 
-use super::core::Core;
-use super::link::{Link, Live, PROBE, Reach, State};
+use super::link::{Link, Links, Live, PROBE, Reach, State};
+use super::local_node::LocalNode;
 use super::wire::{HELLO, Hello};
 use forebay_net::{Connection, Peer, Request};
 use forebay_runtime::threads::{STACK, start};
@@ -41,7 +41,8 @@ impl Link {
         let mut pause = FIRST_RETRY_DELAY;
         let mut waited = false;
         loop {
-            let Some(core) = self.core.upgrade().filter(|core| !core.stopped()) else {
+            let links = self.links.upgrade();
+            let Some(links) = links.filter(|links| !links.local.stopped()) else {
                 let mut state = self.state();
                 state.connecting = false;
                 return;
@@ -54,11 +55,11 @@ impl Link {
             }
             if state.connection.is_none() {
                 drop(state);
-                if let Err(why) = self.try_to_connect(&core) {
-                    if !self.failed(&core, why) {
+                if let Err(why) = self.try_to_connect(&links) {
+                    if !self.failed(&links.local, why) {
                         return;
                     }
-                    drop(core);
+                    drop(links);
                     drop(self.pause(self.state(), &mut pause));
                     waited = true;
                     continue;
@@ -67,7 +68,7 @@ impl Link {
             } else {
                 drop(state);
             }
-            self.pump(&core);
+            self.pump(&links.local);
             let mut state = self.state();
             if state.connection.is_some() && state.queue.is_empty() {
                 state.connecting = false;
@@ -93,23 +94,28 @@ impl Link {
         state
     }
 
-    fn try_to_connect(self: &Arc<Self>, core: &Arc<Core>) -> Result<(), String> {
+    fn try_to_connect(self: &Arc<Self>, links: &Links) -> Result<(), String> {
+        let local = &links.local;
         let state = self.state();
         let first = state.queue.iter().map(|q| q.deadline()).min();
-        let most = if state.given_up(core) { PROBE } else { CONNECT };
+        let most = if state.given_up(local) {
+            PROBE
+        } else {
+            CONNECT
+        };
         drop(state);
         let deadline = (Instant::now() + most).min(first.unwrap_or(Instant::now() + most));
         // Even if no requester waits that long, the attempt takes at least 50 ms, to find out why
         // the node can't be reached.
         let deadline = deadline.max(Instant::now() + Duration::from_millis(50));
-        let addresses = core.addresses_of(self.node);
-        let mut why = format!("{} isn't in the pool's map", core.name_of(self.node));
+        let addresses = local.addresses_of(self.node);
+        let mut why = format!("{} isn't in the pool's map", local.name_of(self.node));
         for address in addresses {
             let peer = Peer {
                 node: self.node,
                 address,
             };
-            match self.connect_to(core, peer, deadline) {
+            match self.connect_to(local, peer, deadline) {
                 Ok((connection, hello)) => {
                     let live = Live {
                         connection: connection.clone(),
@@ -117,8 +123,8 @@ impl Link {
                         ours: true,
                         since: Instant::now(),
                     };
-                    self.offer(core, live);
-                    core.compare_maps(&connection, &hello);
+                    self.offer(local, live);
+                    links.compare_maps(&connection, &hello);
                     return Ok(());
                 }
                 Err(e) => why = e,
@@ -129,14 +135,14 @@ impl Link {
 
     fn connect_to(
         &self,
-        core: &Core,
+        local: &LocalNode,
         peer: Peer,
         deadline: Instant,
     ) -> Result<(Arc<dyn Connection>, Hello), String> {
-        let connection = core.connect(peer, deadline).map_err(|e| e.to_string())?;
+        let connection = local.connect(peer, deadline).map_err(|e| e.to_string())?;
         let request = Request {
             kind: HELLO,
-            head: core.hello().encode(),
+            head: local.hello().encode(),
             ..Request::default()
         };
         let reply = connection
@@ -144,21 +150,21 @@ impl Link {
             .inspect_err(|_| connection.close());
         let reply = reply.map_err(|e| e.to_string())?;
         let hello = Hello::decode(&reply.head).ok_or("it speaks another language")?;
-        core.met(self.node, hello.incarnation);
+        local.met(self.node, hello.incarnation);
         Ok((connection, hello))
     }
 
     /// Called when a connection is established.
-    pub(super) fn connected(&self, core: &Core, state: &mut State) {
+    pub(super) fn connected(&self, local: &LocalNode, state: &mut State) {
         state.heard = Instant::now();
         forebay_trace::event!(LINK_UP, self.node.0);
         if let Some(down) = state.down.take()
             && state.reported.is_some()
         {
             let after = down.elapsed().as_secs_f64();
-            core.log(&format!(
+            local.log(&format!(
                 "{} can be reached again after {after:.1} s",
-                core.name_of(self.node)
+                local.name_of(self.node)
             ));
         }
         if state.reach != Reach::Up {
@@ -170,7 +176,7 @@ impl Link {
     }
 
     /// Called after a failed attempt. Returns whether to continue.
-    fn failed(&self, core: &Core, why: String) -> bool {
+    fn failed(&self, local: &LocalNode, why: String) -> bool {
         let now = Instant::now();
         let mut state = self.state();
         state.drop_ended();
@@ -185,19 +191,19 @@ impl Link {
         state.reach = Reach::Unreachable;
         let down = *state.down.get_or_insert(now);
         state.failed = Some(now);
-        let given_up = state.given_up(core);
+        let given_up = state.given_up(local);
         let failed = state.give_back(|q| given_up || q.deadline() <= now);
         let quiet = (state.reported).is_some_and(|at| now - at < REPORT_INTERVAL);
         if !failed.is_empty() && !quiet {
             state.reported = Some(now);
-            core.log(&format!(
+            local.log(&format!(
                 "{} can't be reached since {:.1} s: {why}",
-                core.name_of(self.node),
+                local.name_of(self.node),
                 down.elapsed().as_secs_f64()
             ));
         }
         state.why = Some(why);
-        let gone = !state.gone && now - down >= core.options.gone_after;
+        let gone = !state.gone && now - down >= local.options.gone_after;
         if gone {
             state.gone = true;
             state.watch = false;
@@ -208,7 +214,7 @@ impl Link {
         self.wake.notify_all();
         failed.iter().for_each(|q| q.fail(Errno::HOSTDOWN));
         if gone {
-            core.gone(self.node);
+            local.gone(self.node);
         }
         go_on
     }

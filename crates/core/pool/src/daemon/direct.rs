@@ -6,6 +6,8 @@
 )]
 
 use super::core::Core;
+use super::home::set_unreachable;
+use super::link::Links;
 use super::pending::Waiting;
 use forebay_client::requests::unreachable_in;
 use forebay_cluster::peers::requests::changes_names;
@@ -13,7 +15,6 @@ use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest, 
 use forebay_net::NodeId;
 use forebay_placement::Slot;
 use rustix::io::{Errno, Result};
-use std::cell::Cell;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub struct Direct {
     me: NodeId,
     nodes: Vec<NodeId>,
     core: OnceLock<Weak<Core>>,
+    /// The links live as long as workers carry requests out, and with them the map.
+    links: OnceLock<Weak<Links>>,
 }
 
 impl Direct {
@@ -33,35 +36,30 @@ impl Direct {
             me,
             nodes,
             core: OnceLock::new(),
+            links: OnceLock::new(),
         }
     }
 
     /// Sets the core; from now on requests can be sent.
-    pub fn set(&self, core: Weak<Core>) {
-        let _ = self.core.set(core);
+    pub fn set(&self, core: &Arc<Core>) {
+        let _ = self.core.set(Arc::downgrade(core));
+        let _ = self.links.set(Arc::downgrade(&core.links));
     }
 
     fn core(&self) -> Option<Arc<Core>> {
         self.core.get()?.upgrade()
     }
-}
 
-thread_local! {
-    /// The node that didn't answer this thread's last request that failed with EHOSTDOWN.
-    static UNREACHABLE: Cell<Option<NodeId>> = const { Cell::new(None) };
-}
-
-/// Returns the node because of which the request that this thread carries out has failed with
-/// EHOSTDOWN, and forgets it. For the reply, so that users learn which node is down.
-pub(super) fn take_unreachable() -> Option<NodeId> {
-    UNREACHABLE.take()
+    fn links(&self) -> Option<Arc<Links>> {
+        self.links.get()?.upgrade()
+    }
 }
 
 /// Waits for the reply of `node`: its head, and the bytes received.
 fn answered(node: NodeId, waiting: &Waiting, until: Instant) -> Result<(Vec<u8>, Vec<u8>)> {
     let (status, head, bytes) = waiting.wait(until, SLACK).ok_or(Errno::HOSTDOWN)?;
     if status == Errno::HOSTDOWN.raw_os_error() as u32 {
-        UNREACHABLE.set(Some(unreachable_in(&head).unwrap_or(node)));
+        set_unreachable(unreachable_in(&head).unwrap_or(node));
     }
     match status {
         0 => Ok((head, bytes)),
@@ -93,7 +91,7 @@ impl Direct {
         core.ask_here(request.node, request.kind, waiting.clone());
         Ok((
             waiting,
-            Instant::now() + core.options.request_timeout + SLACK,
+            Instant::now() + core.local().options.request_timeout + SLACK,
         ))
     }
 
@@ -126,16 +124,16 @@ impl Peers for Direct {
     }
 
     fn lease(&self) -> Option<Duration> {
-        self.core().map(|core| core.options.gone_after)
+        self.links().map(|links| links.local.options.gone_after)
     }
 
     fn node_of(&self, slot: Slot) -> NodeId {
-        let map = self.core().and_then(|core| core.maps.get());
+        let map = self.links().and_then(|links| links.local.maps.get());
         map.map_or(NodeId(u32::MAX), |map| map.slices().node_of(slot))
     }
 
     fn slot_here(&self, hash: u64) -> Option<Slot> {
-        let map = self.core()?.maps.get()?;
+        let map = self.links()?.local.maps.get()?;
         map.slices().slot_on(self.me, hash)
     }
 

@@ -1,75 +1,81 @@
-//! The home's side: requests of other nodes to this node.
+//! The home's side: requests of other nodes to this node, and of this node to itself.
 //!
 //! A thread of the transport registers a request and passes it to a worker of its class. It may
 //! carry out a `Leaf` or an `Entry` itself.
 
 use super::Serve;
-use super::core::{Core, lock};
-use super::direct::take_unreachable;
-use super::link::Live;
-use super::link::traced;
+use super::link::{Links, Live, traced};
+use super::local_node::LocalNode;
+use super::maps;
 use super::pending::{Got, PendingRequest, code};
-use super::reply_cache::{Kept, Settled, Verdict};
+use super::reply_cache::{Kept, Nature, ReplyCache, Settled, Verdict};
 use super::room::{Buffer, Buffers, Outgoing};
 use super::wire::{
     self, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS, ProgressQuery, RequestHead,
 };
-use crate::limits::Budget;
+use forebay_client::requests::{Left, Replies};
 use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
 use forebay_cluster::serve::{Class, Reply};
 use forebay_net::transport::Answer;
 use forebay_net::{
     Body, Connection, Error, Handler, Incoming, Landing, NodeId, Peer, Responder, Source,
 };
-use forebay_placement::PoolMap;
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
-use std::sync::{Arc, Weak};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a reply waits for room in the buffers.
 const WAITS: Duration = Duration::from_secs(2);
 
-/// The handler of other nodes' requests.
-pub struct Home(pub Weak<Core>);
-
-/// Memory for the bytes of requests and replies.
-pub struct Served {
+/// The requests that this node carries out, and the memory for their bytes and replies.
+pub struct Home {
+    links: Arc<Links>,
+    reply_cache: ReplyCache<Way>,
+    /// Numbers of this node's unanswered requests to itself.
+    own: Mutex<BTreeSet<u64>>,
     buffers: Arc<Buffers>,
     answers: Outgoing,
 }
 
-impl Served {
-    /// Buffers within this budget.
-    pub fn new(budget: &Budget) -> Served {
-        Served {
-            buffers: Arc::new(Buffers::new(budget.requests, budget.kept)),
-            answers: Outgoing::new(budget.replies),
-        }
-    }
+/// The handler of other nodes' requests.
+pub struct HomeHandler(pub Weak<Home>);
+
+thread_local! {
+    /// The node that didn't answer this thread's last request that failed with EHOSTDOWN.
+    static UNREACHABLE: Cell<Option<NodeId>> = const { Cell::new(None) };
 }
 
-impl Handler for Home {
+/// Notes that a request that this thread has sent has failed with EHOSTDOWN because of `node`. If
+/// this thread carries a request out, which fails for that reason, the reply names the node.
+pub(super) fn set_unreachable(node: NodeId) {
+    UNREACHABLE.set(Some(node));
+}
+
+impl Handler for HomeHandler {
     fn serve(&self, request: Incoming, reply: Responder) {
         // Without a reply, the requester sends the request again: it wasn't carried out.
-        let Some(core) = self.0.upgrade() else { return };
-        if core.serving().is_none() {
+        let Some(home) = self.0.upgrade() else { return };
+        if home.local().serving().is_none() {
             return;
         }
         if request.kind == PROGRESS {
             // Answered on this thread: all workers may be busy with long requests.
-            core.heard_from(request.connection.peer().node);
-            progress(&core, &request.head, reply);
+            home.links.heard_from(request.connection.peer().node);
+            home.progress(&request.head, reply);
         } else if request.kind >= OWN {
-            own(core, request, reply);
+            home.serve_daemon(request, reply);
         } else {
-            serve_request(&core, request, reply, false);
+            home.serve_request(request, reply, false);
         }
     }
 
     fn serve_here(&self, request: Incoming, reply: Responder) {
-        let Some(core) = self.0.upgrade() else { return };
-        if core.serving().is_some() && request.kind < OWN {
-            return serve_request(&core, request, reply, true);
+        let Some(home) = self.0.upgrade() else { return };
+        if home.local().serving().is_some() && request.kind < OWN {
+            return home.serve_request(request, reply, true);
         }
         self.serve(request, reply);
     }
@@ -91,12 +97,12 @@ impl Handler for Home {
         if kind >= OWN || length > MAX_BODY {
             return None;
         }
-        let core = self.0.upgrade()?;
-        Some(Box::new(core.served.buffers.get(length)?))
+        let home = self.0.upgrade()?;
+        Some(Box::new(home.buffers.get(length)?))
     }
 
     fn ended(&self, peer: Peer, _why: &Error) {
-        if let Some(link) = self.0.upgrade().and_then(|core| core.link(peer.node)) {
+        if let Some(link) = self.0.upgrade().and_then(|home| home.links.get(peer.node)) {
             link.ended();
         }
     }
@@ -111,22 +117,22 @@ pub enum Way {
 }
 
 impl Way {
-    fn fail(self, core: &Core, error: Errno) {
+    fn fail(self, home: &Home, error: Errno) {
         match self {
             Way::Peer(reply) => fail(reply, error),
             Way::Own(pending) => {
-                lock(&core.own).remove(&pending.number());
+                lock(&home.own).remove(&pending.number());
                 pending.fail(error);
             }
         }
     }
 
-    fn answer(self, core: &Core, kept: &Kept, until: Instant) {
+    fn answer(self, home: &Home, kept: &Kept, until: Instant) {
         let pending = match self {
-            Way::Peer(reply) => return answer(core, reply, kept, until),
+            Way::Peer(reply) => return answer(home, reply, kept, until),
             Way::Own(pending) => pending,
         };
-        lock(&core.own).remove(&pending.number());
+        lock(&home.own).remove(&pending.number());
         let Some((head, inline)) = wire::decode_answer(&kept.head) else {
             return pending.fail(Errno::PROTO);
         };
@@ -137,12 +143,12 @@ impl Way {
 
 /// Sends a reply as soon as there is room, at the latest at `until`. If there is none, sends
 /// nothing; the requester then sends the request again.
-fn answer(core: &Core, reply: Responder, kept: &Kept, until: Instant) {
+fn answer(home: &Home, reply: Responder, kept: &Kept, until: Instant) {
     // A peer that doesn't receive its replies must not delay those to others for long.
     let until = until.min(Instant::now() + WAITS);
     let body = match &kept.body {
         None => None,
-        Some(bytes) => match core.served.answers.send(bytes, until) {
+        Some(bytes) => match home.answers.send(bytes, until) {
             Some(sending) => Some(Box::new(sending) as Box<dyn Source>),
             None => return,
         },
@@ -158,108 +164,261 @@ fn fail(reply: Responder, error: Errno) {
     reply.reply(code(error), wire::encode_answer(&[], &[]));
 }
 
-/// Handles a request to the store. With `here`, this thread may carry out a `Leaf` or an `Entry`.
-fn serve_request(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
-    let Some(serve) = core.serving().cloned() else {
-        return;
-    };
-    let (from, kind) = (request.connection.peer().node, request.kind);
-    let Some(class) = serve.class(kind) else {
-        return fail(reply, Errno::PROTO);
-    };
-    let Some((request_head, head, inline)) = RequestHead::decode(&request.head) else {
-        return fail(reply, Errno::PROTO);
-    };
-    let RequestHead {
-        requester,
-        number,
-        within,
-        settled,
-        traced: id,
-    } = request_head;
-    let within = Instant::now() + Duration::from_millis(within.into());
-    let deadline = request.deadline.min(within);
-    let nature = Core::nature(&*serve, kind);
-    let way = Way::Peer(reply);
-    let begun = core
-        .reply_cache
-        .begin(requester, number, &settled, deadline, nature, way);
-    let core2 = core.clone();
-    let (message, body) = (request.head, request.body);
-    let job: Box<dyn FnOnce() + Send> = match begun {
-        Verdict::New => Box::new(move || {
-            carry_out(&core2, &*serve, (requester, number, kind), deadline, || {
-                with_body(body, &message[inline], |bytes| {
-                    serve_traced(id, (from, kind), || {
-                        serve.serve(from, kind, &message[head], bytes)
-                    })
-                })
-            });
-        }),
-        Verdict::Again(way, kept, before) => Box::new(move || {
-            if before {
-                again(&*serve, from, kind, &message[head], &kept);
-            }
-            way.answer(&core2, &kept, deadline);
-        }),
-        Verdict::Joined => return,
-        Verdict::Forgotten(way) => return forgotten(core, way, from, kind),
-        // Without a reply, the requester sends the request again: it wasn't carried out.
-        Verdict::Full(way) => return drop(way),
-    };
-    // The thread may wait for peers. Other threads receive their replies meanwhile.
-    if here && class <= Class::Entry {
-        return job();
+impl Home {
+    /// The home's side of the node of `links`. `left`: the requests that earlier daemons have left
+    /// in `records`.
+    pub fn new(links: Arc<Links>, records: Replies, left: Vec<Left>) -> Home {
+        let budget = &links.local.budget;
+        Home {
+            reply_cache: ReplyCache::new(budget.remembered, records, left),
+            own: Mutex::default(),
+            buffers: Arc::new(Buffers::new(budget.requests, budget.kept)),
+            answers: Outgoing::new(budget.replies),
+            links,
+        }
     }
-    core.workers(class).submit(job);
+
+    fn local(&self) -> &LocalNode {
+        &self.links.local
+    }
+
+    /// Registers the number of a request of this node to itself that an earlier daemon left.
+    pub fn expect(&self, number: u64) {
+        lock(&self.own).insert(number);
+    }
+
+    /// Handles a request to the store. With `here`, this thread may carry out a `Leaf` or an
+    /// `Entry`.
+    fn serve_request(self: &Arc<Self>, request: Incoming, reply: Responder, here: bool) {
+        let Some(serve) = self.local().serving().cloned() else {
+            return;
+        };
+        let (from, kind) = (request.connection.peer().node, request.kind);
+        let Some(class) = serve.class(kind) else {
+            return fail(reply, Errno::PROTO);
+        };
+        let Some((request_head, head, inline)) = RequestHead::decode(&request.head) else {
+            return fail(reply, Errno::PROTO);
+        };
+        let RequestHead {
+            requester,
+            number,
+            within,
+            settled,
+            traced: id,
+        } = request_head;
+        let within = Instant::now() + Duration::from_millis(within.into());
+        let deadline = request.deadline.min(within);
+        let nature = nature(&*serve, kind);
+        let way = Way::Peer(reply);
+        let begun = self
+            .reply_cache
+            .begin(requester, number, &settled, deadline, nature, way);
+        let home = self.clone();
+        let (message, body) = (request.head, request.body);
+        let job: Box<dyn FnOnce() + Send> = match begun {
+            Verdict::New => Box::new(move || {
+                let again = nature.repeatable;
+                home.carry_out(requester, number, again, deadline, || {
+                    with_body(body, &message[inline], |bytes| {
+                        serve_traced(id, from, kind, || {
+                            serve.serve(from, kind, &message[head], bytes)
+                        })
+                    })
+                });
+            }),
+            Verdict::Again(way, kept, before) => Box::new(move || {
+                if before {
+                    again(&*serve, from, kind, &message[head], &kept);
+                }
+                way.answer(&home, &kept, deadline);
+            }),
+            Verdict::Joined => return,
+            Verdict::Forgotten(way) => return self.forgotten(way, from, kind),
+            // Without a reply, the requester sends the request again: it wasn't carried out.
+            Verdict::Full(way) => return drop(way),
+        };
+        // The thread may wait for peers. Other threads receive their replies meanwhile.
+        if here && class <= Class::Entry {
+            return job();
+        }
+        self.local().workers(class).submit(job);
+    }
+
+    /// Handles a request of this node whose home is this node.
+    pub fn serve_own_request(self: &Arc<Self>, pending: Arc<PendingRequest>) {
+        let local = self.local();
+        let Some(serve) = local.serving().cloned() else {
+            return pending.fail(Errno::HOSTDOWN);
+        };
+        let Some(class) = serve.class(pending.kind) else {
+            return pending.fail(Errno::PROTO);
+        };
+        let settled = self.number_own(&pending);
+        let (requester, number, kind) = (local.request_server.id(), pending.number(), pending.kind);
+        let nature = nature(&*serve, kind);
+        let deadline = pending.deadline();
+        let way = Way::Own(pending.clone());
+        let begun = self
+            .reply_cache
+            .begin(requester, number, &settled, deadline, nature, way);
+        let (home, me) = (self.clone(), local.me);
+        let job: Box<dyn FnOnce() + Send> = match begun {
+            Verdict::New => Box::new(move || {
+                let (again, until) = (nature.repeatable, pending.deadline());
+                home.carry_out(requester, number, again, until, || {
+                    let origin = pending.origin().ok_or(Errno::HOSTDOWN)?;
+                    origin.with_bytes(|bytes| {
+                        serve_traced(pending.traced, me, kind, || {
+                            serve.serve(me, kind, origin.head(), bytes)
+                        })
+                    })
+                });
+            }),
+            Verdict::Again(way, kept, before) => Box::new(move || {
+                if let Some(origin) = pending.origin().filter(|_| before) {
+                    again(&*serve, me, kind, origin.head(), &kept);
+                }
+                way.answer(&home, &kept, deadline);
+            }),
+            Verdict::Joined => return,
+            Verdict::Forgotten(way) => return self.forgotten(way, me, kind),
+            // The requester sends the request again.
+            Verdict::Full(way) => return way.fail(self, Errno::AGAIN),
+        };
+        local.workers(class).submit(job);
+    }
+
+    /// Registers a request of this node to itself, and returns which of these are settled. Like a
+    /// remote request, it may have been begun by an earlier daemon, so it needs a number.
+    fn number_own(&self, pending: &PendingRequest) -> Settled {
+        let mut own = lock(&self.own);
+        if pending.number() == 0 {
+            pending.set_number(self.local().request_server.next_number());
+        }
+        own.insert(pending.number());
+        Settled {
+            lowest: own.first().copied().unwrap_or(0),
+            upto: own.last().map_or(0, |last| last + 1),
+            open: own.iter().copied().collect(),
+        }
+    }
+
+    /// Carries out a request that was begun, stores the reply, and sends it. `again`: the request
+    /// may be carried out twice.
+    fn carry_out(
+        &self,
+        requester: u64,
+        number: u64,
+        again: bool,
+        deadline: Instant,
+        f: impl FnOnce() -> Result<Reply, Errno>,
+    ) {
+        if !self.reply_cache.is_wanted(requester, number) {
+            // The requester was told that no reply came. So the request must not be carried out
+            // later.
+            if let Some(way) = self.reply_cache.finish(requester, number, None, false) {
+                way.fail(self, Errno::HOSTDOWN);
+            }
+            return;
+        }
+        UNREACHABLE.take();
+        let done = f();
+        let kept = Arc::new(carried_out(done, UNREACHABLE.take(), self.local().inline));
+        if let Some(way) = self
+            .reply_cache
+            .finish(requester, number, Some(&kept), again)
+        {
+            // A late reply is sent, too: a requester that knows that the request is in progress may
+            // still wait.
+            let soon = Instant::now() + WAITS;
+            way.answer(self, &kept, deadline.max(soon));
+        }
+    }
+
+    /// Answers a request whose outcome is unknown.
+    fn forgotten(&self, way: Way, from: NodeId, kind: u16) {
+        let local = self.local();
+        local.log(&format!(
+            "{} repeated a request of kind {kind} whose outcome is no longer known: it gets EIO",
+            local.name_of(from)
+        ));
+        way.fail(self, Errno::IO);
+    }
+
+    /// Answers which of the listed requests are still being carried out, and extends their
+    /// deadlines.
+    fn progress(&self, head: &[u8], reply: Responder) {
+        let Some(query) = ProgressQuery::decode(head) else {
+            return reply.reply(code(Errno::PROTO), Vec::new());
+        };
+        let until = Instant::now() + Duration::from_millis(query.within.into());
+        let at_work = |n: &u64| u8::from(self.reply_cache.renew(query.requester, *n, until));
+        reply.reply(0, query.numbers.iter().map(at_work).collect());
+    }
+
+    /// Handles a message between daemons.
+    fn serve_daemon(self: Arc<Self>, request: Incoming, reply: Responder) {
+        let workers = self.local().workers(Class::Composite).clone();
+        // These may wait: state kept for a previous daemon of the other node is released first.
+        workers.submit(Box::new(move || {
+            let connection = request.connection;
+            match request.kind {
+                HELLO => self.hello(&connection, &request.head, reply),
+                MAP => match request.body.and_then(maps::received) {
+                    Some(map) => {
+                        self.links.learn(map, connection.peer().node);
+                        reply.reply(0, Vec::new());
+                    }
+                    None => reply.reply(code(Errno::PROTO), Vec::new()),
+                },
+                GET_MAP => match self.local().maps.get() {
+                    Some(map) => reply.answer(Answer {
+                        status: 0,
+                        head: Vec::new(),
+                        body: Some(Box::new(map.encode())),
+                    }),
+                    None => reply.reply(code(Errno::AGAIN), Vec::new()),
+                },
+                _ => reply.reply(code(Errno::PROTO), Vec::new()),
+            }
+        }));
+    }
+
+    fn hello(&self, connection: &Arc<dyn Connection>, head: &[u8], reply: Responder) {
+        let Some(hello) = Hello::decode(head) else {
+            return reply.reply(code(Errno::PROTO), Vec::new());
+        };
+        let node = connection.peer().node;
+        // This node's requests to the other node use the connection, too.
+        if let Some(link) = self.links.get(node) {
+            let live = Live {
+                connection: connection.clone(),
+                hello,
+                ours: false,
+                since: Instant::now(),
+            };
+            link.offer(self.local(), live);
+        }
+        self.local().met(node, hello.incarnation);
+        self.links.heard_from(node);
+        reply.reply(0, self.local().hello().encode());
+    }
 }
 
-/// Handles a request of this node whose home is this node.
-pub fn serve_own_request(
-    core: &Arc<Core>,
-    serve: &Arc<dyn Serve>,
-    class: Class,
-    pending: Arc<PendingRequest>,
-    settled: &Settled,
-) {
-    let (requester, number, kind) = (core.request_server.id(), pending.number(), pending.kind);
-    let nature = Core::nature(&**serve, kind);
-    let deadline = pending.deadline();
-    let way = Way::Own(pending.clone());
-    let begun = core
-        .reply_cache
-        .begin(requester, number, settled, deadline, nature, way);
-    let (core2, serve, me) = (core.clone(), serve.clone(), core.me);
-    let job: Box<dyn FnOnce() + Send> = match begun {
-        Verdict::New => Box::new(move || {
-            let until = pending.deadline();
-            carry_out(&core2, &*serve, (requester, number, kind), until, || {
-                let origin = pending.origin().ok_or(Errno::HOSTDOWN)?;
-                origin.with_bytes(|bytes| {
-                    serve_traced(pending.traced, (me, kind), || {
-                        serve.serve(me, kind, origin.head(), bytes)
-                    })
-                })
-            });
-        }),
-        Verdict::Again(way, kept, before) => Box::new(move || {
-            if let Some(origin) = pending.origin().filter(|_| before) {
-                again(&*serve, me, kind, origin.head(), &kept);
-            }
-            way.answer(&core2, &kept, deadline);
-        }),
-        Verdict::Joined => return,
-        Verdict::Forgotten(way) => return forgotten(core, way, me, kind),
-        // The requester sends the request again.
-        Verdict::Full(way) => return way.fail(core, Errno::AGAIN),
-    };
-    core.workers(class).submit(job);
+/// How a request of this kind may be repeated.
+fn nature(serve: &dyn Serve, kind: u16) -> Nature {
+    Nature {
+        repeatable: serve.repeatable(kind),
+        recorded: serve.recorded(kind),
+    }
 }
 
 /// Carries out a request that is a part of a program's request `id`, with trace events.
 fn serve_traced(
     id: u64,
-    (from, kind): (NodeId, u16),
+    from: NodeId,
+    kind: u16,
     serve: impl FnOnce() -> Result<Reply, Errno>,
 ) -> Result<Reply, Errno> {
     traced(id, || {
@@ -271,36 +430,6 @@ fn serve_traced(
     })
 }
 
-/// Carries out a request that was begun, stores the reply, and sends it.
-fn carry_out(
-    core: &Core,
-    serve: &dyn Serve,
-    (requester, number, kind): (u64, u64, u16),
-    deadline: Instant,
-    f: impl FnOnce() -> Result<Reply, Errno>,
-) {
-    if !core.reply_cache.is_wanted(requester, number) {
-        // The requester was told that no reply came. So the request must not be carried out later.
-        if let Some(way) = core.reply_cache.finish(requester, number, None, false) {
-            way.fail(core, Errno::HOSTDOWN);
-        }
-        return;
-    }
-    take_unreachable();
-    let done = f();
-    let kept = Arc::new(carried_out(done, take_unreachable(), core.inline));
-    let again = serve.repeatable(kind);
-    if let Some(way) = core
-        .reply_cache
-        .finish(requester, number, Some(&kept), again)
-    {
-        // A late reply is sent, too: a requester that knows that the request is in progress may
-        // still wait.
-        let soon = Instant::now() + WAITS;
-        way.answer(core, &kept, deadline.max(soon));
-    }
-}
-
 /// Called before the reply that an earlier daemon has recorded is sent.
 fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
     if kept.status == 0
@@ -308,25 +437,6 @@ fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
     {
         serve.answered_again(from, kind, head, answer);
     }
-}
-
-/// Answers a request whose outcome is unknown.
-fn forgotten(core: &Core, way: Way, from: NodeId, kind: u16) {
-    core.log(&format!(
-        "{} repeated a request of kind {kind} whose outcome is no longer known: it gets EIO",
-        core.name_of(from)
-    ));
-    way.fail(core, Errno::IO);
-}
-
-/// Answers which of the listed requests are still being carried out, and extends their deadlines.
-fn progress(core: &Core, head: &[u8], reply: Responder) {
-    let Some(query) = ProgressQuery::decode(head) else {
-        return reply.reply(code(Errno::PROTO), Vec::new());
-    };
-    let until = Instant::now() + Duration::from_millis(query.within.into());
-    let at_work = |n: &u64| u8::from(core.reply_cache.renew(query.requester, *n, until));
-    reply.reply(0, query.numbers.iter().map(at_work).collect());
 }
 
 fn with_body<T>(body: Option<Body>, inline: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {
@@ -375,59 +485,4 @@ fn carried_out(
         },
         body: (!inline).then(|| Arc::new(reply.body)),
     }
-}
-
-/// Handles a message between daemons.
-fn own(core: Arc<Core>, request: Incoming, reply: Responder) {
-    let workers = core.workers(Class::Composite).clone();
-    // These may wait: state kept for a previous daemon of the other node is released first.
-    workers.submit(Box::new(move || {
-        let connection = request.connection;
-        match request.kind {
-            HELLO => hello(&core, &connection, &request.head, reply),
-            MAP => {
-                let map = request.body.and_then(|body| {
-                    let length = body.length;
-                    let bytes = body.into_landing::<Vec<u8>>()?;
-                    PoolMap::decode(&bytes[..length]).ok()
-                });
-                match map {
-                    Some(map) => {
-                        core.learn(map, connection.peer().node);
-                        reply.reply(0, Vec::new());
-                    }
-                    None => reply.reply(code(Errno::PROTO), Vec::new()),
-                }
-            }
-            GET_MAP => match core.maps.get() {
-                Some(map) => reply.answer(Answer {
-                    status: 0,
-                    head: Vec::new(),
-                    body: Some(Box::new(map.encode())),
-                }),
-                None => reply.reply(code(Errno::AGAIN), Vec::new()),
-            },
-            _ => reply.reply(code(Errno::PROTO), Vec::new()),
-        }
-    }));
-}
-
-fn hello(core: &Arc<Core>, connection: &Arc<dyn Connection>, head: &[u8], reply: Responder) {
-    let Some(hello) = Hello::decode(head) else {
-        return reply.reply(code(Errno::PROTO), Vec::new());
-    };
-    let node = connection.peer().node;
-    // This node's requests to the other node use the connection, too.
-    if let Some(link) = core.link(node) {
-        let live = Live {
-            connection: connection.clone(),
-            hello,
-            ours: false,
-            since: Instant::now(),
-        };
-        link.offer(core, live);
-    }
-    core.met(node, hello.incarnation);
-    core.heard_from(node);
-    reply.reply(0, core.hello().encode());
 }

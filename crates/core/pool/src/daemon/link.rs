@@ -1,6 +1,6 @@
 //! The link to one other node: the requests to it, and the connection that carries them. A
 //! connection is made when there is a request, and again after it was cut. Both nodes use it,
-//! whichever of them made it ([`Link::offer`]).
+//! whichever of them made it ([`Link::offer`]). [`Links`] holds the links to all other nodes.
 //!
 //! If there is a connection, the thread that posts a request sends it. Otherwise the request is
 //! queued, and a thread tries to connect ([`super::connect`]), with pauses, until the request
@@ -13,16 +13,17 @@
 //! replies: all with numbers below the lowest open one. Some requests also list the open ones: all
 //! others up to the last one listed are settled, too.
 
-use super::core::Core;
+use super::local_node::LocalNode;
 use super::pending::{Got, PendingRequest};
 use super::reply_cache::Settled;
 use super::wire::{self, Hello, PROGRESS, ProgressQuery, RequestHead};
 use forebay_cluster::peers::requests::kind;
 use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
-use forebay_placement::planted;
+use forebay_placement::{PoolMap, planted};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Maximum number of requests in progress on a connection. The rest of the window is for the
@@ -79,8 +80,14 @@ pub enum Reach {
     Unreachable,
 }
 
+/// The links to all other nodes.
+pub struct Links {
+    pub local: LocalNode,
+    all: RwLock<HashMap<NodeId, Arc<Link>>>,
+}
+
 pub struct Link {
-    pub(super) core: Weak<Core>,
+    pub(super) links: Weak<Links>,
     pub(super) node: NodeId,
     state: Mutex<State>,
     pub(super) wake: Condvar,
@@ -133,16 +140,16 @@ pub(super) struct State {
     pub down: Option<Instant>,
     pub failed: Option<Instant>,
     pub reported: Option<Instant>,
-    /// Whether [`Core::gone`] was called.
+    /// Whether [`LocalNode::gone`] was called.
     pub gone: bool,
 }
 
 /// Makes the message that asks a node whether it still carries out these requests of this node. If
 /// so, this node waits for them `within` longer. Without numbers, the reply only shows that the
 /// node can be reached.
-fn progress_query(core: &Core, within: Duration, numbers: Vec<u64>) -> Request {
+fn progress_query(local: &LocalNode, within: Duration, numbers: Vec<u64>) -> Request {
     let query = ProgressQuery {
-        requester: core.request_server.id(),
+        requester: local.request_server.id(),
         within: milliseconds(within),
         numbers,
     };
@@ -153,10 +160,66 @@ fn progress_query(core: &Core, within: Duration, numbers: Vec<u64>) -> Request {
     }
 }
 
+impl Links {
+    /// A node without links.
+    pub fn new(local: LocalNode) -> Arc<Links> {
+        let all = RwLock::default();
+        Arc::new(Links { local, all })
+    }
+
+    /// Makes the links to `nodes`, which are all other nodes.
+    pub fn set(self: &Arc<Self>, nodes: impl Iterator<Item = NodeId>) {
+        let weak = Arc::downgrade(self);
+        let links = nodes.map(|node| (node, Link::new(&weak, node))).collect();
+        *self.all.write().unwrap_or_else(PoisonError::into_inner) = links;
+    }
+
+    pub fn get(&self, node: NodeId) -> Option<Arc<Link>> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(&node).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Link>> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        all.values().cloned().collect()
+    }
+
+    /// The states of all links, in the order of the nodes.
+    pub fn states(&self) -> Vec<NodeState> {
+        let mut states: Vec<NodeState> = self.all().iter().map(|l| l.about()).collect();
+        states.sort_by_key(|s| s.node);
+        states
+    }
+
+    /// Called when `node` has sent a message: the node can be reached, even if an attempt to
+    /// connect failed before.
+    pub fn heard_from(&self, node: NodeId) {
+        if let Some(link) = self.get(node) {
+            link.heard();
+        }
+    }
+
+    /// Merges the map that the daemon of `from` has sent. If others need the result, sends it to
+    /// all connected daemons; the others get it after their next hello.
+    pub fn learn(&self, theirs: PoolMap, from: NodeId) {
+        if self.local.learn(theirs, from) {
+            let connections = self.all().into_iter().filter_map(|link| link.connection());
+            connections.for_each(|c| self.local.maps.send(&c));
+        }
+    }
+
+    /// Called after the reply to a hello: the side with the older map gets the newer one.
+    pub(super) fn compare_maps(&self, connection: &Arc<dyn Connection>, hello: &Hello) {
+        if let Some(newer) = self.local.maps.compare(connection, hello) {
+            self.learn(newer, connection.peer().node);
+        }
+    }
+}
+
 impl Link {
-    pub fn new(core: &Weak<Core>, node: NodeId) -> Arc<Link> {
+    fn new(links: &Weak<Links>, node: NodeId) -> Arc<Link> {
         Arc::new(Link {
-            core: core.clone(),
+            links: links.clone(),
             node,
             state: Mutex::new(State {
                 connection: None,
@@ -180,7 +243,7 @@ impl Link {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The state of the link.
@@ -197,12 +260,13 @@ impl Link {
     /// Sends a request; the requester gets the reply, or an error. With `lazily`, the request is
     /// sent together with the next one, or when the connection is flushed.
     pub fn post(self: &Arc<Self>, pending: Arc<PendingRequest>, lazily: bool) {
-        let Some(core) = self.core.upgrade() else {
+        let Some(links) = self.links.upgrade() else {
             return pending.fail(Errno::HOSTDOWN);
         };
+        let local = &links.local;
         let mut state = self.state();
         let lately = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < FAILED_LATELY);
-        if state.connection.is_none() && state.given_up(&core) && lately(state.failed) {
+        if state.connection.is_none() && state.given_up(local) && lately(state.failed) {
             state.open.remove(&pending.number());
             drop(state);
             return pending.fail(Errno::HOSTDOWN);
@@ -210,12 +274,12 @@ impl Link {
         // The number is assigned under the lock of the state, so that the lowest open number never
         // decreases.
         if pending.number() == 0 {
-            pending.set_number(core.request_server.next_number());
+            pending.set_number(local.request_server.next_number());
         }
         state.open.insert(pending.number());
         state.queue.push_back(pending);
         drop(state);
-        self.pump_some(&core, lazily);
+        self.pump_some(local, lazily);
     }
 
     /// Registers the number of a request that an earlier daemon left, and that is about to be
@@ -226,12 +290,12 @@ impl Link {
 
     /// Asks the node whether it still carries out these requests. If so, extends their deadlines.
     pub(super) fn ask_progress(self: &Arc<Self>, requests: Vec<Arc<PendingRequest>>) {
-        let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
+        let (Some(links), Some(connection)) = (self.links.upgrade(), self.connection()) else {
             return;
         };
-        let request_timeout = core.options.request_timeout;
+        let request_timeout = links.local.options.request_timeout;
         let numbers = requests.iter().map(|q| q.number()).collect();
-        let request = progress_query(&core, request_timeout, numbers);
+        let request = progress_query(&links.local, request_timeout, numbers);
         let (this, until) = (self.clone(), Instant::now() + request_timeout);
         let done = Box::new(move |result: Result<Reply, Error>| {
             let Ok(reply) = result else { return };
@@ -248,25 +312,31 @@ impl Link {
 
     /// Gives up a request of which the home hasn't reported progress for the request timeout.
     pub(super) fn expire(self: &Arc<Self>, pending: &Arc<PendingRequest>) {
-        let Some(core) = self.core.upgrade() else {
+        let Some(links) = self.links.upgrade() else {
             return pending.fail(Errno::HOSTDOWN);
         };
+        let request_timeout = links.local.options.request_timeout;
         let mut state = self.state();
         state.queue.retain(|q| !Arc::ptr_eq(q, pending));
         state.open.remove(&pending.number());
         // As in `done`: if nothing has arrived on the connection, it may be broken.
-        let silent = state.heard + core.options.request_timeout <= pending.deadline();
+        let silent = state.heard + request_timeout <= pending.deadline();
         let connection = state.connection.as_ref().map(|c| c.connection.clone());
         drop(state);
         pending.fail(Errno::HOSTDOWN);
         if let Some(connection) = connection.filter(|_| silent) {
-            self.is_silent(&core, &connection, core.options.request_timeout);
+            self.is_silent(&links.local, &connection, request_timeout);
         }
     }
 
     /// Closes a connection on which nothing has arrived for `for_`. From now on requests to the
     /// node fail at once, until an attempt to connect succeeds.
-    fn is_silent(self: &Arc<Self>, core: &Core, connection: &Arc<dyn Connection>, for_: Duration) {
+    fn is_silent(
+        self: &Arc<Self>,
+        local: &LocalNode,
+        connection: &Arc<dyn Connection>,
+        for_: Duration,
+    ) {
         let now = Instant::now();
         let mut state = self.state();
         state.drop_ended();
@@ -277,7 +347,7 @@ impl Link {
             state.since = SystemTime::now();
             state.why = Some(format!("has sent nothing for {:.1} s", for_.as_secs_f64()));
             // The node counts as unreachable since a request timeout ago, so requests fail at once.
-            state.down = now.checked_sub(core.options.request_timeout);
+            state.down = now.checked_sub(local.options.request_timeout);
             state.failed = Some(now);
         }
         drop(state);
@@ -288,14 +358,14 @@ impl Link {
     /// Called when another node has reported that this link's node doesn't answer. Checks whether
     /// it answers this node, so that each daemon needn't wait for the whole request timeout.
     pub(super) fn suspect(self: &Arc<Self>) {
-        let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
+        let (Some(links), Some(connection)) = (self.links.upgrade(), self.connection()) else {
             return;
         };
-        let request = progress_query(&core, Duration::ZERO, Vec::new());
+        let request = progress_query(&links.local, Duration::ZERO, Vec::new());
         let (this, asked) = (self.clone(), connection.clone());
         let done = Box::new(move |result: Result<Reply, Error>| match result {
             Ok(_) => this.state().heard = Instant::now(),
-            Err(Error::Deadline { .. }) => this.is_silent(&core, &asked, PROBE),
+            Err(Error::Deadline { .. }) => this.is_silent(&links.local, &asked, PROBE),
             Err(_) => {}
         });
         // If there is no room now, the requests in progress show whether the node answers.
@@ -336,17 +406,19 @@ impl Link {
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
-        let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
+        let (Some(links), Some(connection)) = (self.links.upgrade(), self.connection()) else {
             return;
         };
         // If the other side made the connection, it may not use it yet. If this call fails, the
         // node is out of reach again.
-        let _ = connection.call(progress_query(&core, Duration::ZERO, Vec::new()), until);
+        let query = progress_query(&links.local, Duration::ZERO, Vec::new());
+        let _ = connection.call(query, until);
     }
 
     /// Called when a connection to the node has ended, whichever side had made it.
     pub fn ended(self: &Arc<Self>) {
-        if self.core.upgrade().is_some_and(|core| !core.stopped()) {
+        let links = self.links.upgrade();
+        if links.is_some_and(|links| !links.local.stopped()) {
             self.watch();
         }
     }
@@ -361,14 +433,14 @@ impl Link {
     /// Begins to use a connection on which both sides have sent their hello, unless the present one
     /// is preferred. Requests in progress on a connection that is replaced are sent again if it is
     /// closed; otherwise they are finished on it.
-    pub(super) fn offer(self: &Arc<Self>, core: &Arc<Core>, new: Live) {
+    pub(super) fn offer(self: &Arc<Self>, local: &LocalNode, new: Live) {
         let mut state = self.state();
         state.drop_ended();
         if new.connection.ended().is_some() {
             return;
         }
         let crossed = (state.connection.as_ref()).is_some_and(|old| old.crosses(&new));
-        if crossed && !new.stays(core.me, self.node) {
+        if crossed && !new.stays(local.me, self.node) {
             drop(state);
             // Only the side that made a connection may retire it.
             if new.ours {
@@ -377,7 +449,7 @@ impl Link {
             return;
         }
         let old = state.connection.replace(new);
-        self.connected(core, &mut state);
+        self.connected(local, &mut state);
         self.wake.notify_all();
         drop(state);
         match old {
@@ -385,15 +457,15 @@ impl Link {
             Some(old) if old.ours => old.connection.retire(),
             _ => {}
         }
-        self.pump(core);
+        self.pump(local);
     }
 
     /// Sends queued requests while a connection accepts them.
-    pub(super) fn pump(self: &Arc<Self>, core: &Arc<Core>) {
-        self.pump_some(core, false);
+    pub(super) fn pump(self: &Arc<Self>, local: &LocalNode) {
+        self.pump_some(local, false);
     }
 
-    fn pump_some(self: &Arc<Self>, core: &Arc<Core>, lazily: bool) {
+    fn pump_some(self: &Arc<Self>, local: &LocalNode, lazily: bool) {
         loop {
             let mut state = self.state();
             if state.queue.is_empty() {
@@ -414,23 +486,24 @@ impl Link {
             debug_assert!(pending.number() != 0, "a request that is sent has a number");
             let settled = state.settled();
             drop(state);
-            self.send(core, pending, (&connection, records), settled, lazily);
+            self.send(local, pending, &connection, records, settled, lazily);
         }
     }
 
     fn send(
         self: &Arc<Self>,
-        core: &Arc<Core>,
+        local: &LocalNode,
         pending: Arc<PendingRequest>,
-        (connection, records): (&Arc<dyn Connection>, u64),
+        connection: &Arc<dyn Connection>,
+        records: u64,
         settled: Settled,
         lazily: bool,
     ) {
         let before = pending.sent_to();
-        if before != 0 && before != records && !pending.repeatable {
-            core.log(&format!(
+        if before != 0 && before != records && !pending.handling.repeatable {
+            local.log(&format!(
                 "{} has lost its records while a request of kind {} was in progress: whether it was carried out is unknown",
-                core.name_of(self.node),
+                local.name_of(self.node),
                 pending.kind
             ));
             return self.settle(&pending, Err(Errno::IO));
@@ -449,7 +522,7 @@ impl Link {
         };
         pending.set_sent_to(records);
         let request_head = RequestHead {
-            requester: core.request_server.id(),
+            requester: local.request_server.id(),
             number: pending.number(),
             within: milliseconds(deadline - now),
             settled,
@@ -458,7 +531,7 @@ impl Link {
         traced(pending.traced, || {
             forebay_trace::event!(LINK_SEND, self.node.0, pending.kind);
         });
-        let inline = wire::goes_inline(origin.head().len(), origin.sends(), core.inline);
+        let inline = wire::goes_inline(origin.head().len(), origin.sends(), local.inline);
         let request = Request {
             kind: pending.kind,
             head: if inline {
@@ -474,7 +547,7 @@ impl Link {
         let (this, sent, sent_request) = (self.clone(), Instant::now(), pending.clone());
         let on = Arc::downgrade(connection);
         let done = Box::new(move |result| this.done(sent_request, result, sent, &on));
-        let deadline = if pending.is_long {
+        let deadline = if pending.handling.is_long {
             now + LONG
         } else {
             deadline
@@ -506,9 +579,11 @@ impl Link {
                 // If nothing has arrived on the connection since, it may be broken.
                 let silent = self.state().heard < sent;
                 self.settle(&pending, Err(Errno::HOSTDOWN));
-                if silent && let Some(core) = self.core.upgrade() {
+                if silent && let Some(links) = self.links.upgrade() {
                     match connection.upgrade() {
-                        Some(connection) => self.is_silent(&core, &connection, sent.elapsed()),
+                        Some(connection) => {
+                            self.is_silent(&links.local, &connection, sent.elapsed());
+                        }
                         None => self.watch(),
                     }
                 }
@@ -528,8 +603,8 @@ impl Link {
             // The request may have been carried out: the other daemon can tell by its number.
             Err(_) => return self.later(pending),
         }
-        if let Some(core) = self.core.upgrade() {
-            self.pump(&core);
+        if let Some(links) = self.links.upgrade() {
+            self.pump(&links.local);
         }
     }
 
@@ -542,9 +617,9 @@ impl Link {
         drop(state);
         match result {
             Ok(reply) => {
-                if let Some(core) = self.core.upgrade()
+                if let Some(links) = self.links.upgrade()
                     && let Some(node) = wire::unreachable(reply.status, &reply.head)
-                    && let Some(link) = core.link(node)
+                    && let Some(link) = links.get(node)
                 {
                     link.suspect();
                 }
@@ -618,9 +693,9 @@ impl State {
     }
 
     /// Whether the node has been out of reach for longer than any request waits.
-    pub fn given_up(&self, core: &Core) -> bool {
+    pub fn given_up(&self, local: &LocalNode) -> bool {
         self.down
-            .is_some_and(|down| down.elapsed() >= core.options.request_timeout)
+            .is_some_and(|down| down.elapsed() >= local.options.request_timeout)
     }
 
     /// Removes the requests for which `fails` returns true from the queue, and returns them.

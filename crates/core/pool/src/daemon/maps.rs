@@ -4,11 +4,11 @@
 //! port again. When maps are merged, each node's own addresses come from that node, everything else
 //! from the map with the higher epoch.
 
-use super::core::{Core, lock};
-use super::wire::{GET_MAP, Hello, MAP};
-use forebay_net::{Connection, NodeId, Request};
+use super::wire::{GET_MAP, Hello, MAP, MAX_MAP};
+use forebay_net::{Body, Connection, NodeId, Request};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -21,9 +21,21 @@ const SEND_LIMIT: Duration = Duration::from_secs(5);
 pub struct Maps {
     /// The node's directory.
     dir: PathBuf,
+    me: NodeId,
     map: Mutex<Option<Arc<PoolMap>>>,
     /// Addresses on which this node listens.
     own: Mutex<Vec<Address>>,
+}
+
+/// The result of merging the map of another daemon.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Learned {
+    /// Nothing: this node's map is the same as before.
+    Nothing,
+    /// This node has the sender's map now.
+    Theirs,
+    /// This node has a map now that is newer than the sender's, too.
+    More,
 }
 
 /// Reads the map in the node's directory `dir`; None if there is no valid one.
@@ -33,9 +45,10 @@ pub fn read(dir: &Path) -> Option<PoolMap> {
 }
 
 impl Maps {
-    pub fn new(dir: &Path) -> Maps {
+    pub fn new(dir: &Path, me: NodeId) -> Maps {
         Maps {
             dir: dir.to_owned(),
+            me,
             map: Mutex::default(),
             own: Mutex::default(),
         }
@@ -55,40 +68,30 @@ impl Maps {
         forebay_client::write_kept(&self.dir, "map", &map.encode())
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     }
-}
 
-/// `map`, with the addresses `own` for `node`.
-fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
-    match map.node(node) {
-        Some(n) if n.addresses != own => map.with_addresses(node, own).unwrap_or(map),
-        _ => map,
-    }
-}
-
-impl Core {
     /// Begins to use `map`, with this node's own addresses. Returns whether these differ from those
     /// in `map`.
     ///
     /// # Errors
     /// If the file can't be written.
     pub fn adopt(&self, map: &PoolMap) -> Result<bool, Errno> {
-        let mut present = lock(&self.maps.map);
-        let own = lock(&self.maps.own).clone();
+        let mut present = lock(&self.map);
+        let own = lock(&self.own).clone();
         let new = with_own(map.clone(), self.me, &own);
         let changed = new.epoch() != map.epoch();
-        self.maps.write(&new)?;
+        self.write(&new)?;
         *present = Some(Arc::new(new));
-        drop(present);
-        self.request_server.map_changed();
         Ok(changed)
     }
 
-    /// Merges the map that another daemon has sent.
-    pub fn learn(&self, theirs: PoolMap, from: NodeId) {
-        let mut present = lock(&self.maps.map);
-        let Some(mine) = present.clone() else { return };
+    /// Merges the map that the daemon of `from` has sent.
+    pub fn learn(&self, theirs: PoolMap, from: NodeId) -> Learned {
+        let mut present = lock(&self.map);
+        let Some(mine) = present.clone() else {
+            return Learned::Nothing;
+        };
         if theirs.pool() != mine.pool() {
-            return;
+            return Learned::Nothing;
         }
         let of_sender = theirs.node(from).map(|n| n.addresses.clone());
         let epoch = theirs.epoch();
@@ -97,39 +100,27 @@ impl Core {
         } else {
             PoolMap::clone(&mine)
         };
-        let own = lock(&self.maps.own).clone();
+        let own = lock(&self.own).clone();
         let mut new = with_own(newest, self.me, &own);
         if let Some(addresses) = of_sender {
             new = with_own(new, from, &addresses);
         }
         assert!(new.epoch() >= mine.epoch(), "a map's epoch doesn't go back");
         if new == *mine {
-            return;
+            return Learned::Nothing;
         }
-        if let Err(e) = self.maps.write(&new) {
-            self.log(&format!("can't write the pool's map: {e}"));
+        if let Err(e) = self.write(&new) {
+            eprintln!("forebay keeper: can't write the pool's map: {e}");
         }
         forebay_trace::event!(MAP_LEARNED, new.epoch());
         let more = new.epoch() > epoch;
         *present = Some(Arc::new(new));
-        drop(present);
-        self.request_server.map_changed();
-        if more {
-            self.send_map_to_all();
-        }
+        if more { Learned::More } else { Learned::Theirs }
     }
 
-    /// Sends the map to all connected daemons. Others get it after their next hello.
-    fn send_map_to_all(&self) {
-        for link in self.all_links() {
-            if let Some(connection) = link.connection() {
-                self.send_map(&connection);
-            }
-        }
-    }
-
-    fn send_map(&self, connection: &Arc<dyn Connection>) {
-        let Some(map) = self.maps.get() else { return };
+    /// Sends the map over `connection`.
+    pub fn send(&self, connection: &Arc<dyn Connection>) {
+        let Some(map) = self.get() else { return };
         let request = Request {
             kind: MAP,
             body: Some(Box::new(map.encode())),
@@ -139,14 +130,16 @@ impl Core {
         let _ = connection.start(request, Instant::now() + SEND_LIMIT, Box::new(|_| {}));
     }
 
-    /// Called after the reply to a hello: the side with the older map gets the newer one.
-    pub fn compare_maps(&self, connection: &Arc<dyn Connection>, hello: &Hello) {
-        let Some(mine) = self.maps.get() else { return };
+    /// Called after the reply to a hello: sends the map if the other side's is older. If that is
+    /// newer, returns it.
+    pub fn compare(&self, connection: &Arc<dyn Connection>, hello: &Hello) -> Option<PoolMap> {
+        let mine = self.get()?;
         if hello.epoch < mine.epoch() {
-            return self.send_map(connection);
+            self.send(connection);
+            return None;
         }
-        if hello.epoch == mine.epoch() || hello.map > super::wire::MAX_MAP as u64 {
-            return;
+        if hello.epoch == mine.epoch() || hello.map > MAX_MAP as u64 {
+            return None;
         }
         let request = Request {
             kind: GET_MAP,
@@ -154,16 +147,22 @@ impl Core {
             landing: Some(Box::new(vec![0u8; hello.map as usize + (64 << 10)])),
             ..Request::default()
         };
-        let Ok(reply) = connection.call(request, Instant::now() + SEND_LIMIT) else {
-            return;
-        };
-        let map = reply.body.and_then(|body| {
-            let length = body.length;
-            let bytes = body.into_landing::<Vec<u8>>()?;
-            PoolMap::decode(&bytes[..length]).ok()
-        });
-        if let Some(map) = map {
-            self.learn(map, connection.peer().node);
-        }
+        let reply = connection.call(request, Instant::now() + SEND_LIMIT);
+        received(reply.ok()?.body?)
+    }
+}
+
+/// Decodes the map that arrived as the body of a message; None if it isn't valid.
+pub fn received(body: Body) -> Option<PoolMap> {
+    let length = body.length;
+    let bytes = body.into_landing::<Vec<u8>>()?;
+    PoolMap::decode(&bytes[..length]).ok()
+}
+
+/// `map`, with the addresses `own` for `node`.
+fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
+    match map.node(node) {
+        Some(n) if n.addresses != own => map.with_addresses(node, own).unwrap_or(map),
+        _ => map,
     }
 }

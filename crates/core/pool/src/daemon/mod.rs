@@ -4,14 +4,19 @@
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
 //! ```
+//! Modules import each other downwards only: `direct`, `about` and `capacity` use `core`, that
+//! uses `home` and `renewals`, these use `link` (with `connect`), and that uses `local_node`.
+//!
+//! - [`local_node`]: this node, as all other modules know it; [`maps`]: its pool map;
 //! - [`pending`]: a request and its requester; [`link`]: the requests to one other node;
-//!   [`direct`]: requests of the daemon's own store;
 //! - [`home`]: requests of other nodes; [`reply_cache`]: the requests that were carried out, with
 //!   their replies; [`workers`]: the threads that carry them out;
+//! - [`self::core`]: passes this node's requests to a link or to [`home`]; [`direct`]: those of the
+//!   daemon's own store;
 //! - [`renewals`]: requests that take longer than the request timeout;
 //! - [`room`]: limits on the memory for requests and replies;
 //! - [`about`]: a node's state, for users; [`capacity`]: the pool's, for programs;
-//! - [`maps`]: the pool map; [`wire`]: the encoding of messages.
+//! - [`wire`]: the encoding of messages.
 
 mod about;
 mod capacity;
@@ -20,6 +25,7 @@ mod core;
 mod direct;
 mod home;
 mod link;
+mod local_node;
 mod maps;
 mod pending;
 #[cfg(test)]
@@ -45,14 +51,15 @@ use forebay_cluster::serve::{BETWEEN_CHECKS, Class, Reply, Server};
 use forebay_net::{Handler, Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;
-use home::Home;
-use link::Link;
+use forebay_runtime::threads::lock;
+use home::HomeHandler;
+use local_node::LocalNode;
 use maps::Maps;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -175,9 +182,8 @@ impl Serve for Store {
             return self.about_handler.answer(&self.pool);
         }
         if kind == CAPACITY {
-            return self
-                .capacity
-                .answer(&self.about_handler.core()?, &self.pool);
+            let core = self.about_handler.core()?;
+            return self.capacity.answer(&core, &self.pool);
         }
         self.server
             .serve(&self.pool.cluster(), from, kind, head, body)
@@ -232,18 +238,18 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
             // A failure is retried at the next tick.
             let leased = store.pool.cluster().locks().leased().unwrap_or_default();
             for (home, files) in leased {
-                if !core::lock(&renewing).insert(home) {
+                if !lock(&renewing).insert(home) {
                     continue;
                 }
                 let (store, in_renewal) = (store.clone(), renewing.clone());
                 let ask = move || {
                     // If the home can't be reached, the lease runs out.
-                    let _ = store.pool.cluster().locks().renew_leases(home, &files);
-                    core::lock(&in_renewal).remove(&home);
+                    let _ = store.pool.cluster().renew_leases(home, &files);
+                    lock(&in_renewal).remove(&home);
                 };
                 let thread = std::thread::Builder::new().name("fb-lease".into());
                 if thread.spawn(ask).is_err() {
-                    core::lock(&renewing).remove(&home);
+                    lock(&renewing).remove(&home);
                 }
             }
         }
@@ -385,7 +391,9 @@ impl Daemon {
         })?;
         if let Some(pool) = &opened {
             let nodes = pool.store().locks().nodes_with_locks();
-            nodes.iter().for_each(|node| daemon.core.has_met(*node));
+            nodes
+                .iter()
+                .for_each(|node| daemon.core.local().has_met(*node));
         }
         daemon.pool = opened;
         about_handler.set(Arc::downgrade(&daemon.core));
@@ -422,7 +430,8 @@ impl Daemon {
             e => io("can't open the file 'requests' in", e),
         })?;
         // The lock of the request server is held, so no other daemon uses the records.
-        let records = Replies::open(dir).map_err(|e| io("can't open the file 'replies' in", e))?;
+        let (records, left) =
+            Replies::open(dir).map_err(|e| io("can't open the file 'replies' in", e))?;
         let key = PoolKey::read(&dir.join("key")).map_err(network)?;
         let before = read_map(dir);
         let nodes = match &before {
@@ -430,28 +439,31 @@ impl Daemon {
             None => (0..identity.nodes).map(NodeId).collect(),
         };
         let incarnation = new_incarnation().map_err(|e| io("no random numbers for", e))?;
-        let (me, maps) = (identity.node, Maps::new(dir));
-        let core = Arc::new(Core::new(
+        let me = identity.node;
+        let local = LocalNode::new(
             me,
             incarnation,
+            records.id(),
             options,
-            (request_server, records),
-            maps,
-        ));
+            request_server,
+            Maps::new(dir, me),
+        );
+        let core = Arc::new(Core::new(local, records, left));
         let direct = Arc::new(Direct::new(me, nodes));
-        direct.set(Arc::downgrade(&core));
-        let _ = core.serve.set(serve(direct)?);
+        direct.set(&core);
+        let local = core.local();
+        let _ = local.serve.set(serve(direct)?);
 
         let own = before.as_ref().and_then(|map| map.node(me));
         let transport = start(Network {
             pool: identity.pool,
             node: me,
             key,
-            options: &core.options,
+            options: &local.options,
             port: own.and_then(|n| n.addresses.first()).map_or(0, |a| a.port),
-            handler: Arc::new(Home(Arc::downgrade(&core))),
+            handler: Arc::new(HomeHandler(Arc::downgrade(&core.home))),
         });
-        let _ = core.transport.set(transport.map_err(network)?);
+        let _ = local.transport.set(transport.map_err(network)?);
         Ok(Daemon {
             core,
             pool: None,
@@ -462,10 +474,8 @@ impl Daemon {
 
     /// Addresses by which other nodes can reach this daemon.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.core
-            .transport
-            .get()
-            .map_or(Vec::new(), |t| t.addresses())
+        let transport = self.core.local().transport.get();
+        transport.map_or(Vec::new(), |t| t.addresses())
     }
 
     /// The store's pool; None in tests.
@@ -479,12 +489,12 @@ impl Daemon {
     /// # Errors
     /// [`PoolError`] if the map is of another pool, or can't be written.
     pub fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
-        let core = &self.core;
-        let Some(me) = map.node(core.me) else {
-            let why = format!("node {} isn't in the pool's map", core.me.0);
+        let (core, local) = (&self.core, self.core.local());
+        let Some(me) = map.node(local.me) else {
+            let why = format!("node {} isn't in the pool's map", local.me.0);
             return Err(PoolError::Daemon(why));
         };
-        let bound = match &core.options.advertise[..] {
+        let bound = match &local.options.advertise[..] {
             [] => self.addresses(),
             others => others.to_vec(),
         };
@@ -505,24 +515,23 @@ impl Daemon {
                 })
                 .collect(),
         };
-        core.maps.set_own(own);
-        let moved = core
+        local.maps.set_own(own);
+        let moved = local
             .adopt(&map)
             .map_err(|e| PoolError::Daemon(format!("can't write the pool's map: {e}")))?;
-        let weak = Arc::downgrade(core);
-        let links = map.nodes().iter().filter(|n| n.number != core.me);
-        let links = links.map(|n| (n.number, Link::new(&weak, n.number)));
-        *core.links.write().unwrap_or_else(PoisonError::into_inner) = links.collect();
-        core.begin_serving();
+        let nodes = map.nodes().iter().map(|n| n.number);
+        core.links.set(nodes.filter(|node| *node != local.me));
+        local.begin_serving();
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let failed = |e| PoolError::Daemon(format!("a thread can't be started: {e}"));
-        let (renewals, request_timeout) = (core.renewals.clone(), core.options.request_timeout);
-        // The thread ends with the core, or in `drop`.
+        let (renewals, request_timeout) = (core.renewals.clone(), local.options.request_timeout);
+        let weak = Arc::downgrade(&core.links);
+        // The thread ends with the links, or in `drop`.
         thread("fb-renew")
             .spawn(move || renewals::run(&weak, &renewals, request_timeout))
             .map_err(failed)?;
-        core.request_server.set_lease(core.options.gone_after);
-        let left = core.request_server.begin(core.options.request_timeout);
+        local.request_server.set_lease(local.options.gone_after);
+        let left = local.request_server.begin(request_timeout);
         core.expect(&left);
         for taken in left {
             core.ask_for(taken);
@@ -531,11 +540,11 @@ impl Daemon {
         let dispatcher = thread("fb-dispatch")
             .spawn(move || dispatch(&there))
             .map_err(failed)?;
-        *self::core::lock(&self.dispatcher) = Some(dispatcher);
+        *lock(&self.dispatcher) = Some(dispatcher);
         if moved || self.again {
             // Send this node's addresses to the other nodes, and receive the changes made
             // meanwhile.
-            core.all_links().iter().for_each(|link| link.watch());
+            core.links.all().iter().for_each(|link| link.watch());
         }
         Ok(())
     }
@@ -544,19 +553,19 @@ impl Daemon {
     /// `limit`. A node that had given this one up refuses requests to it until then.
     pub fn wait_announced(&self, limit: Duration) {
         let until = Instant::now() + limit;
-        for link in self.core.all_links() {
+        for link in self.core.links.all() {
             link.wait_announced(until);
         }
     }
 
     /// The states of the links to the other nodes.
     pub fn states(&self) -> Vec<NodeState> {
-        self.core.states()
+        self.core.links.states()
     }
 
     /// The current pool map.
     pub fn map(&self) -> Option<Arc<PoolMap>> {
-        self.core.maps.get()
+        self.core.local().maps.get()
     }
 
     /// Ends the daemon. Unanswered requests of processes are left for the next daemon.
@@ -566,17 +575,17 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.core.stop();
-        if let Some(dispatcher) = self::core::lock(&self.dispatcher).take() {
+        if let Some(dispatcher) = lock(&self.dispatcher).take() {
             let _ = dispatcher.join();
         }
     }
 }
 
 /// Body of the thread that takes the requests of this node's processes.
-fn dispatch(core: &Arc<Core>) {
+fn dispatch(core: &Core) {
     loop {
-        let mut all = core.request_server.wait();
-        if core.stopped() {
+        let mut all = core.local().request_server.wait();
+        if core.local().stopped() {
             return;
         }
         // One-way requests are sent before later requests of the same process, in one write with

@@ -2,20 +2,17 @@
 
 use forebay_client::requests::{self, Payload, Taken, clock};
 use forebay_net::{Body, Landing, NodeId, Source};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A request that isn't answered yet, or was just answered.
 pub struct PendingRequest {
     pub node: NodeId,
     pub kind: u16,
-    /// Whether the request may be carried out twice.
-    pub repeatable: bool,
-    /// Whether carrying the request out may take longer than the request timeout. If so, the
-    /// requester waits while the home reports progress.
-    pub is_long: bool,
+    pub handling: Handling,
     /// Time when the requester stops waiting, unless it is renewed.
     deadline: Mutex<Instant>,
     number: AtomicU64,
@@ -24,6 +21,16 @@ pub struct PendingRequest {
     pub traced: u64,
     /// The requester; None once the request is answered.
     origin: Mutex<Option<Origin>>,
+}
+
+/// How requests of one kind are sent.
+#[derive(Clone, Copy, Default)]
+pub struct Handling {
+    /// Whether the request may be carried out twice.
+    pub repeatable: bool,
+    /// Whether carrying the request out may take longer than the request timeout. If so, the
+    /// requester waits while the home reports progress.
+    pub is_long: bool,
 }
 
 /// The requester.
@@ -59,15 +66,11 @@ type Answer = (u32, Vec<u8>, Vec<u8>);
 /// An error: the space for received bytes is still in use.
 pub struct Busy;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl PendingRequest {
     /// Makes a request from a cell. It must be answered within `request_timeout`.
     pub fn of_cell(
         taken: Arc<Taken>,
-        (repeatable, is_long): (bool, bool),
+        handling: Handling,
         request_timeout: Duration,
     ) -> Arc<PendingRequest> {
         let left = Duration::from_nanos(taken.deadline().saturating_sub(clock()));
@@ -75,8 +78,7 @@ impl PendingRequest {
             node: taken.node(),
             kind: taken.kind(),
             deadline: Mutex::new(Instant::now() + left.min(request_timeout)),
-            repeatable,
-            is_long,
+            handling,
             number: AtomicU64::new(taken.number()),
             sent_to: AtomicU64::new(taken.sent_to()),
             traced: taken.traced(),
@@ -88,7 +90,7 @@ impl PendingRequest {
     pub fn of_here(
         node: NodeId,
         kind: u16,
-        (repeatable, is_long): (bool, bool),
+        handling: Handling,
         request_timeout: Duration,
         waiting: Arc<Waiting>,
     ) -> Arc<PendingRequest> {
@@ -96,8 +98,7 @@ impl PendingRequest {
             node,
             kind,
             deadline: Mutex::new(Instant::now() + request_timeout),
-            repeatable,
-            is_long,
+            handling,
             number: AtomicU64::new(0),
             sent_to: AtomicU64::new(0),
             traced: forebay_trace::request_once(),

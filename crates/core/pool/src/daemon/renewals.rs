@@ -6,9 +6,12 @@
 //! timeout again, counted from the time of asking. So a dead or stopped home is noticed within the
 //! timeout. For requests that this daemon carries out for its own node, it needn't ask.
 
-use super::core::{Core, lock};
+use super::link::Links;
 use super::pending::PendingRequest;
+use super::wire::MAX_PROGRESS_REQUESTS;
 use forebay_net::NodeId;
+use forebay_runtime::threads::lock;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -79,27 +82,27 @@ impl Renewals {
 }
 
 /// Body of the thread.
-pub fn run(core: &Weak<Core>, renewals: &Renewals, request_timeout: Duration) {
+pub fn run(links: &Weak<Links>, renewals: &Renewals, request_timeout: Duration) {
     let tick = (request_timeout / 8).clamp(MIN_TICK, MAX_TICK);
     while let Some(open) = renewals.next(tick) {
-        let Some(core) = core.upgrade() else { return };
+        let Some(links) = links.upgrade() else { return };
         let now = Instant::now();
         let mut of_node: HashMap<NodeId, Vec<Arc<PendingRequest>>> = HashMap::new();
         for pending in open {
-            if pending.node == core.me {
+            if pending.node == links.local.me {
                 pending.renew(now + request_timeout);
             } else if pending.deadline() <= now {
-                match core.link(pending.node) {
+                match links.get(pending.node) {
                     Some(link) => link.expire(&pending),
-                    None => pending.fail(rustix::io::Errno::HOSTDOWN),
+                    None => pending.fail(Errno::HOSTDOWN),
                 }
             } else if pending.deadline() < now + request_timeout * 7 / 8 {
                 of_node.entry(pending.node).or_default().push(pending);
             }
         }
         for (node, requests) in of_node {
-            if let Some(link) = core.link(node) {
-                for some in requests.chunks(super::wire::MAX_PROGRESS_REQUESTS) {
+            if let Some(link) = links.get(node) {
+                for some in requests.chunks(MAX_PROGRESS_REQUESTS) {
                     link.ask_progress(some.to_vec());
                 }
             }

@@ -188,7 +188,7 @@ pub struct ReplyCache<R> {
 impl<R> ReplyCache<R> {
     /// A cache that keeps up to `room` bytes of replies. It starts with the requests that earlier
     /// daemons have `left` in the records.
-    pub fn new(room: usize, (records, left): (Replies, Vec<Left>)) -> ReplyCache<R> {
+    pub fn new(room: usize, records: Replies, left: Vec<Left>) -> ReplyCache<R> {
         let mut state = State {
             requesters: HashMap::new(),
             bytes: 0,
@@ -222,12 +222,6 @@ impl<R> ReplyCache<R> {
             state: Mutex::new(state),
             records,
         }
-    }
-
-    /// Id of the records, which differs from those of all other nodes. It changes if the records
-    /// are lost.
-    pub fn id(&self) -> u64 {
-        self.records.id()
     }
 
     fn state(&self) -> MutexGuard<'_, State<R>> {
@@ -463,7 +457,8 @@ mod tests {
         }
 
         fn cache<R>(&self) -> ReplyCache<R> {
-            ReplyCache::new(64 << 20, Replies::open(&self.0).unwrap())
+            let (records, left) = Replies::open(&self.0).unwrap();
+            ReplyCache::new(64 << 20, records, left)
         }
     }
 
@@ -569,7 +564,7 @@ mod tests {
     fn a_later_daemon_knows_what_was_carried_out() {
         let dir = Dir::new("later");
         let cache = dir.cache();
-        let id = cache.id();
+        let id = cache.records.id();
         let soon = Instant::now() + Duration::from_secs(60);
         let natures = [
             (1, ONCE),
@@ -588,7 +583,7 @@ mod tests {
         cache.finish(1, 5, None, false);
         drop(cache);
         let cache = dir.cache();
-        assert_eq!(cache.id(), id);
+        assert_eq!(cache.records.id(), id);
         let begin = |n, nature| cache.begin(1, n, &below(1), soon, nature, 0);
         assert_eq!(begin(1, ONCE), Verdict::Again(0, kept(1, 0), true));
         assert_eq!(begin(2, ONCE), Verdict::Forgotten(0), "nobody knows");

@@ -1,8 +1,8 @@
 //! Limits the memory for requests and replies: buffers for received bytes, and space for bytes to
 //! send.
 
-use super::core::lock;
 use forebay_net::{Landing, Source};
+use forebay_runtime::threads::lock;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
