@@ -4,6 +4,7 @@ use crate::fail::Fail;
 use crate::guard::{Ward, divide, turn};
 use crate::{addresses, background, capacity, keeper, lifetime};
 use forebay_client::origin::{OriginConfig, OriginMode, SERVICE_NODE};
+use forebay_pool::Error;
 use forebay_pool::launch::messages::{encode_up, greet, hear_greeting};
 use forebay_pool::launch::{Begin, Host, Own, drive, launcher};
 use forebay_pool::start::{Missing, Up};
@@ -60,8 +61,8 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     let ward = Arc::new(Mutex::new(ward));
     let (heir, settled) = (ward.clone(), ward.clone());
     let host = Host {
-        media: media(&begin),
-        listen: listen(&begin),
+        media: media(&begin).map_err(Error::Host),
+        listen: listen(&begin).map_err(Error::Host),
         heir: Box::new(move |config| {
             heir.lock()
                 .unwrap_or_else(PoisonError::into_inner)

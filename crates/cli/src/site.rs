@@ -20,6 +20,7 @@ use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use rustix::fs::Access;
 use rustix::io::Errno;
 use serde::Deserialize;
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
@@ -177,15 +178,15 @@ impl Read {
     }
 
     /// Parses a value with `parse`. A failure names the file and the line.
-    fn value<T>(
+    fn value<T, E: Display>(
         &self,
         value: Option<&Spanned<String>>,
-        parse: impl Fn(&str) -> Result<T, String>,
+        parse: impl Fn(&str) -> Result<T, E>,
     ) -> Result<Option<T>, Fail> {
         let Some(value) = value else {
             return Ok(None);
         };
-        let failed = |why| {
+        let failed = |why: E| {
             let line = self.text[..value.span().start].lines().count().max(1);
             let path = self.path.display();
             Fail::usage(format!("{path}, line {line}: {why}"))
@@ -193,10 +194,10 @@ impl Read {
         parse(value.get_ref()).map(Some).map_err(failed)
     }
 
-    fn list<T>(
+    fn list<T, E: Display>(
         &self,
         values: Option<&Vec<Spanned<String>>>,
-        parse: impl Fn(&str) -> Result<T, String>,
+        parse: impl Fn(&str) -> Result<T, E>,
     ) -> Result<Option<Vec<T>>, Fail> {
         let Some(values) = values else {
             return Ok(None);

@@ -9,8 +9,8 @@
 use crate::world::{NEVER, key, world};
 use forebay_net::transport::{Answer, ReplyTo};
 use forebay_net::{
-    Body, Connection, Done, Error, Handler, Incoming, Landing, NodeId, Peer, Reply, Request,
-    Responder, Source, Transport, WINDOW,
+    Body, Connection, CutReason, Done, Error, Handler, Incoming, Landing, NodeId, Peer, Reply,
+    Request, Responder, Source, Transport, WINDOW,
 };
 use forebay_pool::daemon::Network;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -491,7 +491,7 @@ impl Connection for End {
     }
 
     fn close(&self) {
-        let (peer, why) = (self.peer, "it was closed".to_owned());
+        let (peer, why) = (self.peer, CutReason::Here("it was closed"));
         lock(&self.state)
             .ended
             .get_or_insert(Error::Cut { peer, why });
@@ -679,7 +679,7 @@ fn ended(shared: &Arc<Shared>, id: u64, peer: Peer) {
     let Some(end) = end else { return };
     let error = Error::Cut {
         peer,
-        why: "it was cut".into(),
+        why: CutReason::Here("it was cut"),
     };
     let waiting = {
         let mut state = lock(&end.state);

@@ -2,7 +2,7 @@
 //! limit.
 //!
 //! A request without a reply may have been carried out. A caller that can't simply repeat its
-//! request ([`Client::ask_once`]) gets [`Trouble::Lost`] and must read the state. Endpoints that
+//! request ([`Client::ask_once`]) gets [`Error::Lost`] and must read the state. Endpoints that
 //! can't be reached are skipped. When none can be reached, all are tried again for
 //! [`REQUEST_TIMEOUT`], since an etcd that is restarted needs a second or two.
 //!
@@ -14,7 +14,7 @@ use crate::secret::Login;
 use crate::{Error, Result};
 use rustix::io::Errno;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -88,22 +88,6 @@ pub struct Client {
     token: Mutex<Option<String>>,
 }
 
-/// Why a request has no reply.
-#[derive(Debug)]
-pub enum Trouble {
-    /// The request wasn't carried out.
-    Failed(Error),
-    /// The request may have been carried out.
-    Lost(Error),
-}
-
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Error {
-        let (Trouble::Failed(error) | Trouble::Lost(error)) = trouble;
-        error
-    }
-}
-
 /// The result of a try at one endpoint.
 enum Tried {
     /// The endpoint can't be reached: the request wasn't carried out.
@@ -147,7 +131,7 @@ impl Client {
         #[cfg(feature = "tls")]
         let config = config.tls_config(tls_config(settings.tls.as_ref())?);
         if cfg!(not(feature = "tls")) && settings.tls.is_some() {
-            return Err(Error::new(Errno::OPNOTSUPP, "no TLS for etcd here"));
+            return Err(Error::NoTls);
         }
         let config = config.build();
         let mut endpoints = Vec::new();
@@ -165,8 +149,7 @@ impl Client {
             }
         }
         if endpoints.is_empty() {
-            let text = format!("etcd can't be found: {}", failed.join("; "));
-            return Err(Error::new(Errno::HOSTUNREACH, text));
+            return Err(Error::NoAddress(failed));
         }
         Ok(Client {
             agent: ureq::Agent::new_with_config(config),
@@ -185,20 +168,18 @@ impl Client {
     /// Errors of etcd; ETIMEDOUT, EHOSTUNREACH or EPROTO if there is no good reply within some
     /// seconds.
     pub fn ask(&self, path: &str, request: &Value) -> Result<Answer> {
-        Ok(self.try_all(path, request, true)?)
+        self.try_all(path, request, true)
     }
 
     /// Sends a request that must not be carried out twice.
-    pub fn ask_once(&self, path: &str, request: &Value) -> std::result::Result<Answer, Trouble> {
+    ///
+    /// # Errors
+    /// As for [`Client::ask`]. Only after [`Error::Lost`], it may have been carried out.
+    pub fn ask_once(&self, path: &str, request: &Value) -> Result<Answer> {
         self.try_all(path, request, false)
     }
 
-    fn try_all(
-        &self,
-        path: &str,
-        request: &Value,
-        repeat: bool,
-    ) -> std::result::Result<Answer, Trouble> {
+    fn try_all(&self, path: &str, request: &Value, repeat: bool) -> Result<Answer> {
         let body = request.to_string();
         let until = Instant::now() + REQUEST_TIMEOUT;
         loop {
@@ -211,8 +192,8 @@ impl Client {
                 };
                 match tried {
                     Ok(answer) => return Ok(answer),
-                    Err(Tried::Refused(error)) => return Err(Trouble::Failed(error)),
-                    Err(Tried::LoggedOut) => return Err(Trouble::Failed(logged_out())),
+                    Err(Tried::Refused(error)) => return Err(error),
+                    Err(Tried::LoggedOut) => return Err(Error::LoggedOut),
                     Err(Tried::Unreachable(why)) => {
                         whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
                     }
@@ -220,7 +201,7 @@ impl Client {
                         whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
                         lost = true;
                         if !repeat {
-                            return Err(Trouble::Lost(no_answer(&whys, lost)));
+                            return Err(Error::Lost(whys));
                         }
                     }
                 }
@@ -229,11 +210,10 @@ impl Client {
                 }
             }
             if Instant::now() + RETRY_INTERVAL > until {
-                let error = no_answer(&whys, lost);
                 return Err(if lost {
-                    Trouble::Lost(error)
+                    Error::Lost(whys)
                 } else {
-                    Trouble::Failed(error)
+                    Error::Unreachable(whys)
                 });
             }
             std::thread::sleep(RETRY_INTERVAL);
@@ -330,12 +310,10 @@ impl Client {
             match &error {
                 // No connection was made.
                 ureq::Error::Io(e) if e.kind() == InvalidData => {
-                    let name = &self.endpoints[endpoint].name;
-                    let text = format!(
-                        "etcd at {name}: its certificate, or ours, isn't accepted: {e}; see whether \
-                         the authority's certificate, the own one and its key are right"
-                    );
-                    Tried::Refused(Error::new(Errno::ACCESS, text))
+                    Tried::Refused(Error::NotTrusted {
+                        endpoint: self.endpoints[endpoint].name.clone(),
+                        why: e.to_string(),
+                    })
                 }
                 ureq::Error::Io(e)
                     if matches!(
@@ -373,7 +351,7 @@ impl Client {
             let content = content.map_err(|e| Tried::Unreachable(e.to_string()))?;
             if status != 200 {
                 return Err(match refused(status, &content, self.nobody) {
-                    Tried::Refused(e) => Tried::Refused(login.refused(&e)),
+                    Tried::Refused(e) => Tried::Refused(login.refused(e)),
                     other => other,
                 });
             }
@@ -406,7 +384,7 @@ impl Client {
             let response = match begun {
                 Ok(response) => response,
                 Err(Tried::Refused(error)) => return Err(error.into()),
-                Err(Tried::LoggedOut) => return Err(logged_out().into()),
+                Err(Tried::LoggedOut) => return Err(Error::LoggedOut.into()),
                 Err(Tried::Unreachable(why) | Tried::Lost(why)) => {
                     whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
                     continue;
@@ -418,7 +396,7 @@ impl Client {
                 .limit(MAX_REPLY_BYTES);
             return read_lines(body.reader(), each);
         }
-        Err(no_answer(&whys, true).into())
+        Err(Error::Lost(whys).into())
     }
 
     /// Grants a lease of `seconds` seconds.
@@ -428,7 +406,7 @@ impl Client {
     pub fn grant(&self, seconds: u64) -> Result<u64> {
         let request = json!({"TTL": seconds.to_string()});
         match self.ask("/v3/lease/grant", &request)?.lease.0 {
-            0 => Err(Error::new(Errno::PROTO, "etcd has granted no lease")),
+            0 => Err(Error::NoLease),
             id => Ok(id),
         }
     }
@@ -468,21 +446,15 @@ fn tls_config(tls: Option<&Tls>) -> Result<ureq::tls::TlsConfig> {
     let Some(tls) = tls else {
         return Ok(TlsConfig::default());
     };
-    let wrong = |what: &str| {
-        Error::new(
-            Errno::INVAL,
-            format!("{what} for etcd can't be read as PEM"),
-        )
-    };
-    let certificates = |text: &str, what: &str| -> Result<Vec<Certificate<'static>>> {
+    let certificates = |text: &str, what: &'static str| -> Result<Vec<Certificate<'static>>> {
         let mut all = Vec::new();
         for item in parse_pem(text.as_bytes()) {
-            if let PemItem::Certificate(one) = item.map_err(|_| wrong(what))? {
+            if let PemItem::Certificate(one) = item.map_err(|_| Error::NotPem(what))? {
                 all.push(one);
             }
         }
         if all.is_empty() {
-            Err(wrong(what))
+            Err(Error::NotPem(what))
         } else {
             Ok(all)
         }
@@ -494,7 +466,8 @@ fn tls_config(tls: Option<&Tls>) -> Result<ureq::tls::TlsConfig> {
     }
     if let Some((text, key)) = &tls.own {
         let own = certificates(text, "the own certificate")?;
-        let key = PrivateKey::from_pem(key.as_bytes()).map_err(|_| wrong("the private key"))?;
+        let key = PrivateKey::from_pem(key.as_bytes());
+        let key = key.map_err(|_| Error::NotPem("the private key"))?;
         config = config.client_cert(Some(ClientCert::new_with_certs(&own, key)));
     }
     Ok(config.build())
@@ -505,24 +478,23 @@ fn read_lines<E: From<Error>>(
     each: &mut dyn FnMut(Line) -> std::result::Result<bool, E>,
 ) -> std::result::Result<(), E> {
     for line in BufReader::new(reader).split(b'\n') {
-        let line =
-            line.map_err(|e| Error::new(Errno::TIMEDOUT, format!("etcd's answer broke off: {e}")))?;
+        let line = line.map_err(|e| Error::BrokenOff(e.to_string()))?;
         let read = serde_json::from_slice::<Line>(&line);
-        let read = read.map_err(|_| Error::new(Errno::PROTO, not_etcd(&line)))?;
+        let read = read.map_err(|_| Error::NotEtcd(not_etcd(&line)))?;
         if let Some(refusal) = read.error {
-            let text = format!("etcd: {}{}", refusal.error, refusal.message);
-            return Err(Error::new(Errno::IO, text).into());
+            let (errno, text) = (Errno::IO, refusal.error + &refusal.message);
+            return Err(Error::Refused { errno, text }.into());
         }
         if !each(read)? {
             return Ok(());
         }
     }
-    Err(Error::new(Errno::TIMEDOUT, "etcd's answer ended too early").into())
+    Err(Error::EndedEarly.into())
 }
 
 /// Resolves `HOST:PORT` to its first address. The system's resolver may take longer than the time
 /// limit, so it runs on another thread.
-fn resolve(endpoint: &str, in_thread: fn()) -> std::result::Result<SocketAddr, String> {
+fn resolve(endpoint: &str, in_thread: fn()) -> io::Result<SocketAddr> {
     if let Ok(address) = endpoint.parse() {
         return Ok(address);
     }
@@ -535,28 +507,13 @@ fn resolve(endpoint: &str, in_thread: fn()) -> std::result::Result<SocketAddr, S
     });
     match receive.recv_timeout(ANSWER) {
         Ok(Ok(Some(address))) => Ok(address),
-        Ok(Ok(None)) => Err("it has no address".into()),
-        Ok(Err(e)) => Err(e.to_string()),
-        Err(_) => Err(format!("no address within {} s", ANSWER.as_secs())),
+        Ok(Ok(None)) => Err(io::Error::other("it has no address")),
+        Ok(Err(e)) => Err(e),
+        Err(_) => {
+            let why = format!("no address within {} s", ANSWER.as_secs());
+            Err(io::Error::other(why))
+        }
     }
-}
-
-fn no_answer(whys: &[String], lost: bool) -> Error {
-    let errno = if lost {
-        Errno::TIMEDOUT
-    } else {
-        Errno::HOSTUNREACH
-    };
-    let text = format!(
-        "no answer from etcd ({}); see whether it runs there, and whether that is its client port",
-        whys.join("; ")
-    );
-    Error::new(errno, text)
-}
-
-fn logged_out() -> Error {
-    let text = "etcd doesn't accept the login that it has just given; see whether all its members have the same users";
-    Error::new(Errno::ACCESS, text)
 }
 
 /// The body of a reply.
@@ -577,9 +534,7 @@ fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
         // The gateway can't pass the client's user on. etcd would take the common name of a
         // certificate for a user, so it refuses the request.
         if content.starts_with(b"CommonName of client") {
-            let text = "etcd: a client's certificate must not have a common name (CN) where etcd \
-                        has users: make one without";
-            return Tried::Refused(Error::new(Errno::INVAL, text));
+            return Tried::Refused(Error::CommonName);
         }
         let text = format!("HTTP status {status}, {}", not_etcd(content));
         return Tried::Lost(text);
@@ -618,5 +573,6 @@ fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
         }
         _ => "",
     };
-    Tried::Refused(Error::new(errno, format!("etcd: {text}{hint}")))
+    let text = text + hint;
+    Tried::Refused(Error::Refused { errno, text })
 }

@@ -11,5 +11,5 @@ pub mod client;
 mod error;
 pub mod secret;
 
-pub use client::{Client, Settings, Trouble};
+pub use client::{Client, Settings};
 pub use error::{Error, Result};

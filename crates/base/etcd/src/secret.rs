@@ -30,18 +30,19 @@ impl std::fmt::Debug for Login {
 
 impl Login {
     /// Returns the message for a refused login, with advice.
-    pub fn refused(&self, error: &Error) -> Error {
-        let hint = match error.errno {
+    pub fn refused(&self, error: Error) -> Error {
+        let hint = match error.errno() {
             Errno::ACCESS => format!(
                 "see whether '{}' is a user there, and the password in {} is right",
                 self.user, self.from
             ),
             _ => format!("if it knows no users, leave out {}", self.surplus),
         };
-        Error::new(
-            error.errno,
-            format!("login of '{}': {error}; {hint}", self.user),
-        )
+        Error::Login {
+            user: self.user.clone(),
+            refusal: Box::new(error),
+            hint,
+        }
     }
 }
 
@@ -71,21 +72,21 @@ pub fn key_in(file: &Path) -> Result<String> {
     read(file, "the key", MAX_KEY_FILE_BYTES)
 }
 
-fn wrong(errno: Errno, file: &Path, secret: &str, why: &str) -> Error {
-    let file = file.display();
-    let text = format!("the file {file} with {secret} for etcd {why}");
-    Error::new(errno, text)
+fn wrong(errno: Errno, file: &Path, secret: &'static str, why: &str) -> Error {
+    Error::BadSecret {
+        file: file.to_owned(),
+        secret,
+        errno,
+        why: why.to_owned(),
+    }
 }
 
-fn read(file: &Path, secret: &str, longest: u64) -> Result<String> {
+fn read(file: &Path, secret: &'static str, longest: u64) -> Result<String> {
     let wrong = |errno, why: &str| wrong(errno, file, secret, why);
-    let cannot = |e: Errno| {
-        let words = std::io::Error::from(e);
-        let file = file.display();
-        Error::new(
-            e,
-            format!("the file {file} with {secret} for etcd: {words}"),
-        )
+    let cannot = |errno: Errno| Error::NoSecret {
+        file: file.to_owned(),
+        secret,
+        errno,
     };
     // Doesn't wait if the file is a FIFO.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

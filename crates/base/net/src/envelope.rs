@@ -4,6 +4,8 @@
 //! little-endian), then a Noise message. A frame's plain text is a [`Header`] and a head. On the
 //! bulk lane a body follows the frame. See docs/internals/wire.md.
 
+use crate::CutReason;
+
 /// Version of the protocol after the handshake.
 pub const VERSION: u16 = 8;
 
@@ -90,15 +92,15 @@ pub type Frame<'a> = Option<(&'a [u8], &'a [u8])>;
 /// Splits off the first frame in `bytes`.
 ///
 /// # Errors
-/// The reason, if no frame can begin with these bytes.
-pub fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
+/// [`CutReason::Broken`] if no frame can begin with these bytes.
+pub fn frame(bytes: &[u8]) -> Result<Frame<'_>, CutReason> {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else {
         return Ok(None);
     };
     let length = usize::from(u16::from_le_bytes(*length));
     // The shortest frame contains a checksum.
     if !(TAG + 8..=TAG + HEADER + MAX_HEAD).contains(&length) {
-        return Err("a frame of impossible length");
+        return Err(CutReason::Broken("a frame of impossible length"));
     }
     Ok(rest.split_at_checked(length))
 }

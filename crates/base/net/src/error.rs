@@ -1,8 +1,45 @@
 //! Errors of the network crate. Every error names the peer.
 
 use crate::peer::Peer;
+use rustix::io::Errno;
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CutReason {
+    /// The other side closed it.
+    Closed,
+    /// This node closed it, for this reason.
+    Here(&'static str),
+    /// A message breaks the protocol, as the text says. Or this node can't send one.
+    Broken(&'static str),
+    /// A message stalled for this time.
+    Stalled(Duration),
+    /// The kernel's error.
+    System(Errno),
+    /// This node can't serve the connection.
+    Failed(Box<Error>),
+}
+
+impl fmt::Display for CutReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CutReason::Closed => f.write_str("the other side closed it"),
+            CutReason::Here(why) | CutReason::Broken(why) => f.write_str(why),
+            CutReason::Stalled(time) => write!(
+                f,
+                "no progress for {} ms in the middle of a message",
+                time.as_millis()
+            ),
+            CutReason::System(errno) => write!(f, "{errno}"),
+            CutReason::Failed(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for CutReason {}
 
 /// Why a request or a connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +83,7 @@ pub enum Error {
         /// The other end.
         peer: Peer,
         /// The reason.
-        why: String,
+        why: CutReason,
     },
     /// [`WINDOW`](crate::WINDOW) requests are already in progress on the connection.
     Full {

@@ -12,7 +12,7 @@
 
 use crate::envelope::{TAG, VERSION};
 use crate::transport::{NodeId, PoolId};
-use crate::{Error, PoolKey};
+use crate::{CutReason, Error, PoolKey};
 use snow::{Builder, HandshakeState, StatelessTransportState};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
@@ -104,16 +104,16 @@ impl Seal {
     /// Encrypts `plain` and appends the result to `out`.
     ///
     /// # Errors
-    /// A text, if the connection's keys are used up or the message is too long.
-    pub fn seal(&self, nonce: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
+    /// [`CutReason::Broken`] if the connection's keys are used up or the message is too long.
+    pub fn seal(&self, nonce: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<(), CutReason> {
         if nonce >= Seal::MESSAGES {
-            return Err("its keys are used up");
+            return Err(CutReason::Broken("its keys are used up"));
         }
         let at = out.len();
         out.resize(at + plain.len() + TAG, 0);
         match self.0.write_message(nonce, plain, &mut out[at..]) {
             Ok(_) => Ok(()),
-            Err(_) => Err("a message can't be sealed"),
+            Err(_) => Err(CutReason::Broken("a message can't be sealed")),
         }
     }
 
@@ -121,9 +121,10 @@ impl Seal {
     /// space for the tag, too: then it is faster.
     ///
     /// # Errors
-    /// A text, if the message isn't authentic.
-    pub fn open(&self, nonce: u64, sealed: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
-        (self.0.read_message(nonce, sealed, out)).map_err(|_| "a message isn't authentic")
+    /// [`CutReason::Broken`] if the message isn't authentic.
+    pub fn open(&self, nonce: u64, sealed: &[u8], out: &mut [u8]) -> Result<usize, CutReason> {
+        let opened = self.0.read_message(nonce, sealed, out);
+        opened.map_err(|_| CutReason::Broken("a message isn't authentic"))
     }
 }
 

@@ -30,7 +30,7 @@ mod sum;
 pub mod tcp;
 pub mod transport;
 
-pub use error::Error;
+pub use error::{CutReason, Error};
 pub use key::PoolKey;
 pub use tcp::{Limits, Options, TcpTransport};
 pub use transport::{

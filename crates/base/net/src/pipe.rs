@@ -180,7 +180,7 @@ impl PipeReader {
         let n = self
             .seal
             .open(self.nonce, &sealed, &mut plain)
-            .map_err(other)?;
+            .map_err(Error::other)?;
         self.nonce += 1;
         plain.truncate(n);
         Ok(plain)
@@ -209,7 +209,7 @@ impl PipeWriter {
         let mut message = ((bytes.len() + TAG) as u16).to_le_bytes().to_vec();
         self.seal
             .seal(self.nonce, bytes, &mut message)
-            .map_err(other)?;
+            .map_err(Error::other)?;
         self.nonce += 1;
         self.socket.write_all(&message)
     }

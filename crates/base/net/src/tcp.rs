@@ -25,7 +25,7 @@ mod session;
 mod timers;
 
 use crate::transport::{Connection, Handler, NodeId, Peer, PoolId, Transport};
-use crate::{Error, PoolKey, lock};
+use crate::{CutReason, Error, PoolKey, lock};
 use accept::Acceptor;
 use engine::Group;
 use pace::Pace;
@@ -44,6 +44,8 @@ const SESSIONS_OF_A_NODE: usize = 4;
 
 /// Number of threads for control lanes: all but one may be busy with a request.
 const CONTROL_THREADS: usize = 3;
+
+const LEAVES: CutReason = CutReason::Here("this node leaves");
 
 /// Parameters of a node's transport.
 pub struct Options {
@@ -197,7 +199,7 @@ impl TcpTransport {
         self.core.stopped.store(true, Ordering::SeqCst);
         self.acceptor.wake();
         for session in self.core.all() {
-            session.cut("this node leaves".into());
+            session.cut(LEAVES);
         }
         self.core.io.iter().for_each(Group::wake);
         let me = std::thread::current().id();
@@ -209,7 +211,7 @@ impl TcpTransport {
         }
         // A session may have been made after the sessions were cut above.
         for session in self.core.all() {
-            session.cut("this node leaves".into());
+            session.cut(LEAVES);
         }
     }
 
@@ -291,14 +293,14 @@ impl Core {
             }
         };
         if let Some(old) = oldest.and_then(|id| self.session(id)) {
-            old.cut("the node has connected again".into());
+            old.cut(CutReason::Here("the node has connected again"));
         }
         if let Err(e) = session.register() {
-            session.cut(e.to_string());
+            session.cut(CutReason::Failed(Box::new(e.clone())));
             return Err(e);
         }
         if self.stopped.load(Ordering::SeqCst) {
-            session.cut("this node leaves".into());
+            session.cut(LEAVES);
         }
         // The session may have ended before it was registered.
         if session.calls.ended().is_some() {

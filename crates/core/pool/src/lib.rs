@@ -10,10 +10,12 @@
 #![warn(missing_docs)]
 
 pub mod daemon;
+mod error;
 pub mod launch;
 pub mod limits;
 pub mod start;
 mod tree;
 
+pub use error::Error;
 pub use limits::Limits;
 pub use tree::Tree;

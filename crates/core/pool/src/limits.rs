@@ -1,5 +1,6 @@
 //! Limits of a daemon's use of its host: cores, memory, network.
 
+use crate::Error;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::CpuSet;
@@ -34,22 +35,19 @@ impl Limits {
     /// Checks the limits, for a request timeout of `request_timeout` seconds.
     ///
     /// # Errors
-    /// A text that says which limit is too low.
-    pub fn check(&self, request_timeout: f64) -> Result<(), String> {
+    /// [`Error::LittleMemory`], [`Error::LittleBandwidth`].
+    pub fn check(&self, request_timeout: f64) -> Result<(), Error> {
         if self.memory.is_some_and(|m| m < LEAST_MEMORY) {
-            return Err(format!(
-                "--memory: a daemon needs at least {} MiB",
-                LEAST_MEMORY >> 20
-            ));
+            let least = LEAST_MEMORY;
+            return Err(Error::LittleMemory { least });
         }
         // All requests that a node has in progress must fit through within the request timeout.
         let least = (MAX_IN_PROGRESS as f64 / request_timeout) as u64;
         if self.bandwidth.is_some_and(|b| b < least) {
-            return Err(format!(
-                "--bandwidth: with a patience of {request_timeout} s, at least {}M; else \
-                 programs that move much would get errors",
-                least.div_ceil(1 << 20)
-            ));
+            return Err(Error::LittleBandwidth {
+                request_timeout,
+                least,
+            });
         }
         Ok(())
     }
@@ -70,11 +68,11 @@ impl Cpus {
     /// there are enough.
     ///
     /// # Errors
-    /// A message, if a core of the list doesn't exist.
-    pub fn pick(&self, all: &[usize], index: usize) -> Result<Vec<usize>, String> {
+    /// [`Error::AbsentCore`] if a core of the list doesn't exist.
+    pub fn pick(&self, all: &[usize], index: usize) -> Result<Vec<usize>, Error> {
         match self {
             Cpus::List(list) => match list.iter().find(|c| !all.contains(c)) {
-                Some(c) => Err(format!("--cpus: there is no core {c} for this process")),
+                Some(c) => Err(Error::AbsentCore(*c)),
                 None => Ok(list.clone()),
             },
             Cpus::Count(count) => {
@@ -93,10 +91,10 @@ impl Cpus {
 /// Parses a number such as `4`, or a list such as taskset's: `0-3,8`; a list of one core ends with
 /// a comma.
 impl FromStr for Cpus {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Cpus, String> {
-        let bad = || format!("'{text}' is neither a number of cores nor a list such as 0-3,8");
+    fn from_str(text: &str) -> Result<Cpus, Error> {
+        let bad = || Error::NoCores(text.to_owned());
         let number = |t: &str| t.trim().parse::<usize>().ok().filter(|c| *c < 4096);
         if !text.contains([',', '-']) {
             let count = number(text).filter(|n| *n > 0).ok_or_else(bad)?;
@@ -129,18 +127,18 @@ pub fn cores() -> Vec<usize> {
 /// Binds all threads of this process to these cores.
 ///
 /// # Errors
-/// A message, if that isn't allowed.
-pub fn bind(cores: &[usize]) -> Result<(), String> {
+/// [`Error::Unbound`] if that isn't allowed.
+pub fn bind(cores: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|c| set.set(*c));
     let bound = |tid: i32| rustix::thread::sched_setaffinity(Pid::from_raw(tid), &set);
-    let failed = |e: &dyn std::fmt::Display| format!("--cpus: the daemon can't be bound: {e}");
     let mut done = BTreeSet::new();
     let mut passes_without_new = 0;
     loop {
         // A thread that is just being created has the cores of its creator, and may not be listed
         // yet. So the loop repeats until no new threads are listed, and once more.
-        let tasks = std::fs::read_dir("/proc/self/task").map_err(|e| failed(&e))?;
+        let tasks = std::fs::read_dir("/proc/self/task")
+            .map_err(|e| Error::Unbound(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         let tasks = tasks
             .flatten()
             .filter_map(|t| t.file_name().to_str()?.parse().ok());
@@ -155,7 +153,7 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
         for task in new {
             match bound(task) {
                 Ok(()) | Err(Errno::SRCH) => done.insert(task),
-                Err(e) => return Err(failed(&e)),
+                Err(e) => return Err(Error::Unbound(e)),
             };
         }
     }
@@ -254,6 +252,7 @@ mod tests {
         assert!(limits(Some(31 << 20), None).check(10.0).is_err());
         assert!(limits(Some(32 << 20), Some(26 << 20)).check(10.0).is_ok());
         let why = limits(None, Some(26 << 20)).check(5.0).unwrap_err();
+        let why = why.to_string();
         assert!(why.contains("at least 52M"), "{why}");
     }
 }

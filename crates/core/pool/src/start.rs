@@ -16,7 +16,7 @@
 //! reports [`Event`]s. The protocol itself never waits, and doesn't depend on how daemons are
 //! launched.
 
-use crate::Tree;
+use crate::{Error, Tree};
 use forebay_placement::{MapError, Node, PoolMap};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub enum Down {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// This node's own store is made and the daemon listens; or that failed.
-    Own(Result<Node, String>),
+    Own(Result<Node, Error>),
     /// A message from a child.
     Child(u32, Up),
     /// A child couldn't be launched, or has ended.
@@ -174,7 +174,7 @@ impl Start {
                 self.missing.push(Missing {
                     node: self.me,
                     below: 0,
-                    why,
+                    why: why.to_string(),
                 });
             }
             Event::Child(child, up) => self.heard(child, up),

@@ -1,5 +1,6 @@
 //! The input of a lane: what is expected next, and the message whose body is arriving.
 
+use crate::CutReason;
 use crate::envelope::Header;
 use crate::handshake::Seal;
 use crate::sum::Sum;
@@ -78,7 +79,12 @@ impl Input {
         !self.rest.is_empty() || matches!(self.stage, Stage::Body(_) | Stage::Sum(_))
     }
 
-    pub fn open(&mut self, seal: &Seal, sealed: &[u8], plain: &mut [u8]) -> Result<usize, String> {
+    pub fn open(
+        &mut self,
+        seal: &Seal,
+        sealed: &[u8],
+        plain: &mut [u8],
+    ) -> Result<usize, CutReason> {
         let n = seal.open(self.nonce, sealed, plain)?;
         self.nonce += 1;
         Ok(n)
@@ -90,18 +96,18 @@ pub(super) enum Got {
     Nothing,
 }
 
-pub(super) fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, String> {
+pub(super) fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, CutReason> {
     match rustix::io::retry_on_intr(|| recv(socket, &mut *room, RecvFlags::empty())) {
-        Ok((0, _)) => Err("the other side closed it".into()),
+        Ok((0, _)) => Err(CutReason::Closed),
         Ok((n, _)) => Ok(Got::Bytes(n)),
         Err(Errno::AGAIN) => Ok(Got::Nothing),
-        Err(e) => Err(e.to_string()),
+        Err(e) => Err(CutReason::System(e)),
     }
 }
 
 impl Arriving {
     /// Receives into the landing; if there is none, into `scratch`. Returns the number of bytes.
-    pub fn receive(&mut self, socket: &TcpStream, scratch: &mut [u8]) -> Result<usize, String> {
+    pub fn receive(&mut self, socket: &TcpStream, scratch: &mut [u8]) -> Result<usize, CutReason> {
         debug_assert!(self.at < self.length, "a body that arrives isn't whole");
         let left = (self.length - self.at).min(STEP);
         let (room, sum) = match &mut self.landing {
@@ -110,7 +116,7 @@ impl Arriving {
         };
         let n = left.min(room.len());
         if n == 0 {
-            return Err("a landing ended before its length".into());
+            return Err(CutReason::Broken("a landing ended before its length"));
         }
         let Got::Bytes(got) = receive_into(socket, &mut room[..n])? else {
             return Ok(0);
@@ -124,7 +130,7 @@ impl Arriving {
     }
 
     /// Adds bytes of the body that were read together with a frame.
-    pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+    pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), CutReason> {
         assert!(
             bytes.len() <= self.length - self.at,
             "a body ends at its length"
@@ -138,7 +144,7 @@ impl Arriving {
             let room = landing.piece(self.at);
             let n = bytes.len().min(room.len());
             if n == 0 {
-                return Err("a landing ended before its length".into());
+                return Err(CutReason::Broken("a landing ended before its length"));
             }
             room[..n].copy_from_slice(&bytes[..n]);
             self.at += n;
@@ -154,7 +160,7 @@ impl Arriving {
         seal: &Seal,
         sealed: &[u8],
         plain: &mut [u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), CutReason> {
         if let Some(landing) = &mut self.landing {
             let room = landing.piece(self.at);
             // The tag needs space, too; later bytes of the body overwrite it.

@@ -1,5 +1,6 @@
 //! The output of a lane: queued messages, and the writer that encrypts and writes them.
 
+use crate::CutReason;
 use crate::envelope::{CHUNK, Header, MAX_SEALED, TAG};
 use crate::handshake::Seal;
 use crate::sum::Sum;
@@ -17,6 +18,8 @@ const BATCH: usize = 64 << 10;
 pub(super) const STEP: usize = 256 << 10;
 /// A buffer larger than this is freed when the queue is empty. Bytes.
 const MAX_IDLE_BUFFER_BYTES: usize = 4 << 10;
+
+const SHORT: CutReason = CutReason::Broken("a source ended before its length");
 
 pub(super) struct Message {
     pub header: Header,
@@ -121,7 +124,7 @@ impl Writer {
         }
     }
 
-    pub fn add(&mut self, seal: &Seal, message: Message) -> Result<(), &'static str> {
+    pub fn add(&mut self, seal: &Seal, message: Message) -> Result<(), CutReason> {
         assert!(
             self.body.is_none(),
             "a body is sent before the next message begins"
@@ -148,7 +151,7 @@ impl Writer {
     }
 
     /// Writes to the socket once. Returns the number of bytes, or None if the socket is full.
-    pub fn write(&mut self, socket: &TcpStream, seal: &Seal) -> Result<Option<usize>, String> {
+    pub fn write(&mut self, socket: &TcpStream, seal: &Seal) -> Result<Option<usize>, CutReason> {
         if self.encrypt {
             self.encrypt_body(seal)?;
         } else {
@@ -170,7 +173,7 @@ impl Writer {
             Ok(n) => n,
             Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::INTR) => 0,
-            Err(e) => return Err(e.to_string()),
+            Err(e) => return Err(CutReason::System(e)),
         };
         self.total += wrote as u64;
         let of_frames = wrote.min(frames.len());
@@ -202,7 +205,7 @@ impl Writer {
     }
 
     /// Called before the last bytes of a body are written: encrypts the checksum of the whole body.
-    fn seal_sum(&mut self, seal: &Seal) -> Result<(), &'static str> {
+    fn seal_sum(&mut self, seal: &Seal) -> Result<(), CutReason> {
         let Some(body) = &mut self.body else {
             return Ok(());
         };
@@ -220,7 +223,7 @@ impl Writer {
     }
 
     /// Fills the buffer with encrypted pieces of the body.
-    fn encrypt_body(&mut self, seal: &Seal) -> Result<(), String> {
+    fn encrypt_body(&mut self, seal: &Seal) -> Result<(), CutReason> {
         let Some(mut body) = self.body.take() else {
             return Ok(());
         };
@@ -236,7 +239,7 @@ impl Writer {
                     let piece = body.source.piece(body.at + self.plain.len());
                     let take = piece.len().min(n - self.plain.len());
                     if take == 0 {
-                        return Err("a source ended before its length".into());
+                        return Err(SHORT);
                     }
                     self.plain.extend_from_slice(&piece[..take]);
                 }
@@ -251,12 +254,7 @@ impl Writer {
 }
 
 /// Encrypts a frame, whose nonce is the number of the next message, and appends it.
-fn seal_frame(
-    seal: &Seal,
-    nonce: u64,
-    plain: &[u8],
-    to: &mut Vec<u8>,
-) -> Result<u64, &'static str> {
+fn seal_frame(seal: &Seal, nonce: u64, plain: &[u8], to: &mut Vec<u8>) -> Result<u64, CutReason> {
     assert!(
         plain.len() + TAG <= MAX_SEALED,
         "a frame has a limit: {}",
@@ -270,10 +268,10 @@ fn seal_frame(
 
 impl Sending {
     /// The next bytes to write.
-    fn next_piece(&self) -> Result<&[u8], &'static str> {
+    fn next_piece(&self) -> Result<&[u8], CutReason> {
         let piece = self.source.piece(self.at);
         match piece.len().min(self.length - self.at).min(STEP) {
-            0 => Err("a source ended before its length"),
+            0 => Err(SHORT),
             n => Ok(&piece[..n]),
         }
     }

@@ -7,7 +7,7 @@ use super::session::{BULK, IN_STALLS, Session, WayBack, no_reply};
 use crate::envelope::{self, CHUNK, Header, TAG, Type};
 use crate::sum::Sum;
 use crate::transport::{Body, Incoming, Peer, Reply, Responder, WINDOW};
-use crate::{Error, lock};
+use crate::{CutReason, Error, lock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ const BUDGET: u64 = 2 << 20;
 /// waking it would cost the sender time.
 const SPINS: u32 = 40;
 
+const NOTHING: CutReason = CutReason::Broken("an answer to nothing");
+
 impl Session {
     /// Reads available bytes: on a control lane all of them, on a bulk lane about [`BUDGET`].
     /// Returns the last requests, which aren't served yet. `ends`: the other side has closed its
@@ -30,7 +32,7 @@ impl Session {
         index: usize,
         scratch: &mut Scratch,
         ends: bool,
-    ) -> Result<Left, String> {
+    ) -> Result<Left, CutReason> {
         let mut input = lock(&self.lanes[index].input);
         let begin = input.total;
         let mut spins = 0;
@@ -72,7 +74,7 @@ impl Session {
         index: usize,
         input: &mut Input,
         scratch: &mut Scratch,
-    ) -> Result<usize, String> {
+    ) -> Result<usize, CutReason> {
         let Stage::Body(mut arriving) = std::mem::replace(&mut input.stage, Stage::Frames) else {
             return Ok(0);
         };
@@ -91,7 +93,7 @@ impl Session {
         index: usize,
         input: &mut Input,
         scratch: &mut Scratch,
-    ) -> Result<usize, String> {
+    ) -> Result<usize, CutReason> {
         let kept = input.rest.len();
         let Scratch { raw, plain, .. } = scratch;
         raw[..kept].copy_from_slice(&input.rest);
@@ -138,7 +140,7 @@ impl Session {
         input: &mut Input,
         mut bytes: &'a [u8],
         plain: &mut [u8],
-    ) -> Result<&'a [u8], String> {
+    ) -> Result<&'a [u8], CutReason> {
         let seal = &self.lanes[index].seal;
         loop {
             match std::mem::replace(&mut input.stage, Stage::Frames) {
@@ -178,7 +180,7 @@ impl Session {
                     bytes = rest;
                     let n = input.open(seal, sealed, plain)?;
                     let Ok(sum) = <[u8; 8]>::try_from(&plain[..n]) else {
-                        return Err("a checksum of another length".into());
+                        return Err(CutReason::Broken("a checksum of another length"));
                     };
                     let sum = u64::from_le_bytes(sum);
                     // For a body that no thread wants, no checksum is computed.
@@ -192,10 +194,10 @@ impl Session {
                     bytes = rest;
                     let n = input.open(seal, sealed, plain)?;
                     let Some((header, head)) = Header::decode(&plain[..n]) else {
-                        return Err("a message that makes no sense".into());
+                        return Err(CutReason::Broken("a message that makes no sense"));
                     };
                     if (header.body > 0) != (index == BULK) {
-                        return Err("a message on the wrong lane".into());
+                        return Err(CutReason::Broken("a message on the wrong lane"));
                     }
                     if let Some(arriving) = self.begun(input, header, head)? {
                         input.stage = Stage::Body(Box::new(arriving));
@@ -211,9 +213,9 @@ impl Session {
         input: &mut Input,
         header: Header,
         head: &[u8],
-    ) -> Result<Option<Arriving>, String> {
+    ) -> Result<Option<Arriving>, CutReason> {
         if header.is == Type::Request && self.serving.fetch_add(1, Ordering::SeqCst) >= WINDOW {
-            return Err("more requests at once than there may be".into());
+            return Err(CutReason::Broken("more requests at once than there may be"));
         }
         if header.body == 0 {
             match header.is {
@@ -246,8 +248,8 @@ impl Session {
                 .core
                 .handler
                 .landing(self.peer, header.kind, head, length),
-            Type::Reply => (self.calls.landing(header.id)).ok_or("an answer to nothing")?,
-            Type::NoReply => return Err("a body without a message".into()),
+            Type::Reply => (self.calls.landing(header.id)).ok_or(NOTHING)?,
+            Type::NoReply => return Err(CutReason::Broken("a body without a message")),
         };
         Ok(Some(Arriving {
             header,
@@ -326,7 +328,7 @@ impl Session {
         (request, reply)
     }
 
-    fn answered(&self, header: Header, head: Vec<u8>, body: Option<Body>) -> Result<(), String> {
+    fn answered(&self, header: Header, head: Vec<u8>, body: Option<Body>) -> Result<(), CutReason> {
         let reply = Reply {
             status: header.value,
             head,
@@ -335,11 +337,11 @@ impl Session {
         self.finish(header.id, Ok(reply))
     }
 
-    fn finish(&self, id: u64, result: Result<Reply, Error>) -> Result<(), String> {
+    fn finish(&self, id: u64, result: Result<Reply, Error>) -> Result<(), CutReason> {
         if self.calls.finish(&self.core.timers, id, result) {
             Ok(())
         } else {
-            Err("an answer to nothing".into())
+            Err(NOTHING)
         }
     }
 }

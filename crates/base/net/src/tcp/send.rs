@@ -9,7 +9,7 @@ use super::Way;
 use super::engine::on_io_thread;
 use super::outbox::{Message, Outbox, STEP, Writer};
 use super::session::{BULK, CONTROL, Lane, OUT_STALLS, Session};
-use crate::lock;
+use crate::{CutReason, lock};
 use std::time::Instant;
 
 /// Number of bytes that a thread sends for other threads before it leaves the rest to the I/O
@@ -63,7 +63,7 @@ impl Session {
     }
 
     /// Continues sending when the socket has space again.
-    pub fn go_on_sending(&self, index: usize) -> Result<(), String> {
+    pub fn go_on_sending(&self, index: usize) -> Result<(), CutReason> {
         let lane = &self.lanes[index];
         let writer = {
             let mut out = lock(&lane.out);
@@ -98,7 +98,7 @@ impl Session {
     }
 
     /// Sends until the queue is empty or the socket is full.
-    fn pump(&self, index: usize, mut writer: Box<Writer>) -> Result<(), String> {
+    fn pump(&self, index: usize, mut writer: Box<Writer>) -> Result<(), CutReason> {
         let lane = &self.lanes[index];
         // With a bandwidth limit, a thread switches between its lanes more often.
         let mut budget = match self.core.paces {

@@ -8,7 +8,7 @@ use super::{Core, local};
 use crate::envelope::{Header, MAX_BODY, MAX_HEAD, Type};
 use crate::handshake::Seal;
 use crate::transport::{Answer, Connection, Done, Peer, ReplyTo, Request};
-use crate::{Error, lock};
+use crate::{CutReason, Error, lock};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 use std::cell::Cell;
@@ -215,10 +215,7 @@ impl Session {
             _ => return self.calls.expire(what),
         };
         if stalled {
-            let stall = self.core.options.limits.stall.as_millis();
-            self.cut(format!(
-                "no progress for {stall} ms in the middle of a message"
-            ));
+            self.cut(CutReason::Stalled(self.core.options.limits.stall));
         }
     }
 
@@ -227,13 +224,13 @@ impl Session {
         let idle = self.calls.is_idle() && self.serving.load(Ordering::SeqCst) == 0;
         let looks = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
         if idle || looks >= RETIRING_LOOKS {
-            return self.cut("another connection is used".into());
+            return self.cut(CutReason::Here("another connection is used"));
         }
         self.retire();
     }
 
     /// Ends the session. Requests in progress fail.
-    pub fn cut(&self, why: String) {
+    pub fn cut(&self, why: CutReason) {
         let error = Error::Cut {
             peer: self.peer,
             why,
@@ -299,7 +296,7 @@ impl Connection for Session {
     }
 
     fn close(&self) {
-        self.cut("closed by this node".into());
+        self.cut(CutReason::Here("closed by this node"));
     }
 
     fn retire(&self) {

@@ -3,6 +3,7 @@
 use super::link::{Link, Links, Live, PROBE, Reach, State};
 use super::local_node::LocalNode;
 use super::wire::{HELLO, Hello};
+use crate::Error;
 use forebay_net::{Connection, Peer, Request};
 use forebay_runtime::threads::{STACK, start};
 use rustix::io::Errno;
@@ -56,7 +57,7 @@ impl Link {
             if state.connection.is_none() {
                 drop(state);
                 if let Err(why) = self.try_to_connect(&links) {
-                    if !self.failed(&links.local, why) {
+                    if !self.failed(&links.local, &why) {
                         return;
                     }
                     drop(links);
@@ -94,7 +95,7 @@ impl Link {
         state
     }
 
-    fn try_to_connect(self: &Arc<Self>, links: &Links) -> Result<(), String> {
+    fn try_to_connect(self: &Arc<Self>, links: &Links) -> Result<(), Error> {
         let local = &links.local;
         let state = self.state();
         let first = state.queue.iter().map(|q| q.deadline()).min();
@@ -109,7 +110,7 @@ impl Link {
         // the node can't be reached.
         let deadline = deadline.max(Instant::now() + Duration::from_millis(50));
         let addresses = local.addresses_of(self.node);
-        let mut why = format!("{} isn't in the pool's map", local.name_of(self.node));
+        let mut why = Error::NotInMap(local.name_of(self.node));
         for address in addresses {
             let peer = Peer {
                 node: self.node,
@@ -138,8 +139,8 @@ impl Link {
         local: &LocalNode,
         peer: Peer,
         deadline: Instant,
-    ) -> Result<(Arc<dyn Connection>, Hello), String> {
-        let connection = local.connect(peer, deadline).map_err(|e| e.to_string())?;
+    ) -> Result<(Arc<dyn Connection>, Hello), Error> {
+        let connection = local.connect(peer, deadline)?;
         let request = Request {
             kind: HELLO,
             head: local.hello().encode(),
@@ -148,8 +149,7 @@ impl Link {
         let reply = connection
             .call(request, deadline)
             .inspect_err(|_| connection.close());
-        let reply = reply.map_err(|e| e.to_string())?;
-        let hello = Hello::decode(&reply.head).ok_or("it speaks another language")?;
+        let hello = Hello::decode(&reply?.head).ok_or(Error::Language)?;
         local.met(self.node, hello.incarnation);
         Ok((connection, hello))
     }
@@ -176,7 +176,7 @@ impl Link {
     }
 
     /// Called after a failed attempt. Returns whether to continue.
-    fn failed(&self, local: &LocalNode, why: String) -> bool {
+    fn failed(&self, local: &LocalNode, why: &Error) -> bool {
         let now = Instant::now();
         let mut state = self.state();
         state.drop_ended();
@@ -202,7 +202,7 @@ impl Link {
                 down.elapsed().as_secs_f64()
             ));
         }
-        state.why = Some(why);
+        state.why = Some(why.to_string());
         let gone = !state.gone && now - down >= local.options.gone_after;
         if gone {
             state.gone = true;

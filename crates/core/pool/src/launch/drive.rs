@@ -3,8 +3,10 @@
 
 use super::messages::{Begin, encode_up, greet, read_down};
 use super::{Child, Launcher};
+use crate::Error;
 use crate::start::{Act, Down, Event, Missing, Start, Up, subtree_timeout};
 use forebay_placement::{Node, PoolMap};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -20,13 +22,13 @@ pub trait Work: Send + 'static {
     /// Makes the node's store, and listens.
     ///
     /// # Errors
-    /// The reason, as text; then nothing is left behind.
-    fn prepare(&mut self) -> Result<Node, String>;
+    /// The reason; then nothing is left behind.
+    fn prepare(&mut self) -> Result<Node, Error>;
     /// Serves as a node of this pool.
     ///
     /// # Errors
-    /// The reason, as text.
-    fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), String>;
+    /// The reason.
+    fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), Error>;
     /// Called when the node serves and everything is written that a later start needs: from now on
     /// nothing is removed if this process is killed. Called before any message says that the pool
     /// is up.
@@ -160,7 +162,7 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
                             self.send_up(&Up::Failed(vec![Missing {
                                 node,
                                 below: 0,
-                                why,
+                                why: why.to_string(),
                             }]));
                             self.remove();
                         } else {
@@ -213,8 +215,8 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
         {
             Ok(thread) => self.own = Own::Preparing(thread),
             Err(e) => {
-                let why = format!("can't start a thread: {e}");
-                let _ = self.events.send(Event::Own(Err(why)));
+                let errno = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
+                let _ = self.events.send(Event::Own(Err(Error::Thread(errno))));
             }
         }
     }
@@ -229,11 +231,11 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
         }
     }
 
-    fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), String> {
+    fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), Error> {
         self.await_own();
         match &mut self.own {
             Own::Ready(work) => work.serve(map),
-            _ => Err("its store isn't there".into()),
+            _ => Err(Error::NoStore),
         }
     }
 

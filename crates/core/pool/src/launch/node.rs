@@ -3,7 +3,7 @@
 
 use super::{Begin, How, Plan, Work};
 use crate::daemon::{self, Daemon, read_map};
-use crate::limits;
+use crate::{Error, limits};
 use forebay_client::{Keeper, Pool, PoolConfig, PoolError, check_host, node_dir, remove_node};
 use forebay_media::{MediumKind, MediumSpec};
 use forebay_placement::map::{Address, MAX_ADDRESSES, Medium, MediumKind as Kind};
@@ -19,9 +19,9 @@ const ANNOUNCE: Duration = Duration::from_secs(1);
 /// Resources of the host that a node uses.
 pub struct Host {
     /// The media of the node, or why there are none.
-    pub media: Result<Vec<MediumSpec>, String>,
+    pub media: Result<Vec<MediumSpec>, Error>,
     /// The addresses to listen on, or why there are none.
-    pub listen: Result<Vec<IpAddr>, String>,
+    pub listen: Result<Vec<IpAddr>, Error>,
     /// Called before the node is made. Arranges that another process removes the node if this
     /// process is killed.
     pub heir: Box<dyn FnMut(&PoolConfig) + Send>,
@@ -53,7 +53,7 @@ impl Running {
     /// Opens the existing node in `dir`, listens for it, and becomes its keeper.
     fn begin(dir: &Path, plan: &Plan, listen: Vec<IpAddr>) -> Result<Running, PoolError> {
         let me = PoolConfig::read(dir)?.member.map_or(0, |m| m.node);
-        let cores = plan.cores(me).map_err(PoolError::Daemon)?;
+        let cores = plan.cores(me)?;
         let mut options = daemon::Options {
             limits: plan.limits.clone(),
             cores: cores.as_ref().map(Vec::len),
@@ -105,7 +105,7 @@ impl Running {
     /// after this process has launched the nodes below it, which choose their own cores.
     fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
         if let Some(cores) = &self.cores {
-            limits::bind(cores).map_err(PoolError::Daemon)?;
+            limits::bind(cores)?;
         }
         self.daemon.serve(map)?;
         Ok(())
@@ -142,27 +142,27 @@ impl Own {
         self.made.map(|m| m.running)
     }
 
-    fn make(&mut self, config: &PoolConfig, listen: Vec<IpAddr>) -> Result<Running, String> {
+    fn make(&mut self, config: &PoolConfig, listen: Vec<IpAddr>) -> Result<Running, Error> {
         // If all nodes are on one host, the caller of the start has checked it.
         if !self.begin.plan.force && self.begin.plan.how != How::Local {
-            check_host(&config.media, 1)?;
+            check_host(&config.media, 1).map_err(Error::Host)?;
         }
-        Pool::create_node(config, &self.begin.key.0[..]).map_err(|e| e.to_string())?;
+        Pool::create_node(config, &self.begin.key.0[..])?;
         let (dir, plan) = (self.dir(), &self.begin.plan);
         let written = plan.write(&dir);
         written
-            .map_err(|e| format!("can't write in {}: {e}", dir.display()))
-            .and_then(|()| Running::begin(&dir, plan, listen).map_err(|e| e.to_string()))
+            .map_err(|e| Error::Host(format!("can't write in {}: {e}", dir.display())))
+            .and_then(|()| Ok(Running::begin(&dir, plan, listen)?))
             .inspect_err(|_| remove_node(config))
     }
 }
 
 impl Work for Own {
-    fn prepare(&mut self) -> Result<Node, String> {
+    fn prepare(&mut self) -> Result<Node, Error> {
         let (plan, me) = (&self.begin.plan, self.begin.me);
         let media = self.host.media.clone()?;
         let listen = self.host.listen.clone()?;
-        let config = plan.config(me, media).map_err(|e| e.to_string())?;
+        let config = plan.config(me, media)?;
         let kind = |m: &MediumSpec| match m.kind {
             MediumKind::Memory => Kind::Memory,
             MediumKind::Files(_) => Kind::Files,
@@ -200,10 +200,10 @@ impl Work for Own {
         })
     }
 
-    fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), String> {
+    fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), Error> {
         match &self.made {
-            Some(made) => made.running.serve(map).map_err(|e| e.to_string()),
-            None => Err("its store isn't there".into()),
+            Some(made) => Ok(made.running.serve(map)?),
+            None => Err(Error::NoStore),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The plan of a pool: all parameters that daemons get when they are launched, except the key.
 
-use crate::Tree;
 use crate::limits::{self, Limits};
+use crate::{Error, Tree};
 use forebay_client::controls::Rules;
 use forebay_client::origin::OriginConfig;
 use forebay_client::{CreateOptions, Lifetime, Member, PoolConfig, PoolError};
@@ -84,11 +84,10 @@ impl Listen {
 
 /// Parses `10.0.0.0/8`, or a single address.
 impl std::str::FromStr for Listen {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Listen, String> {
-        let bad =
-            || format!("'{text}' is no network: write an address and a prefix, as in 10.1.0.0/16");
+    fn from_str(text: &str) -> Result<Listen, Error> {
+        let bad = || Error::NoNetwork(text.to_owned());
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length.parse::<u8>().map_err(|_| bad())?)),
             None => (text, None),
@@ -179,8 +178,8 @@ impl Plan {
     /// host.
     ///
     /// # Errors
-    /// A message, if its host doesn't have these cores.
-    pub fn cores(&self, n: u32) -> Result<Option<Vec<usize>>, String> {
+    /// [`Error::AbsentCore`] if its host doesn't have these cores.
+    pub fn cores(&self, n: u32) -> Result<Option<Vec<usize>>, Error> {
         let host = self.hosts.get(n as usize);
         let before = self.hosts.iter().take(n as usize);
         let index = before.filter(|h| Some(*h) == host).count();

@@ -5,8 +5,8 @@
 
 use forebay_placement::map::{Address, Medium, MediumKind};
 use forebay_placement::{Node, NodeId, PoolMap, State};
-use forebay_pool::Tree;
 use forebay_pool::start::{Act, Down, Event, Missing, Start, Up, subtree_timeout};
+use forebay_pool::{Error, Tree};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -215,7 +215,7 @@ impl World<'_> {
                 }
                 Act::Prepare => {
                     let own = match self.daemons[n as usize].fault {
-                        Some(Fault::NoStore) => Err("no room".into()),
+                        Some(Fault::NoStore) => Err(Error::Host("no room".into())),
                         _ => Ok(node(n)),
                     };
                     self.later(at + self.costs.prepare, n, What::Event(Event::Own(own)));

@@ -26,7 +26,7 @@ use super::{Change, Key, New, Record, Scope, Store};
 use crate::meta::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use api::{Answer, Pair};
-use client::{Client, Trouble};
+use client::Client;
 use forebay_etcd::api;
 use fresh::Cache;
 use lease::Lease;
@@ -81,7 +81,7 @@ impl Shared {
         compare: Vec<Value>,
         then: Vec<Value>,
         otherwise: Vec<Value>,
-    ) -> std::result::Result<Answer, Trouble> {
+    ) -> forebay_etcd::Result<Answer> {
         let request = api::transaction(compare, then, otherwise);
         self.client.ask_once(TRANSACTION, &request)
     }
@@ -273,14 +273,14 @@ impl Etcd {
                 Ok(Some(before))
             }
             Ok(_) => Ok(None),
-            Err(Trouble::Failed(error)) => Err(error),
             // The change may have been made or not. The next try reads the record, and repeating
             // the change is harmless.
-            Err(Trouble::Lost(_)) => {
+            Err(forebay_etcd::Error::Lost(_)) => {
                 self.changed(scope, None);
                 lost.get_or_insert(before);
                 Ok(None)
             }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -331,13 +331,13 @@ impl Etcd {
                 Ok(true)
             }
             Ok(_) => Ok(false),
-            Err(Trouble::Failed(error)) => Err(error),
-            Err(Trouble::Lost(_)) => {
+            Err(forebay_etcd::Error::Lost(_)) => {
                 self.changed(scope, None);
                 self.changed(Scope::In(uuid), None);
                 *lost = true;
                 Ok(false)
             }
+            Err(error) => Err(error.into()),
         }
     }
 

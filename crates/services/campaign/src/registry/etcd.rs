@@ -16,7 +16,7 @@ use crate::Result;
 use forebay_etcd::api::{self, Answer};
 use forebay_etcd::client::Tls;
 use forebay_etcd::secret::{Login, key_in, password_in};
-use forebay_etcd::{Client, Settings, Trouble};
+use forebay_etcd::{Client, Error, Settings};
 use forebay_runtime::untrusted::{self, Links};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -112,9 +112,10 @@ impl EtcdPlace {
             return Ok(None);
         }
         let own = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => {
-                Some((text_in(certificate)?, key_in(key).map_err(|e| e.text)?))
-            }
+            (Some(certificate), Some(key)) => Some((
+                text_in(certificate)?,
+                key_in(key).map_err(|e| e.to_string())?,
+            )),
             _ => None,
         };
         let authority = self.authority.as_deref().map(text_in).transpose()?;
@@ -127,7 +128,7 @@ impl EtcdPlace {
         };
         Ok(Some(Login {
             user: user.clone(),
-            password: password_in(file).map_err(|e| e.text)?,
+            password: password_in(file).map_err(|e| e.to_string())?,
             from: file.display().to_string(),
             surplus: "user and password_file in [etcd]".into(),
         }))
@@ -203,10 +204,7 @@ impl Etcd {
         let mut names = Vec::new();
         loop {
             let request = api::page(&(from, to.clone()), 0, 1, true);
-            let page = patiently(|| {
-                let asked = all.client.ask("/v3/kv/range", &request);
-                asked.map_err(|e| (e.errno, e.text))
-            });
+            let page = patiently(|| all.client.ask("/v3/kv/range", &request));
             let page = page.map_err(|why| format!("{}: {why}", all.name))?;
             let Some(first) = page.kvs.first() else {
                 return Ok(names);
@@ -245,8 +243,7 @@ impl Etcd {
             let range = (from.clone(), to.clone());
             let page = patiently(|| {
                 let request = api::page(&range, 0, PAGE, false);
-                let asked = self.client.ask("/v3/kv/range", &request);
-                asked.map_err(|e| (e.errno, e.text))
+                self.client.ask("/v3/kv/range", &request)
             });
             let page = page.map_err(|why| format!("{}: {why}", self.name))?;
             for pair in &page.kvs {
@@ -280,7 +277,7 @@ impl Etcd {
     pub fn lock(&self, name: &str, timeout: Duration) -> Result<(Lock, Option<Vec<u8>>)> {
         let failed = |why: String| format!("{}: {why}", self.shown(name));
         let (lock, record) = (self.key("locks", name), self.key("records", name));
-        let granted = patiently(|| self.client.grant(LIFE).map_err(|e| (e.errno, e.text)));
+        let granted = patiently(|| self.client.grant(LIFE));
         let lease = granted.map_err(failed)?;
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy().into_owned();
@@ -304,10 +301,7 @@ impl Etcd {
             let then = [vec![put], both()].concat();
             let request = api::transaction(free, then, both());
             // If the request is sent twice, the second one finds that this process has the lock.
-            let asked = patiently(|| {
-                let asked = self.client.ask("/v3/kv/txn", &request);
-                asked.map_err(|e| (e.errno, e.text))
-            });
+            let asked = patiently(|| self.client.ask("/v3/kv/txn", &request));
             let answer = asked.map_err(failed)?;
             let first = usize::from(answer.succeeded);
             match answer.one(first) {
@@ -350,25 +344,27 @@ fn keep_alive(client: &Arc<Client>, lease: u64) -> Result<Sender<()>> {
 }
 
 /// Repeats a request that had no effect because etcd couldn't be reached.
-fn patiently<T>(mut ask: impl FnMut() -> std::result::Result<T, (Errno, String)>) -> Result<T> {
+fn patiently<T>(mut ask: impl FnMut() -> forebay_etcd::Result<T>) -> Result<T> {
     let until = Instant::now() + RECONNECT_TIMEOUT;
     loop {
         match ask() {
             Ok(done) => return Ok(done),
-            Err((Errno::HOSTUNREACH | Errno::TIMEDOUT, _)) if Instant::now() < until => {
+            Err(e) if is_away(&e) && Instant::now() < until => {
                 std::thread::sleep(LOCK_POLL_INTERVAL);
             }
-            Err((_, why)) => return Err(why),
+            Err(e) => return Err(e.to_string()),
         }
     }
 }
 
+/// Whether etcd can't be reached.
+fn is_away(error: &Error) -> bool {
+    matches!(error.errno(), Errno::HOSTUNREACH | Errno::TIMEDOUT)
+}
+
 fn look(client: &Client, parts: Vec<Value>) -> Result<Answer> {
     let request = api::transaction(vec![], parts, vec![]);
-    patiently(|| {
-        let asked = client.ask("/v3/kv/txn", &request);
-        asked.map_err(|e| (e.errno, e.text))
-    })
+    patiently(|| client.ask("/v3/kv/txn", &request))
 }
 
 impl Lock {
@@ -421,11 +417,9 @@ impl Lock {
                         }
                     )));
                 }
-                Err(Trouble::Lost(_)) if Instant::now() < until => is_unclear = true,
-                Err(Trouble::Failed(e))
-                    if matches!(e.errno, Errno::HOSTUNREACH | Errno::TIMEDOUT)
-                        && Instant::now() < until => {}
-                Err(Trouble::Lost(e) | Trouble::Failed(e)) => return Err(failed(e.text)),
+                Err(Error::Lost(_)) if Instant::now() < until => is_unclear = true,
+                Err(e) if is_away(&e) && Instant::now() < until => {}
+                Err(e) => return Err(failed(e.to_string())),
             }
             std::thread::sleep(LOCK_POLL_INTERVAL);
         }

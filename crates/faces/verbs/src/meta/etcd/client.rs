@@ -12,27 +12,9 @@ pub(super) use forebay_etcd::client::COMPACTED;
 /// A client of the endpoints of an etcd cluster.
 pub(super) struct Client(forebay_etcd::Client);
 
-/// Why a request has no reply.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// The request wasn't carried out.
-    Failed(Error),
-    /// The request may have been carried out.
-    Lost(Error),
-}
-
 impl From<forebay_etcd::Error> for Error {
     fn from(error: forebay_etcd::Error) -> Error {
-        Error::new(error.errno, error.text)
-    }
-}
-
-impl From<forebay_etcd::Trouble> for Trouble {
-    fn from(trouble: forebay_etcd::Trouble) -> Trouble {
-        match trouble {
-            forebay_etcd::Trouble::Failed(error) => Trouble::Failed(error.into()),
-            forebay_etcd::Trouble::Lost(error) => Trouble::Lost(error.into()),
-        }
+        Error::new(error.errno(), error.to_string())
     }
 }
 
@@ -60,8 +42,11 @@ impl Client {
     }
 
     /// As [`forebay_etcd::Client::ask_once`].
-    pub fn ask_once(&self, path: &str, request: &Value) -> std::result::Result<Answer, Trouble> {
-        Ok(self.0.ask_once(path, request)?)
+    ///
+    /// # Errors
+    /// As for [`forebay_etcd::Client::ask_once`].
+    pub fn ask_once(&self, path: &str, request: &Value) -> forebay_etcd::Result<Answer> {
+        self.0.ask_once(path, request)
     }
 
     /// As [`forebay_etcd::Client::lines`].

@@ -4,7 +4,7 @@
 //! creations that are requested together share one.
 
 use super::schema;
-use super::{Etcd, MAX_ENTRIES_WITH_RECORD, api, client::Trouble};
+use super::{Etcd, MAX_ENTRIES_WITH_RECORD, api};
 use crate::meta::{New, Record, Scope};
 use crate::{Error, Result, Uuid};
 use rustix::io::Errno;
@@ -193,8 +193,7 @@ impl Etcd {
                 made.collect()
             }
             Ok(_) => Err(self.no_workspace(scope)),
-            Err(Trouble::Failed(error)) => Err(error),
-            Err(Trouble::Lost(lost)) => {
+            Err(lost @ forebay_etcd::Error::Lost(_)) => {
                 self.changed(scope, None);
                 self.fence(scope, group).map_err(|error| {
                     let text =
@@ -202,6 +201,7 @@ impl Etcd {
                     Error::new(error.errno(), text)
                 })
             }
+            Err(error) => Err(error.into()),
         }
     }
 
