@@ -28,7 +28,7 @@ mod sync;
 mod touched;
 
 pub use extent::{CELL_PAGES, Extent};
-pub use medium::{Medium, Usage};
+pub use medium::{Medium, Position, Usage};
 pub use pending::{Changes, Lacking};
 pub use put::{may_grow, put_all, set_size_limit, size_limit};
 pub use region::Region;

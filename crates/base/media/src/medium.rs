@@ -2,6 +2,8 @@
 
 mod copy;
 
+pub use copy::Position;
+
 use crate::CELL_PAGES;
 use crate::cells::Cells;
 use crate::fault::{self, Point};
@@ -708,7 +710,19 @@ mod tests {
                 put(from, a, 5, &bytes);
                 put(to, b, 0, &[1; 100 * PAGE]);
                 // SAFETY: inside both extents.
-                unsafe { from.copy((a, 5), to, (b, 4000), bytes.len()).unwrap() };
+                unsafe {
+                    let (a, b) = (
+                        Position {
+                            extent: a,
+                            offset: 5,
+                        },
+                        Position {
+                            extent: b,
+                            offset: 4000,
+                        },
+                    );
+                    from.copy(a, to, b, bytes.len()).unwrap();
+                }
                 assert_eq!(get(to, b, 4000, bytes.len()), bytes);
                 assert_eq!(get(to, b, 0, 4000), [1; 4000]);
                 assert_eq!(get(to, b, 4000 + bytes.len(), 100), [1; 100]);

@@ -662,7 +662,7 @@ pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
 /// Appends a change to a list of changes. Such a list is the value of 'J', and the content of the
 /// journal.
-pub fn push_change(list: &mut Vec<u8>, (shard, key, value): ChangeRef<'_>) {
+pub fn push_change(list: &mut Vec<u8>, shard: usize, key: &[u8], value: Option<&[u8]>) {
     assert!(
         shard <= usize::from(u16::MAX),
         "a change names its shard: {shard}"
@@ -818,7 +818,9 @@ mod tests {
             (1, b"empty", Some(b"")),
         ];
         let mut list = Vec::new();
-        some.iter().for_each(|&c| push_change(&mut list, c));
+        for (shard, key, value) in some {
+            push_change(&mut list, shard, key, value);
+        }
         assert!(changes(&list).eq(some.map(Some)));
         for cut in 0..list.len() {
             let whole = changes(&list[..cut]).take_while(Option::is_some).count();

@@ -63,13 +63,13 @@ fn chunk_map(r: &mut Random) -> ChunkMap {
     }
 }
 
-/// An owned change, in the form that `push_change` takes.
+/// An owned change.
 type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
 fn list(some: &[Change]) -> Vec<u8> {
     let mut list = Vec::new();
     for (shard, key, value) in some {
-        push_change(&mut list, (*shard, key, value.as_deref()));
+        push_change(&mut list, *shard, key, value.as_deref());
     }
     list
 }

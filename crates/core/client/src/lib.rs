@@ -491,7 +491,8 @@ impl Pool {
 
     /// The pool's figures for statfs(2): the room of its media or, if that is less, of its quota.
     pub fn room(&self) -> Room {
-        let media = Room::of_media(self.capacity());
+        let (bytes, used) = self.capacity();
+        let media = Room::of_media(bytes, used);
         match self.quota() {
             Some(quota) => media.within(&quota),
             None => media,

@@ -16,7 +16,7 @@ pub struct Room {
 
 impl Room {
     /// The room of media with this capacity and use in bytes.
-    pub(crate) fn of_media((bytes, used): (u64, u64)) -> Room {
+    pub(crate) fn of_media(bytes: u64, used: u64) -> Room {
         Room {
             bytes,
             free_bytes: bytes.saturating_sub(used),
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn the_least_of_media_and_quota() {
-        let media = Room::of_media((1000, 400));
+        let media = Room::of_media(1000, 400);
         let quota = |bytes, files| QuotaStatus {
             bytes,
             files,
@@ -65,6 +65,6 @@ mod tests {
         assert_eq!((over.bytes, over.free_bytes), (200, 0));
         let large = media.within(&quota(Some(5000), Some(1 << 40)));
         assert_eq!(large, media);
-        assert_eq!(Room::of_media((10, 20)).free_bytes, 0);
+        assert_eq!(Room::of_media(10, 20).free_bytes, 0);
     }
 }

@@ -397,7 +397,7 @@ impl Writer {
     }
 
     fn change(&mut self, shard: usize, key: &[u8], value: &[u8]) -> Result<()> {
-        push_change(&mut self.list, (shard, key, Some(value)));
+        push_change(&mut self.list, shard, key, Some(value));
         if self.list.len() >= FRAME_FULL {
             self.flush()?;
         }

@@ -546,7 +546,7 @@ impl<'s> Write<'s> {
     fn note(&mut self, shard: usize, key: &[u8], value: Option<&[u8]>) {
         self.dirty |= 1 << shard;
         if let Some(log) = &mut self.log {
-            push_change(log, (shard, key, value));
+            push_change(log, shard, key, value);
         }
     }
 
@@ -631,8 +631,8 @@ impl<'s> Write<'s> {
     fn commit_several(&mut self, first: usize, dirty: ShardSet, log: &[u8]) -> (Result<()>, bool) {
         let store = self.store;
         let mut rest = Vec::new();
-        for change in changes(log).flatten().filter(|c| c.0 != first) {
-            push_change(&mut rest, change);
+        for (shard, key, value) in changes(log).flatten().filter(|c| c.0 != first) {
+            push_change(&mut rest, shard, key, value);
         }
         let pages = rest.len() / forebay_media::PAGE;
         let room = match pages {

@@ -9,9 +9,17 @@ use super::*;
 /// Size of the buffer. Bytes.
 const PIECE: usize = 256 << 10;
 
+/// A byte of an extent.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    /// The extent.
+    pub extent: Extent,
+    /// The byte's number in it.
+    pub offset: usize,
+}
+
 impl Medium {
-    /// Copies `len` bytes from byte `offset` of extent `e` of this medium to byte `at` of extent
-    /// `into` of medium `to`. The caller must know that the pages are initialised: they aren't
+    /// Copies `len` bytes from `from` of this medium to `into` of medium `to`. The caller must know that the pages are initialised: they aren't
     /// checked.
     ///
     /// # Errors
@@ -21,16 +29,17 @@ impl Medium {
     /// The ranges are inside the extents, and don't overlap.
     pub unsafe fn copy(
         &self,
-        (e, offset): (Extent, usize),
+        from: Position,
         to: &Medium,
-        (into, at): (Extent, usize),
+        into: Position,
         len: usize,
     ) -> Result<()> {
-        let start = e.start() as usize * PAGE + offset;
-        if let Some(from) = self.mapped(start)? {
-            // SAFETY: `from` lies in the segment's mapping, as all of the extent; the rest is the
+        let start = from.extent.start() as usize * PAGE + from.offset;
+        let Position { extent, offset } = into;
+        if let Some(bytes) = self.mapped(start)? {
+            // SAFETY: `bytes` lies in the segment's mapping, as all of the extent; the rest is the
             // caller's promise.
-            return unsafe { to.write(into, at, from, len) };
+            return unsafe { to.write(extent, offset, bytes, len) };
         }
         let mut buffer = vec![0; len.min(PIECE)];
         let mut done = 0;
@@ -39,7 +48,7 @@ impl Medium {
             // SAFETY: n bytes of the buffer; inside the extents, as the caller promises.
             unsafe {
                 self.copy_out(start + done, buffer.as_mut_ptr(), n)?;
-                to.write(into, at + done, buffer.as_ptr(), n)?;
+                to.write(extent, offset + done, buffer.as_ptr(), n)?;
             }
             done += n;
         }

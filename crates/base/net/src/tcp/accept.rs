@@ -4,11 +4,11 @@
 //! their memory and descriptors are bounded ([`super::half_open`]). A caller that doesn't prove the
 //! key gets no answer.
 
-use super::half_open::{Brought, Table};
+use super::half_open::{Brought, Table, Welcomed};
 use super::session::{Proved, Session};
 use super::{Core, local};
 use crate::envelope::VERSION;
-use crate::handshake::{CONFIRM, Called, HELLO, Hello, Lane, Status, Unconfirmed, Welcome};
+use crate::handshake::{CONFIRM, Called, HELLO, Lane, Status, Welcome};
 use crate::key::random;
 use crate::transport::Peer;
 use crate::{Error, lock};
@@ -222,7 +222,11 @@ impl Acceptor {
         if sent != Ok(bytes.len()) || status != Status::Welcome {
             return None;
         }
-        half.expect_confirm((unconfirmed, hello?, welcome));
+        half.expect_confirm(Welcomed {
+            unconfirmed,
+            hello: hello?,
+            welcome,
+        });
         table.proved(number);
         Some(())
     }
@@ -234,8 +238,13 @@ impl Acceptor {
         socket: TcpStream,
         from: SocketAddr,
         bytes: &[u8; CONFIRM],
-        (unconfirmed, hello, welcome): (Unconfirmed, Hello, Welcome),
+        sent: Welcomed,
     ) -> Option<Arc<Session>> {
+        let Welcomed {
+            unconfirmed,
+            hello,
+            welcome,
+        } = sent;
         let seal = unconfirmed.confirm(bytes)?;
         let lane = Proved { socket, seal };
         if hello.lane == Lane::Control {
@@ -247,9 +256,9 @@ impl Acceptor {
             return None;
         }
         let control = table.join(&hello)?;
-        let terms = (control.encrypt, control.seed);
+        let (peer, encrypt, seed) = (control.peer, control.encrypt, control.seed);
         let lanes = [control.lane, lane];
-        Session::new(&self.core, control.peer, true, terms, lanes).ok()
+        Session::new(&self.core, peer, true, encrypt, seed, lanes).ok()
     }
 
     fn established(&self, session: Arc<Session>) {

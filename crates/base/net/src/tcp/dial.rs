@@ -30,8 +30,8 @@ pub(super) fn connect(
     let deadline = deadline.min(Instant::now() + core.options.limits.handshake);
     let (control, welcome) = lane(core, peer, Lane::Control, [0; 16], deadline)?;
     let bulk = bulk_lane(core, peer, welcome.session, deadline)?;
-    let terms = (welcome.encrypt, welcome.seed);
-    let session = Session::new(core, peer, false, terms, [control, bulk])?;
+    let (encrypt, seed) = (welcome.encrypt, welcome.seed);
+    let session = Session::new(core, peer, false, encrypt, seed, [control, bulk])?;
     core.adopt(&session)?;
     Ok(session)
 }

@@ -31,9 +31,16 @@ pub(super) struct HalfOpen {
     stage: Stage,
 }
 
+/// A hello, and the welcome that was sent for it.
+pub(super) struct Welcomed {
+    pub unconfirmed: Unconfirmed,
+    pub hello: Hello,
+    pub welcome: Welcome,
+}
+
 enum Stage {
     Hello,
-    Confirm(Box<(Unconfirmed, Hello, Welcome)>),
+    Confirm(Box<Welcomed>),
 }
 
 /// Input that was read from a half-open connection.
@@ -43,7 +50,7 @@ pub(super) enum Brought {
     /// A hello.
     Hello([u8; HELLO]),
     /// The confirm that answers the stored welcome.
-    Confirm([u8; CONFIRM], Box<(Unconfirmed, Hello, Welcome)>),
+    Confirm([u8; CONFIRM], Box<Welcomed>),
     /// The peer has closed.
     End,
 }
@@ -81,7 +88,7 @@ impl HalfOpen {
     }
 
     /// Called after a welcome was sent: the confirm is the next message.
-    pub fn expect_confirm(&mut self, sent: (Unconfirmed, Hello, Welcome)) {
+    pub fn expect_confirm(&mut self, sent: Welcomed) {
         self.stage = Stage::Confirm(Box::new(sent));
     }
 }

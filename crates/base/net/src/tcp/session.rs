@@ -82,7 +82,8 @@ impl Session {
         core: &Arc<Core>,
         peer: Peer,
         accepted: bool,
-        (encrypt, seed): (bool, u64),
+        encrypt: bool,
+        seed: u64,
         lanes: [Proved; 2],
     ) -> Result<Arc<Session>, Error> {
         let id = core.next.fetch_add(1, Ordering::Relaxed);

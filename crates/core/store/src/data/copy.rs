@@ -7,6 +7,7 @@ use super::*;
 use crate::live::LiveLock;
 use crate::views::Content;
 use crate::views::Parts;
+use forebay_media::Position;
 
 /// Whether two ranges of the same file, equally long, overlap.
 pub fn overlap(at: u64, to_at: u64, len: u64) -> bool {
@@ -118,8 +119,16 @@ impl<'s> Content<'s> {
             let to = at + done as u64;
             if init {
                 self.fill(index, (to, n), end, |medium, into, before, n| {
+                    let from = Position {
+                        extent: e,
+                        offset: start + before,
+                    };
+                    let into = Position {
+                        extent: into.0,
+                        offset: into.1,
+                    };
                     // SAFETY: within both extents; two ranges of one file don't overlap.
-                    unsafe { source.copy((e, start + before), medium, into, n) }
+                    unsafe { source.copy(from, medium, into, n) }
                 })?;
             } else {
                 self.zero_range(index, to, to + n as u64)?;
