@@ -170,26 +170,7 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             name,
             json,
         } => {
-            let workspace = at.load(workspace)?;
-            let record = Collection::lookup(&workspace, Key::Name(name)).map_err(failed)?;
-            let mut more = vec![
-                ("backend", record.backend.clone()),
-                ("controls", write_controls(&record.controls)),
-            ];
-            if !record.place.is_empty() {
-                more.push(("place", record.place.clone()));
-            }
-            if at.knows(&record.backend) {
-                match Collection::open(&workspace, Key::Name(name)) {
-                    // The collection is in another pool, so its size isn't known here.
-                    Err(e) if e.errno() == Errno::NODEV => {}
-                    opened => {
-                        let collection = opened.map_err(failed)?;
-                        more.push(("size", collection.size().map_err(failed)?.to_string()));
-                    }
-                }
-            }
-            show(name, record.uuid, &record.meta, &more, *json)?;
+            show_collection(&at, &at.load(workspace)?, name, *json)?;
         }
         OfCollection::Put {
             workspace,
@@ -236,6 +217,28 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
         }
     }
     Ok(code::OK)
+}
+
+fn show_collection(at: &At, workspace: &Workspace, name: &str, json: bool) -> Result<(), Fail> {
+    let record = Collection::lookup(workspace, Key::Name(name)).map_err(failed)?;
+    let mut more = vec![
+        ("backend", record.backend.clone()),
+        ("controls", write_controls(&record.controls)),
+    ];
+    if !record.place.is_empty() {
+        more.push(("place", record.place.clone()));
+    }
+    if at.knows(&record.backend) {
+        match Collection::open(workspace, Key::Name(name)) {
+            // The collection is in another pool, so its size isn't known here.
+            Err(e) if e.errno() == Errno::NODEV => {}
+            opened => {
+                let collection = opened.map_err(failed)?;
+                more.push(("size", collection.size().map_err(failed)?.to_string()));
+            }
+        }
+    }
+    show(name, record.uuid, &record.meta, &more, json)
 }
 
 /// Prints the names of records, one per line, or as JSON the complete records.

@@ -75,30 +75,7 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
         return Ok(status);
     }
     report.findings.sort_by_key(|f| f.repaired);
-    let mut text = String::new();
-    for f in &report.findings {
-        text += &format!("{f}\n");
-    }
-    if report.more > 0 {
-        text += &format!("and {} more\n", report.more);
-    }
-    if let Some(left_out) = &report.left_out {
-        text += &format!("not looked at: {left_out}\n");
-    }
-    if report.lost_pages > 0 {
-        text += &format!(
-            "{} of record files lost by killed processes ({}); nothing is damaged\n",
-            count(report.lost_pages, "page"),
-            format_size(report.lost_pages * 4096)
-        );
-    }
-    if report.unasked > 0 {
-        text += &format!(
-            "{} not compared with other nodes, since the time for it was over; no damage is known\n",
-            count(report.unasked, "record")
-        );
-    }
-    write(text.as_bytes())?;
+    write(in_words(&report).as_bytes())?;
     let what = format!(
         "pool '{name}': {}, {} looked at in {}",
         count(report.objects, "object"),
@@ -122,6 +99,34 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
         )),
     }
     Ok(status)
+}
+
+/// Lists the findings, and what wasn't looked at.
+fn in_words(report: &Report) -> String {
+    let mut text = String::new();
+    for f in &report.findings {
+        text += &format!("{f}\n");
+    }
+    if report.more > 0 {
+        text += &format!("and {} more\n", report.more);
+    }
+    if let Some(left_out) = &report.left_out {
+        text += &format!("not looked at: {left_out}\n");
+    }
+    if report.lost_pages > 0 {
+        text += &format!(
+            "{} of record files lost by killed processes ({}); nothing is damaged\n",
+            count(report.lost_pages, "page"),
+            format_size(report.lost_pages * 4096)
+        );
+    }
+    if report.unasked > 0 {
+        text += &format!(
+            "{} not compared with other nodes, since the time for it was over; no damage is known\n",
+            count(report.unasked, "record")
+        );
+    }
+    text
 }
 
 /// Compares the records that the nodes of a running pool have about each other. With `repair`, and

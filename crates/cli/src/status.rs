@@ -9,7 +9,7 @@ use crate::node_status;
 use crate::origin::quota_line;
 use crate::output::{age, json, write};
 use crate::tables::{df_table, medium, percent, table, tables};
-use forebay_client::{Pool, PoolState, places};
+use forebay_client::{MediumUsage, Pool, PoolState, places};
 use forebay_media::format_size;
 use forebay_store::{Store, Table};
 use serde_json::{Value, json as value};
@@ -99,24 +99,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
         c.mount,
         absolute_dir(&pool).display()
     );
-    for (i, u) in usage.iter().enumerate() {
-        let label = if i == 0 { "media     " } else { "          " };
-        let ready = u.reserved.saturating_sub(u.used);
-        let _ = writeln!(
-            text,
-            "{label} {}: {} used ({}), {} kept ready (at most {}{})",
-            u.spec,
-            format_size(u.used),
-            percent(u.used, u.capacity),
-            format_size(ready),
-            format_size(u.reserve),
-            if ready > u.reserve {
-                "; the rest is being given back"
-            } else {
-                ""
-            }
-        );
-    }
+    text += &media_in_words(&usage);
     let _ = writeln!(
         text,
         "records    {}",
@@ -150,6 +133,30 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     }
     write(text.as_bytes())?;
     Ok(code::OK)
+}
+
+/// Describes the use of each medium, for people.
+fn media_in_words(usage: &[MediumUsage]) -> String {
+    let mut text = String::new();
+    for (i, u) in usage.iter().enumerate() {
+        let label = if i == 0 { "media     " } else { "          " };
+        let ready = u.reserved.saturating_sub(u.used);
+        let _ = writeln!(
+            text,
+            "{label} {}: {} used ({}), {} kept ready (at most {}{})",
+            u.spec,
+            format_size(u.used),
+            percent(u.used, u.capacity),
+            format_size(ready),
+            format_size(u.reserve),
+            if ready > u.reserve {
+                "; the rest is being given back"
+            } else {
+                ""
+            }
+        );
+    }
+    text
 }
 
 /// Describes the number of open files, and of refusals because a table was full, for people.

@@ -463,18 +463,14 @@ impl Advisor<'_> {
                     "A directory that is made under such a rule keeps its names on the node that \
                         makes it. In directories that exist already it is for safety.",
                 ),
-            control::EXCLUSIVE | control::EXCLUSIVE_NODE => Saving {
-                is_room: false,
-                seconds: None,
-                reasoning: format!(
-                    "No time: {} used on several nodes, so the names can't stay on one. It is for \
-                        safety.",
-                    match group.shared_directories {
-                        1 => "a directory was".to_owned(),
-                        n => format!("{} directories were", text::count(n)),
-                    }
-                ),
-            },
+            control::EXCLUSIVE | control::EXCLUSIVE_NODE => no_time(format!(
+                "No time: {} used on several nodes, so the names can't stay on one. It is for \
+                    safety.",
+                match group.shared_directories {
+                    1 => "a directory was".to_owned(),
+                    n => format!("{} directories were", text::count(n)),
+                }
+            )),
             control::ONCE => Saving {
                 seconds: None,
                 is_room: self.media.files && group.reads.bytes > 0,
@@ -484,19 +480,12 @@ impl Advisor<'_> {
                     text::bytes(group.reads.bytes as f64)
                 ),
             },
-            control::APPEND => Saving {
-                is_room: false,
-                seconds: None,
-                reasoning: "No time: it is for safety.".into(),
-            },
-            _ => Saving {
-                is_room: false,
-                seconds: None,
-                reasoning: "No time: after a crash, all of a batch's writes are there or none. It \
-                    needs the verbs (batches with rollback), and changes nothing for plain system \
-                    calls."
+            control::APPEND => no_time("No time: it is for safety.".into()),
+            _ => no_time(
+                "No time: after a crash, all of a batch's writes are there or none. It needs the \
+                    verbs (batches with rollback), and changes nothing for plain system calls."
                     .into(),
-            },
+            ),
         }
     }
 
@@ -786,4 +775,12 @@ fn unescaped(pattern: &str) -> String {
         }
     }
     plain
+}
+
+fn no_time(reasoning: String) -> Saving {
+    Saving {
+        is_room: false,
+        seconds: None,
+        reasoning,
+    }
 }

@@ -35,6 +35,45 @@ struct Named {
     lock_nanoseconds: u64,
 }
 
+/// The run's totals, whole and by node and process.
+struct Parts {
+    totals: Totals,
+    nodes: BTreeMap<u32, NodePart>,
+    processes: Vec<ProcessPart>,
+}
+
+fn parts_of(workers: Vec<Worker>, facts: &Facts) -> Parts {
+    let mut totals = Totals::default();
+    let mut nodes: BTreeMap<u32, NodePart> = BTreeMap::new();
+    let mut processes = Vec::new();
+    for node in &facts.nodes {
+        nodes.entry(node.node).or_default().node = node.node;
+    }
+    for worker in workers {
+        totals.add(&worker.totals);
+        let part = nodes.entry(worker.node).or_insert_with(|| NodePart {
+            node: worker.node,
+            series: Series::empty(),
+            ..NodePart::default()
+        });
+        part.totals.add(&worker.totals);
+        part.series.add(&worker.series);
+        processes.push(ProcessPart {
+            node: worker.node,
+            process: worker.process,
+            program: worker.program,
+            totals: worker.totals,
+            series: worker.series,
+            stands_for: 1,
+        });
+    }
+    Parts {
+        totals,
+        nodes,
+        processes,
+    }
+}
+
 struct Worker {
     node: u32,
     process: u32,
@@ -333,27 +372,7 @@ impl Analysis<'_> {
             };
             used.files += 1;
             used.bytes += group.reads.bytes + group.writes.bytes;
-            let users = usage.users.keys().take(MAX_LISTED_USERS);
-            let user = |&worker: &u32| {
-                let w = &self.workers[worker as usize];
-                format!("{}:{}", w.node, w.process)
-            };
-            listed.push(File {
-                path: path.clone(),
-                known: named.known,
-                also: named.paths.iter().skip(1).cloned().collect(),
-                opens: usage.opens,
-                created: usage.creator.is_some(),
-                reads: group.reads.clone(),
-                writes: group.writes.clone(),
-                size: usage.end,
-                processes: users.map(user).collect(),
-                process_count: usage.users.len() as u64,
-                nodes: usage.nodes().into_iter().take(MAX_LISTED_USERS).collect(),
-                node_count: group.nodes_of_a_file,
-                lock_waits: named.lock_waits,
-                lock_nanoseconds: named.lock_nanoseconds,
-            });
+            listed.push(self.file_of(named, &group, path.clone()));
             if named.known {
                 members.push(Member {
                     path,
@@ -366,30 +385,11 @@ impl Analysis<'_> {
         let groups = groups::of(&members);
         let (files, other_files) = bounded(listed);
         let incomplete = self.incomplete(recording);
-        let mut totals = Totals::default();
-        let mut nodes: BTreeMap<u32, NodePart> = BTreeMap::new();
-        let mut processes = Vec::new();
-        for node in &facts.nodes {
-            nodes.entry(node.node).or_default().node = node.node;
-        }
-        for worker in self.workers {
-            totals.add(&worker.totals);
-            let part = nodes.entry(worker.node).or_insert_with(|| NodePart {
-                node: worker.node,
-                series: Series::empty(),
-                ..NodePart::default()
-            });
-            part.totals.add(&worker.totals);
-            part.series.add(&worker.series);
-            processes.push(ProcessPart {
-                node: worker.node,
-                process: worker.process,
-                program: worker.program,
-                totals: worker.totals,
-                series: worker.series,
-                stands_for: 1,
-            });
-        }
+        let Parts {
+            totals,
+            nodes,
+            processes,
+        } = parts_of(self.workers, &facts);
         let (processes, other_processes) = busiest(processes);
         let program = |node: u32, process: u32| {
             let found = processes
@@ -423,6 +423,32 @@ impl Analysis<'_> {
             layers: Vec::new(),
             incomplete,
             facts,
+        }
+    }
+
+    /// The entry of a file in the report.
+    fn file_of(&self, named: &Named, group: &Group, path: String) -> File {
+        let usage = &named.usage;
+        let users = usage.users.keys().take(MAX_LISTED_USERS);
+        let user = |&worker: &u32| {
+            let w = &self.workers[worker as usize];
+            format!("{}:{}", w.node, w.process)
+        };
+        File {
+            path,
+            known: named.known,
+            also: named.paths.iter().skip(1).cloned().collect(),
+            opens: usage.opens,
+            created: usage.creator.is_some(),
+            reads: group.reads.clone(),
+            writes: group.writes.clone(),
+            size: usage.end,
+            processes: users.map(user).collect(),
+            process_count: usage.users.len() as u64,
+            nodes: usage.nodes().into_iter().take(MAX_LISTED_USERS).collect(),
+            node_count: group.nodes_of_a_file,
+            lock_waits: named.lock_waits,
+            lock_nanoseconds: named.lock_nanoseconds,
         }
     }
 

@@ -156,6 +156,15 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
         let name = format!("{kind}, time");
         operations.push(both(&name, Unit::Time, &|r| Some(of(r).time())));
     }
+    Comparison {
+        whole,
+        operations,
+        files: compare_files(before, after),
+    }
+}
+
+/// Compares the times spent in each file. The largest changes come first.
+fn compare_files(before: &Run, after: &Run) -> Vec<Difference> {
     let times = |run: &Run| -> BTreeMap<String, f64> {
         let files = run.files.iter();
         files.map(|f| (f.path.clone(), f.time() as f64)).collect()
@@ -174,11 +183,7 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
     let change = |d: &Difference| (d.after.unwrap_or(0.0) - d.before.unwrap_or(0.0)).abs();
     files.sort_by(|a, b| change(b).total_cmp(&change(a)));
     files.truncate(MAX_FILES_COMPARED);
-    Comparison {
-        whole,
-        operations,
-        files,
-    }
+    files
 }
 
 /// Returns a comparison as a table for a terminal.

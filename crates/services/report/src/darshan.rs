@@ -287,10 +287,8 @@ impl Log {
         Ok(())
     }
 
-    fn run(self) -> Run {
-        let begin = self.start.saturating_mul(1_000_000_000);
-        let from_times = self.end.saturating_sub(self.start).max(1) as f64;
-        let length = (self.length.unwrap_or(from_times) * 1e9) as u64;
+    /// Sorts the records by file and by rank. `length`: that of the run. Nanoseconds.
+    fn sorted(&self, length: u64) -> Sorted {
         let mut files: BTreeMap<u64, Used> = BTreeMap::new();
         let mut ranks: BTreeMap<i64, ProcessPart> = BTreeMap::new();
         let mut layer = Layer {
@@ -324,6 +322,22 @@ impl Log {
                 .or_default()
                 .add(record);
         }
+        Sorted {
+            files,
+            ranks,
+            layer,
+        }
+    }
+
+    fn run(self) -> Run {
+        let begin = self.start.saturating_mul(1_000_000_000);
+        let from_times = self.end.saturating_sub(self.start).max(1) as f64;
+        let length = (self.length.unwrap_or(from_times) * 1e9) as u64;
+        let Sorted {
+            files,
+            ranks,
+            layer,
+        } = self.sorted(length);
         let mut totals = Totals::default();
         ranks.values().for_each(|part| totals.add(&part.totals));
         let (mut listed, mut members) = (Vec::new(), Vec::new());
@@ -582,6 +596,15 @@ impl ByRank {
     }
 }
 
+/// The records of a log, by what they are about.
+struct Sorted {
+    /// By the file's id.
+    files: BTreeMap<u64, Used>,
+    /// By rank. -1: all ranks together.
+    ranks: BTreeMap<i64, ProcessPart>,
+    layer: Layer,
+}
+
 /// The use of a file by rank. -1: all ranks together.
 #[derive(Debug, Default)]
 struct Used {
@@ -733,35 +756,7 @@ impl Used {
                     }
                     return Ok(name == control::COMMIT);
                 }
-                for (rank, reader) in &self.by_rank {
-                    for (other, writer) in &self.by_rank {
-                        let (Some(write), true) = (writer.write, rank != other) else {
-                            continue;
-                        };
-                        let closed = writer.open.map_or(f64::MAX, |o| o.1);
-                        if let Some(read) = reader.read
-                            && read.1 > write.0
-                        {
-                            let since = match name {
-                                control::SESSION => reader.open.map_or(0.0, |o| o.0),
-                                _ => read.0,
-                            };
-                            if since < closed {
-                                return Err(
-                                    "a process may have read it while another one, which wrote to \
-                                        it, had it open",
-                                );
-                            }
-                        }
-                        if let Some(own) = reader.write
-                            && own.0 < closed
-                            && write.0 < reader.open.map_or(f64::MAX, |o| o.1)
-                        {
-                            return Err("two processes that wrote to it had it open at once");
-                        }
-                    }
-                }
-                Ok(true)
+                self.check_order(name).map(|()| true)
             }
             control::ONCE if writers > 0 => {
                 if mapped || writes.bytes > end || reads.bytes > end {
@@ -771,6 +766,39 @@ impl Used {
             }
             _ => Ok(false),
         }
+    }
+
+    /// Checks that no process used the file while another one, which wrote to it, had it open.
+    fn check_order(&self, name: &str) -> Result<(), &'static str> {
+        for (rank, reader) in &self.by_rank {
+            for (other, writer) in &self.by_rank {
+                let (Some(write), true) = (writer.write, rank != other) else {
+                    continue;
+                };
+                let closed = writer.open.map_or(f64::MAX, |o| o.1);
+                if let Some(read) = reader.read
+                    && read.1 > write.0
+                {
+                    let since = match name {
+                        control::SESSION => reader.open.map_or(0.0, |o| o.0),
+                        _ => read.0,
+                    };
+                    if since < closed {
+                        return Err(
+                            "a process may have read it while another one, which wrote to \
+                                it, had it open",
+                        );
+                    }
+                }
+                if let Some(own) = reader.write
+                    && own.0 < closed
+                    && write.0 < reader.open.map_or(f64::MAX, |o| o.1)
+                {
+                    return Err("two processes that wrote to it had it open at once");
+                }
+            }
+        }
+        Ok(())
     }
 }
 

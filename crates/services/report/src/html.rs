@@ -498,71 +498,7 @@ fn order(page: &mut Page, run: &Run) {
 
 fn files(page: &mut Page, run: &Run) {
     page.add("<section aria-labelledby=\"files\"><h2 id=\"files\">Files</h2>");
-    let sharing = &run.sharing;
-    let rows = [
-        ("one process", &sharing.process),
-        ("several processes of one node", &sharing.node),
-        ("several nodes", &sharing.nodes),
-    ];
-    let rows = rows.map(|(name, used)| vec![words(name), number(used.files), size(used.bytes)]);
-    let mut rows = Vec::from(rows);
-    if run.source == Source::Darshan {
-        rows.remove(2);
-        rows[1][0] = words("several processes");
-    }
-    page.table(
-        "Files by their users",
-        false,
-        &["Used by", "#Files", "#Bytes"],
-        rows,
-    );
-    let list = |all: &[String], count: u64| {
-        let more = count.saturating_sub(all.len() as u64);
-        let mut text = all.join(", ");
-        if more > 0 {
-            let _ = write!(text, " and {}", text::count(more));
-        }
-        text
-    };
-    let rows = run.files.iter().map(|file| {
-        let mut all = file.reads.clone();
-        all.add(&file.writes);
-        let in_order = all.shares().map(|s| s[0] + s[1]);
-        let mut name = path(&file.path);
-        if !file.also.is_empty() {
-            let also: Vec<String> = file.also.iter().map(|p| path(p)).collect();
-            let _ = write!(
-                name,
-                " <span class=\"more\">also {}</span>",
-                also.join(", ")
-            );
-        }
-        let nodes: Vec<String> = file.nodes.iter().map(u32::to_string).collect();
-        let sizes = |access: &Access| maybe(access.mean(), text::bytes);
-        vec![
-            Cell {
-                sort: None,
-                html: name,
-            },
-            time(file.time() as f64),
-            number(file.reads.count),
-            size(file.reads.bytes),
-            sizes(&file.reads),
-            number(file.writes.count),
-            size(file.writes.bytes),
-            sizes(&file.writes),
-            maybe(in_order, text::percent),
-            number(file.opens),
-            Cell {
-                sort: Some(file.process_count as f64),
-                html: html(&list(&file.processes, file.process_count)),
-            },
-            Cell {
-                sort: Some(file.node_count as f64),
-                html: html(&list(&nodes, file.node_count)),
-            },
-        ]
-    });
+    users_of_files(page, run);
     let columns = [
         "Path",
         "#Time",
@@ -586,8 +522,89 @@ fn files(page: &mut Page, run: &Run) {
         0 | 1 => &columns[..columns.len() - 1],
         _ => &columns[..],
     };
-    page.table(&caption, true, columns, rows.collect());
-    let rest = &run.other_files;
+    page.table(
+        &caption,
+        true,
+        columns,
+        run.files.iter().map(row_of_file).collect(),
+    );
+    other_files(page, &run.other_files);
+    lock_waits(page, run);
+    page.add("</section>");
+}
+
+fn users_of_files(page: &mut Page, run: &Run) {
+    let sharing = &run.sharing;
+    let rows = [
+        ("one process", &sharing.process),
+        ("several processes of one node", &sharing.node),
+        ("several nodes", &sharing.nodes),
+    ];
+    let rows = rows.map(|(name, used)| vec![words(name), number(used.files), size(used.bytes)]);
+    let mut rows = Vec::from(rows);
+    if run.source == Source::Darshan {
+        rows.remove(2);
+        rows[1][0] = words("several processes");
+    }
+    page.table(
+        "Files by their users",
+        false,
+        &["Used by", "#Files", "#Bytes"],
+        rows,
+    );
+}
+
+/// The first ones of `count` users, and how many more there are.
+fn list(all: &[String], count: u64) -> String {
+    let more = count.saturating_sub(all.len() as u64);
+    let mut text = all.join(", ");
+    if more > 0 {
+        let _ = write!(text, " and {}", text::count(more));
+    }
+    text
+}
+
+fn row_of_file(file: &File) -> Vec<Cell> {
+    let mut all = file.reads.clone();
+    all.add(&file.writes);
+    let in_order = all.shares().map(|s| s[0] + s[1]);
+    let mut name = path(&file.path);
+    if !file.also.is_empty() {
+        let also: Vec<String> = file.also.iter().map(|p| path(p)).collect();
+        let _ = write!(
+            name,
+            " <span class=\"more\">also {}</span>",
+            also.join(", ")
+        );
+    }
+    let nodes: Vec<String> = file.nodes.iter().map(u32::to_string).collect();
+    let sizes = |access: &Access| maybe(access.mean(), text::bytes);
+    vec![
+        Cell {
+            sort: None,
+            html: name,
+        },
+        time(file.time() as f64),
+        number(file.reads.count),
+        size(file.reads.bytes),
+        sizes(&file.reads),
+        number(file.writes.count),
+        size(file.writes.bytes),
+        sizes(&file.writes),
+        maybe(in_order, text::percent),
+        number(file.opens),
+        Cell {
+            sort: Some(file.process_count as f64),
+            html: html(&list(&file.processes, file.process_count)),
+        },
+        Cell {
+            sort: Some(file.node_count as f64),
+            html: html(&list(&nodes, file.node_count)),
+        },
+    ]
+}
+
+fn other_files(page: &mut Page, rest: &Rest) {
     if rest.files > 0 {
         page.add(&format!(
             "<p>{} more: {} read by {} reads, {} written by {} writes, {} opens, {} in all.</p>",
@@ -602,6 +619,9 @@ fn files(page: &mut Page, run: &Run) {
             ))
         ));
     }
+}
+
+fn lock_waits(page: &mut Page, run: &Run) {
     let locked = run.files.iter().filter(|f| f.lock_waits > 0);
     let rows: Vec<Vec<Cell>> = locked
         .map(|file| {
@@ -623,7 +643,6 @@ fn files(page: &mut Page, run: &Run) {
             rows,
         );
     }
-    page.add("</section>");
 }
 
 fn row_of(name: &str, totals: &Totals) -> Vec<Cell> {

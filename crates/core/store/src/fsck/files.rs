@@ -2,16 +2,146 @@
 //! its medium or in two files, and the maps of free pages.
 
 use super::findings::Report;
-use super::model::Model;
+use super::model::{Model, Object};
 use crate::control_region::live_flag as flag;
 use crate::data::is_memory;
 use crate::record::{ChunkMap, INLINE_MAX, Key, tail};
-use crate::recount::View;
+use crate::recount::{LiveState, View};
 use crate::views::Checker;
 use crate::{MAX_SIZE, ObjectId};
 
 /// An object and one of its chunks, whose extents name pages that another chunk has.
 pub(crate) type Double = (u64, u64);
+
+/// Reports a flaw of an object, and what is done about it.
+type Find<'a> = &'a mut dyn FnMut(String, String);
+
+/// Checks an object's type, the kind of its tail, and the size of a link.
+fn check_kind(o: &mut Object, find: Find<'_>) {
+    let known = matches!(
+        o.inode.kind(),
+        libc::S_IFREG
+            | libc::S_IFDIR
+            | libc::S_IFLNK
+            | libc::S_IFIFO
+            | libc::S_IFSOCK
+            | libc::S_IFCHR
+            | libc::S_IFBLK
+    );
+    if !known {
+        find(
+            format!("type {:o} is none", o.inode.kind()),
+            "it becomes a file".into(),
+        );
+        o.inode.mode = libc::S_IFREG | o.inode.mode & 0o7777;
+        o.changed = true;
+    }
+    let right = match o.inode.kind() {
+        libc::S_IFREG => matches!(o.inode.tail, tail::NONE | tail::DATA | tail::EXTENTS),
+        libc::S_IFDIR => o.inode.tail == tail::NAME,
+        libc::S_IFLNK => o.inode.tail == tail::TARGET,
+        _ => o.inode.tail == tail::NONE,
+    };
+    if !right {
+        find(
+            format!(
+                "its record holds a tail of kind {}, which doesn't belong there",
+                o.inode.tail
+            ),
+            "it is taken as the right one, for a file as nothing".into(),
+        );
+        o.inode.tail = match o.inode.kind() {
+            libc::S_IFDIR => tail::NAME,
+            libc::S_IFLNK => tail::TARGET,
+            _ => {
+                o.tail.clear();
+                tail::NONE
+            }
+        };
+        o.changed = true;
+    }
+    if o.inode.is_link() && o.inode.size != o.tail.len() as u64 {
+        find(
+            format!(
+                "size {} of a link whose target has {} bytes",
+                o.inode.size,
+                o.tail.len()
+            ),
+            format!("it becomes {}", o.tail.len()),
+        );
+        o.inode.size = o.tail.len() as u64;
+        o.changed = true;
+    }
+}
+
+/// Checks the bytes or extents in a file's record. Returns the number of pages of these extents.
+fn check_content(o: &mut Object, find: Find<'_>) -> usize {
+    let first = match o.inode.tail {
+        tail::EXTENTS => ChunkMap::decode(&o.tail).map(|map| map.pages()),
+        _ => Some(0),
+    };
+    if first.is_none() {
+        find(
+            "the extents of its first MiB can't be read".into(),
+            "they are removed; that part reads as zero".into(),
+        );
+        o.tail.clear();
+        o.changed = true;
+    }
+    if o.inode.tail == tail::DATA && o.tail.len() > INLINE_MAX {
+        find(
+            format!(
+                "{} bytes in its record, more than {INLINE_MAX}",
+                o.tail.len()
+            ),
+            "they are cut".into(),
+        );
+        o.tail.truncate(INLINE_MAX);
+        o.changed = true;
+    }
+    first.unwrap_or(0)
+}
+
+/// Checks a file's size and its count of pages. `first`: the pages of the extents in its record.
+fn check_size(o: &mut Object, live: Option<&LiveState>, first: usize, find: Find<'_>) {
+    let later: usize = o.chunks.values().map(ChunkMap::pages).sum();
+    let (size, pages, inline, covered) = match live {
+        Some(l) => {
+            let inline = l.flags & flag::INLINE != 0;
+            let first = if inline { 0 } else { l.first.pages() };
+            (l.size, l.pages, inline, first + later)
+        }
+        None => (
+            o.inode.size,
+            o.inode.pages,
+            o.inode.tail == tail::DATA,
+            first + later,
+        ),
+    };
+    if size > MAX_SIZE {
+        find(
+            format!("size {size} is impossible"),
+            "it becomes what its extents cover".into(),
+        );
+        o.inode.size = covered as u64 * crate::PAGE as u64;
+        o.changed = true;
+    } else if inline && size != o.tail.len() as u64 {
+        find(
+            format!("size {size}, but {} bytes in its record", o.tail.len()),
+            format!("the size becomes {}", o.tail.len()),
+        );
+        o.inode.size = o.tail.len() as u64;
+        o.changed = true;
+    }
+    if pages != covered as u64 {
+        find(
+            format!("it counts {pages} pages, but its extents have {covered}"),
+            format!("it counts {covered}"),
+        );
+        o.inode.pages = covered as u64;
+        o.changed = true;
+    }
+}
 
 impl Checker<'_> {
     /// Checks sizes and tails, and repairs them in the model.
@@ -20,124 +150,10 @@ impl Checker<'_> {
             let mut find = |what: String, remedy: String| {
                 report.add("files", format!("object {id}: {what}"), remedy)
             };
-            let known = matches!(
-                o.inode.kind(),
-                libc::S_IFREG
-                    | libc::S_IFDIR
-                    | libc::S_IFLNK
-                    | libc::S_IFIFO
-                    | libc::S_IFSOCK
-                    | libc::S_IFCHR
-                    | libc::S_IFBLK
-            );
-            if !known {
-                find(
-                    format!("type {:o} is none", o.inode.kind()),
-                    "it becomes a file".into(),
-                );
-                o.inode.mode = libc::S_IFREG | o.inode.mode & 0o7777;
-                o.changed = true;
-            }
-            let right = match o.inode.kind() {
-                libc::S_IFREG => matches!(o.inode.tail, tail::NONE | tail::DATA | tail::EXTENTS),
-                libc::S_IFDIR => o.inode.tail == tail::NAME,
-                libc::S_IFLNK => o.inode.tail == tail::TARGET,
-                _ => o.inode.tail == tail::NONE,
-            };
-            if !right {
-                find(
-                    format!(
-                        "its record holds a tail of kind {}, which doesn't belong there",
-                        o.inode.tail
-                    ),
-                    "it is taken as the right one, for a file as nothing".into(),
-                );
-                o.inode.tail = match o.inode.kind() {
-                    libc::S_IFDIR => tail::NAME,
-                    libc::S_IFLNK => tail::TARGET,
-                    _ => {
-                        o.tail.clear();
-                        tail::NONE
-                    }
-                };
-                o.changed = true;
-            }
-            if o.inode.is_link() && o.inode.size != o.tail.len() as u64 {
-                find(
-                    format!(
-                        "size {} of a link whose target has {} bytes",
-                        o.inode.size,
-                        o.tail.len()
-                    ),
-                    format!("it becomes {}", o.tail.len()),
-                );
-                o.inode.size = o.tail.len() as u64;
-                o.changed = true;
-            }
-            if !o.inode.is_file() {
-                continue;
-            }
-            let mut first = match o.inode.tail {
-                tail::EXTENTS => ChunkMap::decode(&o.tail),
-                _ => Some(ChunkMap::default()),
-            };
-            if first.is_none() {
-                find(
-                    "the extents of its first MiB can't be read".into(),
-                    "they are removed; that part reads as zero".into(),
-                );
-                o.tail.clear();
-                o.changed = true;
-                first = Some(ChunkMap::default());
-            }
-            if o.inode.tail == tail::DATA && o.tail.len() > INLINE_MAX {
-                find(
-                    format!(
-                        "{} bytes in its record, more than {INLINE_MAX}",
-                        o.tail.len()
-                    ),
-                    "they are cut".into(),
-                );
-                o.tail.truncate(INLINE_MAX);
-                o.changed = true;
-            }
-            let later: usize = o.chunks.values().map(ChunkMap::pages).sum();
-            let live = view.live.get(&id);
-            let (size, pages, inline, covered) = match live {
-                Some(l) => {
-                    let inline = l.flags & flag::INLINE != 0;
-                    let first = if inline { 0 } else { l.first.pages() };
-                    (l.size, l.pages, inline, first + later)
-                }
-                None => (
-                    o.inode.size,
-                    o.inode.pages,
-                    o.inode.tail == tail::DATA,
-                    first.map_or(0, |m| m.pages()) + later,
-                ),
-            };
-            if size > MAX_SIZE {
-                find(
-                    format!("size {size} is impossible"),
-                    "it becomes what its extents cover".into(),
-                );
-                o.inode.size = covered as u64 * crate::PAGE as u64;
-                o.changed = true;
-            } else if inline && size != o.tail.len() as u64 {
-                find(
-                    format!("size {size}, but {} bytes in its record", o.tail.len()),
-                    format!("the size becomes {}", o.tail.len()),
-                );
-                o.inode.size = o.tail.len() as u64;
-                o.changed = true;
-            }
-            if pages != covered as u64 {
-                find(
-                    format!("it counts {pages} pages, but its extents have {covered}"),
-                    format!("it counts {covered}"),
-                );
-                o.inode.pages = covered as u64;
-                o.changed = true;
+            check_kind(o, &mut find);
+            if o.inode.is_file() {
+                let first = check_content(o, &mut find);
+                check_size(o, view.live.get(&id), first, &mut find);
             }
         }
     }

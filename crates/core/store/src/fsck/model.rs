@@ -2,6 +2,7 @@
 //! them.
 
 use super::findings::Report;
+use crate::attribute_view::is_path_of;
 use crate::ephemeral::is_note;
 use crate::index::{Indexed, key_of, known_in};
 use crate::names::{is_unconfirmed, link_in};
@@ -65,208 +66,353 @@ pub(crate) struct Model {
 /// Records other than inodes, by the id of their object: shards and keys.
 type Others = BTreeMap<u64, Vec<(usize, Vec<u8>)>>;
 
-impl Checker<'_> {
-    /// Reads all records into a model, and reports damaged ones.
-    pub(crate) fn read_model(&self, view: &View<'_>, report: &mut Report) -> Result<Model> {
-        let mut m = Model::default();
-        let mut chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>> = BTreeMap::new();
-        let mut others = Others::new();
-        let mut orphans = Vec::new();
-        let mut links = Vec::new();
-        let mut places = Vec::new();
-        for (shard, records) in view.shards.iter().enumerate() {
-            records.each_stored(|key, value, sealed| {
-                if !sealed {
-                    report.add(
-                        "records",
-                        format!(
-                            "shard {shard}: the checksum of {} doesn't fit: something has written over it",
-                            shown(key)
-                        ),
-                        "what can be read of it is kept; look whether it is right",
-                    );
-                    m.changes.push((shard, key.to_vec(), Some(value.to_vec())));
-                }
-                let mut bad = |what: String, remedy: &str| {
-                    report.add("records", format!("shard {shard}: {what}"), remedy);
-                    m.changes.push((shard, key.to_vec(), None));
-                };
-                if key == JOURNAL {
-                    bad(
-                        "a commit over several shards isn't complete".into(),
-                        "what can be read of it is completed, the rest is removed",
-                    );
-                    return true;
-                }
-                let Some((tag, id, rest)) = parse_key(key) else {
-                    bad(
-                        format!("the key {} is none of ours", shown(key)),
-                        "it is removed",
-                    );
-                    return true;
-                };
-                let among = self.remote.is_some() && b"LNE".contains(&tag);
-                if !b"IDXOAPVRWBMKT".contains(&tag) && !among {
-                    bad(
-                        format!("the key {} is none of ours", shown(key)),
-                        "it is removed",
-                    );
-                    return true;
-                }
-                let home = match tag {
-                    b'D' | b'N' => self.shard_of_entry(id, rest),
-                    b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.shard_of(id)),
-                    _ => self.shard_of(id),
-                };
-                if home != shard {
-                    bad(
-                        format!("the key {} belongs to shard {home}", shown(key)),
-                        "it is removed; what it led to is put into /lost+found",
-                    );
-                    return true;
-                }
-                match tag {
-                    b'I' => match Inode::decode(value) {
-                        Some((inode, tail)) if rest.is_empty() => {
-                            let object = m.objects.entry(id.0).or_default();
-                            (object.inode, object.tail) = (inode, tail.to_vec());
-                        }
-                        _ => bad(
-                            format!("the record of object {} can't be read", id.0),
-                            "it is removed, with its names",
-                        ),
-                    },
-                    b'D' => match EntryRecord::decode(value) {
-                        Some(e) if rest.len() <= NAME_MAX && (!e.changing || self.remote.is_some()) => {
-                            m.entries.insert((id.0, rest.to_vec()), e.entry);
-                        }
-                        _ => bad(
-                            format!(
-                                "the entry {} of directory {} can't be read",
-                                name(rest),
-                                id.0
-                            ),
-                            "it is removed; its object is put into /lost+found",
-                        ),
-                    },
-                    b'X' => match (ChunkMap::decode(value), rest.try_into()) {
-                        (Some(map), Ok(chunk)) if chunk != [0; 8] => {
-                            let chunk = u64::from_be_bytes(chunk);
-                            chunks.entry(id.0).or_default().insert(chunk, map);
-                        }
-                        _ => bad(
-                            format!("extents of object {} can't be read", id.0),
-                            "they are removed; that part of the file reads as zero",
-                        ),
-                    },
-                    b'L' => match link_in(rest, value) {
-                        Some((parent, name, counts)) => {
-                            let remote = self.names().is_entry_remote(parent, name);
-                            let link = counts && remote;
-                            let name = link.then(|| (parent.0, name.to_vec()));
-                            links.push((id.0, name, is_unconfirmed(value), key.to_vec()));
-                        }
-                        None => bad(
-                            format!("a name of object {} on another node can't be read", id.0),
-                            "it is removed",
-                        ),
-                    },
-                    b'E' => match (Placed::decode(value), rest.len()) {
-                        (Some(_), 8) => places.push((id.0, key.to_vec())),
-                        _ => bad(
-                            format!("where a chunk of object {} lies can't be read", id.0),
-                            "it is removed; that part of the file reads as zero",
-                        ),
-                    },
-                    // An intent: the next process that finds it completes it.
-                    b'N' => {}
-                    // If the file was removed, or doesn't lie in memory, the keeper deletes this
-                    // record.
-                    b'B' if rest.is_empty() => _ = m.landed.insert(id.0),
-                    // The keeper deletes this record, too, if the file was removed.
-                    b'M' if rest.is_empty() && is_note(value) => {}
-                    b'M' => bad(
-                        format!("the note on who made object {} can't be read", id.0),
-                        "it is removed: the file stays when its maker ends",
-                    ),
-                    // If the file was removed, its checksums are removed as lost records are.
-                    b'K' => match rest.len() {
-                        8 => m.summed.entry(id.0).or_default().push(key.to_vec()),
-                        _ => bad(
-                            format!("checksums of object {} can't be read", id.0),
-                            "they are removed",
-                        ),
-                    },
-                    b'O' => orphans.push(id.0),
-                    b'T' if rest.is_empty() && value.len().is_multiple_of(8) => {
-                        m.left.insert(id.0);
-                    }
-                    b'T' => bad(
-                        format!("what is left of object {} can't be read", id.0),
-                        "it is removed",
-                    ),
-                    b'A' => {
-                        others.entry(id.0).or_default().push((shard, key.to_vec()));
-                        let word = key_of(rest).map(|key| Indexed::new(key, value));
-                        m.words.entry(id.0).or_default().extend(word);
-                    }
-                    b'P' => match known_in(rest) {
-                        Some((dir, name)) => {
-                            m.known.entry(id.0).or_default().push((dir.0, name));
-                        }
-                        None => bad(
-                            format!("a name of object {} that is noted for the index can't be read", id.0),
-                            "the note is removed",
-                        ),
-                    },
-                    b'V' | b'R' => match indexed_object(key) {
-                        Some(_) if value.is_empty() => _ = m.indexed.insert(key.to_vec()),
-                        _ => bad(
-                            format!("a place of the index, {}, can't be read", shown(key)),
-                            "it is removed",
-                        ),
-                    },
-                    b'W' if rest.is_empty() && crate::attribute_view::is_path_of(id, value) => {}
-                    b'W' => bad(
-                        format!("a directory of the view, {}, can't be read", shown(key)),
-                        "it is removed; whoever looks it up makes it anew",
-                    ),
-                    _ => bad(
-                        format!("the key {} is none of ours", shown(key)),
-                        "it is removed",
-                    ),
-                }
-                true
-            })?;
+/// The reason why a record is removed, and the result of that.
+struct Flaw {
+    what: String,
+    remedy: &'static str,
+}
+
+/// A record whose key could be parsed.
+struct Stored<'a> {
+    shard: usize,
+    key: &'a [u8],
+    value: &'a [u8],
+    id: ObjectId,
+    /// The key after the id.
+    rest: &'a [u8],
+}
+
+/// How records whose keys begin with one of some tags are read.
+struct Kind {
+    tags: &'static [u8],
+    /// Whether there are such records in pools of several nodes only.
+    is_remote: bool,
+    /// Puts a record into the model; None if it can't be read.
+    read: fn(&mut Reader<'_>, &Stored<'_>) -> Option<()>,
+    /// Describes a record that can't be read.
+    what: fn(&Stored<'_>) -> String,
+    /// The remedy if a record can't be read.
+    remedy: &'static str,
+}
+
+/// All kinds of records.
+const KINDS: [Kind; 15] = [
+    Kind {
+        tags: b"I",
+        is_remote: false,
+        read: |r, s| {
+            let (inode, tail) = Inode::decode(s.value).filter(|_| s.rest.is_empty())?;
+            let object = r.model.objects.entry(s.id.0).or_default();
+            (object.inode, object.tail) = (inode, tail.to_vec());
+            Some(())
+        },
+        what: |s| format!("the record of object {} can't be read", s.id.0),
+        remedy: "it is removed, with its names",
+    },
+    Kind {
+        tags: b"D",
+        is_remote: false,
+        read: |r, s| {
+            let e = EntryRecord::decode(s.value)?;
+            if s.rest.len() > NAME_MAX || e.changing && r.checker.remote.is_none() {
+                return None;
+            }
+            r.model.entries.insert((s.id.0, s.rest.to_vec()), e.entry);
+            Some(())
+        },
+        what: |s| {
+            let name = name(s.rest);
+            format!("the entry {name} of directory {} can't be read", s.id.0)
+        },
+        remedy: "it is removed; its object is put into /lost+found",
+    },
+    Kind {
+        tags: b"X",
+        is_remote: false,
+        read: |r, s| {
+            let chunk = u64::from_be_bytes(s.rest.try_into().ok()?);
+            let map = ChunkMap::decode(s.value).filter(|_| chunk != 0)?;
+            r.chunks.entry(s.id.0).or_default().insert(chunk, map);
+            Some(())
+        },
+        what: |s| format!("extents of object {} can't be read", s.id.0),
+        remedy: "they are removed; that part of the file reads as zero",
+    },
+    Kind {
+        tags: b"L",
+        is_remote: true,
+        read: |r, s| {
+            let (parent, name, counts) = link_in(s.rest, s.value)?;
+            let is_link = counts && r.checker.names().is_entry_remote(parent, name);
+            r.links.push(Link {
+                id: s.id.0,
+                name: is_link.then(|| (parent.0, name.to_vec())),
+                is_unconfirmed: is_unconfirmed(s.value),
+                key: s.key.to_vec(),
+            });
+            Some(())
+        },
+        what: |s| {
+            let id = s.id.0;
+            format!("a name of object {id} on another node can't be read")
+        },
+        remedy: "it is removed",
+    },
+    Kind {
+        tags: b"E",
+        is_remote: true,
+        read: |r, s| {
+            Placed::decode(s.value).filter(|_| s.rest.len() == 8)?;
+            r.places.push((s.id.0, s.key.to_vec()));
+            Some(())
+        },
+        what: |s| format!("where a chunk of object {} lies can't be read", s.id.0),
+        remedy: "it is removed; that part of the file reads as zero",
+    },
+    // An intent: the next process that finds it completes it.
+    Kind {
+        tags: b"N",
+        is_remote: true,
+        read: |_, _| Some(()),
+        what: |s| none_of_ours(s.key),
+        remedy: "it is removed",
+    },
+    // If the file was removed, or doesn't lie in memory, the keeper deletes this record.
+    Kind {
+        tags: b"B",
+        is_remote: false,
+        read: |r, s| {
+            let is_whole = s.rest.is_empty();
+            is_whole.then(|| _ = r.model.landed.insert(s.id.0))
+        },
+        what: |s| none_of_ours(s.key),
+        remedy: "it is removed",
+    },
+    // The keeper deletes this record, too, if the file was removed.
+    Kind {
+        tags: b"M",
+        is_remote: false,
+        read: |_, s| (s.rest.is_empty() && is_note(s.value)).then_some(()),
+        what: |s| format!("the note on who made object {} can't be read", s.id.0),
+        remedy: "it is removed: the file stays when its maker ends",
+    },
+    // If the file was removed, its checksums are removed as lost records are.
+    Kind {
+        tags: b"K",
+        is_remote: false,
+        read: |r, s| {
+            let summed = &mut r.model.summed;
+            let add = || summed.entry(s.id.0).or_default().push(s.key.to_vec());
+            (s.rest.len() == 8).then(add)
+        },
+        what: |s| format!("checksums of object {} can't be read", s.id.0),
+        remedy: "they are removed",
+    },
+    Kind {
+        tags: b"O",
+        is_remote: false,
+        read: |r, s| {
+            r.orphans.push(s.id.0);
+            Some(())
+        },
+        what: |s| none_of_ours(s.key),
+        remedy: "it is removed",
+    },
+    Kind {
+        tags: b"T",
+        is_remote: false,
+        read: |r, s| {
+            let is_whole = s.rest.is_empty() && s.value.len().is_multiple_of(8);
+            is_whole.then(|| _ = r.model.left.insert(s.id.0))
+        },
+        what: |s| format!("what is left of object {} can't be read", s.id.0),
+        remedy: "it is removed",
+    },
+    Kind {
+        tags: b"A",
+        is_remote: false,
+        read: |r, s| {
+            let others = r.others.entry(s.id.0).or_default();
+            others.push((s.shard, s.key.to_vec()));
+            let word = key_of(s.rest).map(|key| Indexed::new(key, s.value));
+            r.model.words.entry(s.id.0).or_default().extend(word);
+            Some(())
+        },
+        what: |s| none_of_ours(s.key),
+        remedy: "it is removed",
+    },
+    Kind {
+        tags: b"P",
+        is_remote: false,
+        read: |r, s| {
+            let (dir, name) = known_in(s.rest)?;
+            r.model.known.entry(s.id.0).or_default().push((dir.0, name));
+            Some(())
+        },
+        what: |s| {
+            let id = s.id.0;
+            format!("a name of object {id} that is noted for the index can't be read")
+        },
+        remedy: "the note is removed",
+    },
+    Kind {
+        tags: b"VR",
+        is_remote: false,
+        read: |r, s| {
+            indexed_object(s.key).filter(|_| s.value.is_empty())?;
+            r.model.indexed.insert(s.key.to_vec());
+            Some(())
+        },
+        what: |s| format!("a place of the index, {}, can't be read", shown(s.key)),
+        remedy: "it is removed",
+    },
+    Kind {
+        tags: b"W",
+        is_remote: false,
+        read: |_, s| {
+            let is_whole = s.rest.is_empty() && is_path_of(s.id, s.value);
+            is_whole.then_some(())
+        },
+        what: |s| format!("a directory of the view, {}, can't be read", shown(s.key)),
+        remedy: "it is removed; whoever looks it up makes it anew",
+    },
+];
+
+/// A record that says that an object has a name on another node.
+struct Link {
+    id: u64,
+    /// The name, if it counts as a link.
+    name: Option<Name>,
+    is_unconfirmed: bool,
+    key: Vec<u8>,
+}
+
+/// A model that is being read, and the records that are assigned to objects once all are read.
+struct Reader<'a> {
+    checker: Checker<'a>,
+    model: Model,
+    chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>>,
+    others: Others,
+    orphans: Vec<u64>,
+    links: Vec<Link>,
+    /// Objects with chunks on other nodes, and the keys of the records that say so.
+    places: Vec<(u64, Vec<u8>)>,
+}
+
+impl Reader<'_> {
+    /// Puts a record into the model.
+    fn read(&mut self, shard: usize, key: &[u8], value: &[u8]) -> std::result::Result<(), Flaw> {
+        if key == JOURNAL {
+            return Err(Flaw {
+                what: "a commit over several shards isn't complete".into(),
+                remedy: "what can be read of it is completed, the rest is removed",
+            });
         }
-        self.assign(&mut m, chunks, others, orphans, report);
-        for (id, link, unconfirmed, key) in links {
+        let foreign = || Flaw {
+            what: none_of_ours(key),
+            remedy: "it is removed",
+        };
+        let (tag, id, rest) = parse_key(key).ok_or_else(foreign)?;
+        let is_read =
+            |k: &&Kind| k.tags.contains(&tag) && (!k.is_remote || self.checker.remote.is_some());
+        let kind = KINDS.iter().find(is_read).ok_or_else(foreign)?;
+        let home = match tag {
+            b'D' | b'N' => self.checker.shard_of_entry(id, rest),
+            b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.checker.shard_of(id)),
+            _ => self.checker.shard_of(id),
+        };
+        if home != shard {
+            return Err(Flaw {
+                what: format!("the key {} belongs to shard {home}", shown(key)),
+                remedy: "it is removed; what it led to is put into /lost+found",
+            });
+        }
+        let stored = Stored {
+            shard,
+            key,
+            value,
+            id,
+            rest,
+        };
+        (kind.read)(self, &stored).ok_or_else(|| Flaw {
+            what: (kind.what)(&stored),
+            remedy: kind.remedy,
+        })
+    }
+
+    /// Assigns all records to their objects.
+    fn finish(self, report: &mut Report) -> Model {
+        let Reader {
+            checker,
+            model: mut m,
+            links,
+            places,
+            ..
+        } = self;
+        checker.assign(&mut m, self.chunks, self.others, self.orphans, report);
+        let mut nobodys = |m: &mut Model, id: u64, what: String, key: Vec<u8>| {
+            report.add("records", what, "that is forgotten");
+            m.changes.push((checker.shard_of(ObjectId(id)), key, None));
+        };
+        for link in links {
+            let id = link.id;
             match m.objects.get_mut(&id) {
                 Some(o) => {
-                    let unsure = link.clone().filter(|_| unconfirmed);
+                    let unsure = link.name.clone().filter(|_| link.is_unconfirmed);
                     o.unconfirmed.extend(unsure);
-                    o.links.extend(link);
+                    o.links.extend(link.name);
                 }
                 None => {
-                    report.add(
-                        "records",
-                        format!("object {id} doesn't exist, but has a name on another node"),
-                        "that is forgotten",
-                    );
-                    m.changes.push((self.shard_of(ObjectId(id)), key, None));
+                    let what = format!("object {id} doesn't exist, but has a name on another node");
+                    nobodys(&mut m, id, what, link.key);
                 }
             }
         }
         for (id, key) in places {
             if m.objects.get(&id).is_none_or(|o| !o.inode.is_spread) {
-                report.add(
-                    "records",
-                    format!("object {id} has chunks on other nodes, but doesn't exist, or has none there"),
-                    "that is forgotten",
+                let what = format!(
+                    "object {id} has chunks on other nodes, but doesn't exist, or has none there"
                 );
-                m.changes.push((self.shard_of(ObjectId(id)), key, None));
+                nobodys(&mut m, id, what, key);
             }
         }
+        m
+    }
+}
+
+impl Checker<'_> {
+    /// Reads all records into a model, and reports damaged ones.
+    pub(crate) fn read_model(&self, view: &View<'_>, report: &mut Report) -> Result<Model> {
+        let mut reader = Reader {
+            checker: *self,
+            model: Model::default(),
+            chunks: BTreeMap::new(),
+            others: Others::new(),
+            orphans: Vec::new(),
+            links: Vec::new(),
+            places: Vec::new(),
+        };
+        for (shard, records) in view.shards.iter().enumerate() {
+            records.each_stored(|key, value, sealed| {
+                if !sealed {
+                    let what = format!(
+                        "shard {shard}: the checksum of {} doesn't fit: something has written over it",
+                        shown(key)
+                    );
+                    let remedy = "what can be read of it is kept; look whether it is right";
+                    report.add("records", what, remedy);
+                    let change = (shard, key.to_vec(), Some(value.to_vec()));
+                    reader.model.changes.push(change);
+                }
+                if let Err(flaw) = reader.read(shard, key, value) {
+                    let what = format!("shard {shard}: {}", flaw.what);
+                    report.add("records", what, flaw.remedy);
+                    reader.model.changes.push((shard, key.to_vec(), None));
+                }
+                true
+            })?;
+        }
+        let m = reader.finish(report);
         report.objects = m.objects.len() as u64;
         report.entries = m.entries.len() as u64;
         Ok(m)
@@ -418,6 +564,10 @@ pub(crate) fn indexed_object(key: &[u8]) -> Option<ObjectId> {
 
 pub(crate) fn name(bytes: &[u8]) -> String {
     format!("'{}'", String::from_utf8_lossy(bytes))
+}
+
+fn none_of_ours(key: &[u8]) -> String {
+    format!("the key {} is none of ours", shown(key))
 }
 
 /// A key as text.

@@ -178,40 +178,7 @@ impl Checker<'_> {
             .map(|(id, _)| *id)
             .collect();
         for &id in &dirs {
-            let Some(all) = names.get(&id) else { continue };
-            let o = &m.objects[&id];
-            let known = (o.inode.parent, o.tail.clone());
-            let right = if all.contains(&known) {
-                known
-            } else {
-                all[0].clone()
-            };
-            if (o.inode.parent, &o.tail) != (right.0, &right.1) {
-                report.add(
-                    PART,
-                    format!(
-                        "{}: it says that it is {} in directory {}",
-                        m.description(id, &names),
-                        name(&o.tail),
-                        o.inode.parent
-                    ),
-                    "its name is right",
-                );
-                self.move_directory(m, id, &right);
-            }
-            for other in all.iter().filter(|n| **n != right) {
-                report.add(
-                    PART,
-                    format!(
-                        "{}: it has the name {} in directory {} too",
-                        m.description(id, &names),
-                        name(&other.1),
-                        other.0
-                    ),
-                    "a directory has one name; that one is removed",
-                );
-                self.drop_name(m, other);
-            }
+            self.check_directory_names(m, id, &names, report);
         }
         // Finds the directories that can be reached from the root.
         let mut children: HashMap<u64, Vec<u64>> = HashMap::new();
@@ -271,6 +238,50 @@ impl Checker<'_> {
             }
             self.put_into_lost(m, top);
             reach(top, &children, &mut reached);
+        }
+    }
+
+    /// Checks that a directory has one name, which its inode contains.
+    fn check_directory_names(
+        &self,
+        m: &mut Model,
+        id: u64,
+        names: &HashMap<u64, Vec<Name>>,
+        report: &mut Report,
+    ) {
+        let Some(all) = names.get(&id) else { return };
+        let o = &m.objects[&id];
+        let known = (o.inode.parent, o.tail.clone());
+        let right = if all.contains(&known) {
+            known
+        } else {
+            all[0].clone()
+        };
+        if (o.inode.parent, &o.tail) != (right.0, &right.1) {
+            report.add(
+                PART,
+                format!(
+                    "{}: it says that it is {} in directory {}",
+                    m.description(id, names),
+                    name(&o.tail),
+                    o.inode.parent
+                ),
+                "its name is right",
+            );
+            self.move_directory(m, id, &right);
+        }
+        for other in all.iter().filter(|n| **n != right) {
+            report.add(
+                PART,
+                format!(
+                    "{}: it has the name {} in directory {} too",
+                    m.description(id, names),
+                    name(&other.1),
+                    other.0
+                ),
+                "a directory has one name; that one is removed",
+            );
+            self.drop_name(m, other);
         }
     }
 
