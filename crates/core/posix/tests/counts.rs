@@ -79,7 +79,10 @@ fn where_name_and_file_lie_on_one_other_node() {
         asked(&nodes, || here.cluster().search().describe(id).unwrap()),
         (1, 0)
     );
-    let (described, known) = (here.cluster().search().describe(id), there.cluster().search().describe(id));
+    let (described, known) = (
+        here.cluster().search().describe(id),
+        there.cluster().search().describe(id),
+    );
     assert_eq!(described, known);
     let missing = ObjectId(id.0 + 1000);
     let (away, own) = (vec![id; 1000], vec![id, missing, ObjectId::ROOT]);

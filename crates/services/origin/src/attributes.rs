@@ -75,8 +75,8 @@ impl ObjectAttributes {
             return Ok(all);
         }
         let cluster = self.shared.cluster();
-        for name in cluster.attributes(id)? {
-            match cluster.attribute(id, &name) {
+        for name in cluster.namespace().attributes(id)? {
+            match cluster.namespace().attribute(id, &name) {
                 Ok(value) if name.starts_with(b"user.") => all.push((name, value)),
                 Ok(_) | Err(Errno::NODATA) => {}
                 Err(e) => return Err(e),

@@ -211,7 +211,7 @@ impl Bytes {
         if has_own_attributes {
             set.origin = Some(OriginMark { synced: 0, ..mark });
             self.marks.fills().is_marked(id, &mark);
-            self.shared.cluster().set_attr(id, &set)?;
+            self.shared.cluster().namespace().set_attr(id, &set)?;
         } else {
             self.marks.set_clean(id, inode.ctime, mark, set)?
         }
@@ -322,6 +322,7 @@ impl Bytes {
             let entry = self
                 .shared
                 .cluster()
+                .namespace()
                 .lookup(dir, name)?
                 .ok_or(Errno::NOENT)?;
             if entry.kind != libc::S_IFDIR {

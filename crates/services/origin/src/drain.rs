@@ -381,7 +381,7 @@ impl Drain {
         if is_early(&inode) {
             self.has_early.store(true, Relaxed);
             // A file that is open may continue to change, so it keeps the lag.
-            if !is_clean(&inode) && !self.shared.cluster().is_open(entry.id)? {
+            if !is_clean(&inode) && !self.shared.cluster().opens().is_open(entry.id)? {
                 lag = Duration::ZERO;
             }
         } else if pass.only_early && !inode.is_dir() {

@@ -126,7 +126,10 @@ impl ExternalChanges {
         let mut versions = HashMap::new();
         let listed = self.shared.side.entries(at, &|name| {
             self.shared.advance();
-            matches!(self.shared.cluster().lookup(dir, name), Ok(None))
+            matches!(
+                self.shared.cluster().namespace().lookup(dir, name),
+                Ok(None)
+            )
         })?;
         let there = match &listed {
             Some(entries) => {
@@ -270,7 +273,7 @@ impl ExternalChanges {
                 return Ok(());
             }
             let epoch = self.shared.fs.store().names().names_epoch();
-            return self.shared.cluster().rmdir(dir, name, epoch);
+            return self.shared.cluster().namespace().rmdir(dir, name, epoch);
         }
         if inode.nlink > 1 && !is_clean(&inode) {
             // The next write-back of the object makes this name again.
@@ -283,6 +286,7 @@ impl ExternalChanges {
         let epoch = self.shared.fs.store().names().names_epoch();
         self.shared
             .cluster()
+            .namespace()
             .unlink(dir, name, Some(entry), epoch)
             .map(|_| ())
     }

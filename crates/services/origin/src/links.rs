@@ -99,7 +99,7 @@ impl Links {
         let (_held, _) = self.tree.path_held(to.0)?;
         let new = below(&self.directories.settle(to.0)?, to.1);
         let _working = self.marks.lock(id);
-        match self.shared.cluster().lookup(to.0, to.1)? {
+        match self.shared.cluster().namespace().lookup(to.0, to.1)? {
             // An earlier service has made the name.
             Some(entry) if entry.id == id => return Ok(()),
             Some(_) => return Err(Errno::EXIST.into()),
@@ -144,7 +144,7 @@ impl Links {
         let cluster = self.shared.cluster();
         let linked = self
             .tree
-            .change_pool(|epoch| cluster.link(id, to.0, to.1, epoch));
+            .change_pool(|epoch| cluster.namespace().link(id, to.0, to.1, epoch));
         if linked.is_err() && old.is_some() {
             // The link in the pool has failed: others have used the name.
             let _ = self.shared.side.unlink(&new);
@@ -400,7 +400,7 @@ impl Links {
     ) -> Result<bool> {
         let path = &to.name.1;
         if inode.kind() == libc::S_IFLNK {
-            let target = self.shared.cluster().inode_tail(id)?.1;
+            let target = self.shared.cluster().namespace().inode_tail(id)?.1;
             let is_link = to.there.is_some_and(|there| there.is_symlink());
             if !is_link || self.shared.side.readlink(path)? != target {
                 // In the pool, the symbolic link has replaced the object that the origin still has.

@@ -90,7 +90,7 @@ impl Listing {
             mtime: Some(inode.mtime),
             ..SetAttr::default()
         };
-        self.shared.cluster().set_attr(dir, &set)?;
+        self.shared.cluster().namespace().set_attr(dir, &set)?;
         self.marks.set_mark(
             dir,
             OriginMark {
@@ -106,7 +106,11 @@ impl Listing {
     pub fn add_missing(&self, dir: ObjectId, relative: &[u8]) -> Result<Vec<Vec<u8>>> {
         let is_new = |name: &[u8]| {
             self.shared.advance();
-            !is_part(name) && matches!(self.shared.cluster().lookup(dir, name), Ok(None))
+            !is_part(name)
+                && matches!(
+                    self.shared.cluster().namespace().lookup(dir, name),
+                    Ok(None)
+                )
         };
         if let Some(entries) = self.shared.side.entries(relative, &is_new)? {
             return self.add_objects(dir, relative, &entries);
@@ -152,7 +156,13 @@ impl Listing {
                 continue;
             }
             names.push(name.clone());
-            if self.shared.cluster().lookup(dir, name)?.is_none() {
+            if self
+                .shared
+                .cluster()
+                .namespace()
+                .lookup(dir, name)?
+                .is_none()
+            {
                 match self.make_stub(dir, name, &below(relative, name), meta) {
                     // Removed since it was listed.
                     Err(Errno::NOENT) => {}
@@ -169,7 +179,9 @@ impl Listing {
         // The pool is searched first, then the origin. A removal begins at the origin, so an entry
         // that the pool has lost isn't found there either. For an entry that the service is making,
         // the table is checked before and after the look-up.
-        if self.tree.pending_creates().is_made(dir, name) || cluster.lookup(dir, name)?.is_some() {
+        if self.tree.pending_creates().is_made(dir, name)
+            || cluster.namespace().lookup(dir, name)?.is_some()
+        {
             return Ok(());
         }
         let at = below(relative, name);
@@ -234,7 +246,12 @@ impl Listing {
         };
         for _ in 0..ATTEMPTS {
             let epoch = self.shared.fs.store().names().names_epoch();
-            match self.shared.cluster().create_object(dir, name, &new, epoch) {
+            match self
+                .shared
+                .cluster()
+                .namespace()
+                .create_object(dir, name, &new, epoch)
+            {
                 Err(Errno::STALE) => {}
                 made => {
                     let is_made = made?.is_ok();
@@ -290,7 +307,7 @@ impl Listing {
                 mtime: Some(pool_time(meta.mtime)),
                 ..SetAttr::default()
             };
-            self.shared.cluster().set_attr(id, &set)?;
+            self.shared.cluster().namespace().set_attr(id, &set)?;
             self.marks
                 .set_mark(id, self.stub_of_dir(&self.shared.inode(id)?))?;
         }

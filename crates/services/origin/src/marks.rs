@@ -53,11 +53,11 @@ impl Marks {
             return Ok(print);
         }
         let cluster = self.shared.cluster();
-        let mut names = cluster.attributes(id)?;
+        let mut names = cluster.namespace().attributes(id)?;
         names.sort();
         let mut bytes = print.to_le_bytes().to_vec();
         for name in names {
-            let value = match cluster.attribute(id, &name) {
+            let value = match cluster.namespace().attribute(id, &name) {
                 Err(Errno::NODATA) => continue,
                 value => value?,
             };
@@ -81,7 +81,7 @@ impl Marks {
             origin: Some(mark),
             ..SetAttr::default()
         };
-        self.shared.cluster().set_attr(id, &set)
+        self.shared.cluster().namespace().set_attr(id, &set)
     }
 
     /// Marks a file as clean: pool and origin have the same version. `set` has further attributes.
@@ -104,7 +104,7 @@ impl Marks {
             }),
             ..set
         };
-        self.shared.cluster().set_attr(id, &set)?;
+        self.shared.cluster().namespace().set_attr(id, &set)?;
         let inode = self.shared.inode(id)?;
         if inode.is_spread && inode.ctime != past {
             // Each part of a striped file has its own change time.

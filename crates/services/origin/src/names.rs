@@ -72,7 +72,7 @@ impl NameChanges {
         let (_held, at) = self.tree.path_held(dir)?;
         let at = below(&at, name);
         let _working = self.marks.lock(id);
-        let entry = match self.shared.cluster().lookup(dir, name)? {
+        let entry = match self.shared.cluster().namespace().lookup(dir, name)? {
             Some(entry) if entry.id == id => entry,
             Some(_) => return Err(Errno::STALE.into()),
             // An earlier service has removed the name.
@@ -101,9 +101,9 @@ impl NameChanges {
         let cluster = self.shared.cluster();
         let removed = self.tree.change_pool(|epoch| {
             if inode.is_dir() {
-                cluster.rmdir(dir, name, epoch)
+                cluster.namespace().rmdir(dir, name, epoch)
             } else {
-                cluster.unlink(dir, name, Some(entry), epoch)
+                cluster.namespace().unlink(dir, name, Some(entry), epoch)
             }
         });
         if removed == Err(Errno::NOTEMPTY) && had.is_some() {
@@ -176,8 +176,8 @@ impl NameChanges {
         all.dedup();
         let _working: Vec<_> = all.iter().map(|id| self.marks.lock(*id)).collect();
         let cluster = self.shared.cluster();
-        let source = cluster.lookup(from.0, from.1)?;
-        let target = cluster.lookup(to.0, to.1)?;
+        let source = cluster.namespace().lookup(from.0, from.1)?;
+        let target = cluster.namespace().lookup(to.0, to.1)?;
         let has = |entry: &Option<Entry>, id| entry.is_some_and(|entry| entry.id == id);
         if source.is_none() && has(&target, ids.0) {
             // An earlier service has renamed the object.
@@ -217,7 +217,7 @@ impl NameChanges {
         };
         let renamed = self
             .tree
-            .change_pool(|epoch| cluster.rename(from, to, mode, epoch));
+            .change_pool(|epoch| cluster.namespace().rename(from, to, mode, epoch));
         if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
             // The pool's rename has succeeded, so removing the replaced file at the origin loses
             // nothing.

@@ -100,7 +100,7 @@ impl Notices {
         for name in std::mem::take(names) {
             let (_held, at) = self.tree.path_held(dir)?;
             let path = below(&at, &name);
-            let entry = self.shared.cluster().lookup(dir, &name)?;
+            let entry = self.shared.cluster().namespace().lookup(dir, &name)?;
             let there = self.shared.side.look(&path)?;
             match (entry, there) {
                 (None, None) => {}

@@ -72,7 +72,7 @@ impl OriginOnly {
             mtime: Some(mtime),
             ..SetAttr::default()
         };
-        self.shared.cluster().set_attr(dir, &set)?;
+        self.shared.cluster().namespace().set_attr(dir, &set)?;
         if is_clean {
             let now = self.shared.inode(dir)?;
             let synced = self.marks.print_of_dir(dir, &now)?;
@@ -99,8 +99,8 @@ impl OriginOnly {
                 continue;
             }
             let removed = self.tree.change_pool(|epoch| match entry.kind {
-                libc::S_IFDIR => cluster.rmdir(dir, &name, epoch),
-                _ => cluster.unlink(dir, &name, Some(entry), epoch),
+                libc::S_IFDIR => cluster.namespace().rmdir(dir, &name, epoch),
+                _ => cluster.namespace().unlink(dir, &name, Some(entry), epoch),
             });
             match removed {
                 Ok(()) | Err(Errno::NOENT) => {}

@@ -220,11 +220,11 @@ impl Quota {
     fn look(&self, fs: &Fs) {
         let is_unreachable =
             |node: u32| self.state().as_ref().is_none_or(|s| s.is_unreachable(node));
-        for node in fs.cluster().quota_nodes() {
+        for node in fs.cluster().room().quota_nodes() {
             if is_unreachable(node) {
                 continue;
             }
-            let used = fs.cluster().exchange_quota(node, None);
+            let used = fs.cluster().room().exchange_quota(node, None);
             if let Some(state) = self.state().as_mut() {
                 // If a node can't be reached, its last known usage counts.
                 state.learn(node, used);
@@ -266,7 +266,7 @@ impl State {
             // assumed.
             known.1 = (known.1.0.max(granted.0), known.1.1.max(granted.1));
         }
-        let used = fs.cluster().exchange_quota(node, granted);
+        let used = fs.cluster().room().exchange_quota(node, granted);
         self.learn(node, used);
         if let (Ok(_), Some(granted), Some(known)) = (used, granted, self.nodes.get_mut(&node)) {
             known.1 = granted;
@@ -295,7 +295,7 @@ impl State {
     /// Takes all grants back and divides the rest of the quota. Node `needs` gets `wanted` first.
     fn share_out(&mut self, fs: &Fs, needs: u32, wanted: Amount) -> Result<()> {
         let (mut reached, mut left) = (Vec::new(), self.kept.budget());
-        for node in fs.cluster().quota_nodes() {
+        for node in fs.cluster().room().quota_nodes() {
             // The node may use less than was last known. NOTHING keeps it from using the difference
             // before it gets its share: meanwhile its operations send requests and wait.
             match self.exchange(fs, node, Some(NOTHING)) {

@@ -313,17 +313,20 @@ impl Ranges {
         let cluster = self.shared.cluster();
         // Removes a temporary name that a service left when it died.
         let part = part_name(name);
-        if let Some(left) = cluster.lookup(dir, &part)? {
+        if let Some(left) = cluster.namespace().lookup(dir, &part)? {
             self.tree
-                .change_pool(|epoch| cluster.unlink(dir, &part, Some(left), epoch))?;
+                .change_pool(|epoch| cluster.namespace().unlink(dir, &part, Some(left), epoch))?;
         }
         let _pending = self.tree.pending_creates().begin(dir, &part);
         self.listing.make_stub(dir, &part, relative, there)?;
         let (from, to) = ((dir, &part[..]), (dir, name));
-        self.tree
-            .change_pool(|epoch| cluster.rename(from, to, RenameMode::Replace, epoch))?;
+        self.tree.change_pool(|epoch| {
+            cluster
+                .namespace()
+                .rename(from, to, RenameMode::Replace, epoch)
+        })?;
         // Renaming has set the new object's change time, but isn't a change to write back.
-        if let Some(new) = cluster.lookup(dir, name)? {
+        if let Some(new) = cluster.namespace().lookup(dir, name)? {
             let _working = self.marks.lock(new.id);
             let inode = self.shared.inode(new.id)?;
             if inode.origin.is_released() && inode.origin.print == print(there) {
@@ -335,7 +338,7 @@ impl Ranges {
             mtime: Some(mtime),
             ..SetAttr::default()
         };
-        cluster.set_attr(dir, &set)
+        cluster.namespace().set_attr(dir, &set)
     }
 
     /// Fetches those of these blocks that are missing. Returns false if the fill has ended.
@@ -526,7 +529,7 @@ impl Ranges {
     pub fn bring_rest(&self, id: ObjectId, relative: &[u8]) -> Result<bool> {
         let inode = self.shared.inode(id)?;
         let known = self.marks.fills().of(id);
-        if known.is_none() && !self.shared.cluster().is_open(id)? {
+        if known.is_none() && !self.shared.cluster().opens().is_open(id)? {
             return Ok(false);
         }
         let there = self.shared.side.meta(relative)?;
@@ -563,7 +566,7 @@ impl Ranges {
     pub fn keep_readable(&self, id: ObjectId, relative: &[u8], inode: &Inode) {
         let is_partial = inode.is_file() && inode.origin.is_released();
         if is_partial && inode.nlink == 1 && self.marks.fills().of(id).is_some() {
-            let is_open = self.shared.cluster().is_open(id);
+            let is_open = self.shared.cluster().opens().is_open(id);
             if is_open.unwrap_or(true) {
                 let _ = self.bring_rest(id, relative);
             }

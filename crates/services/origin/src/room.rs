@@ -235,7 +235,7 @@ impl Room {
         self.marks.set_mark(id, released)?;
         // A process that opens the file counts as a user before it reads the mark. So this check
         // sees the process, or the process sees the released mark.
-        if self.shared.cluster().is_open(id)? {
+        if self.shared.cluster().opens().is_open(id)? {
             self.marks.set_mark(id, before.origin)?;
             return Ok(false);
         }
@@ -264,7 +264,7 @@ impl Room {
     /// open. The caller holds the object's lock.
     pub fn release_part(&self, clean: &Clean, inode: &Inode) -> Result<bool> {
         let id = clean.id;
-        if self.shared.cluster().is_open(id)? {
+        if self.shared.cluster().opens().is_open(id)? {
             return Ok(false);
         }
         if let Some(fill) = self.marks.fills().of(id) {
@@ -295,7 +295,7 @@ impl Room {
         for (id, fill) in self.marks.fills().all() {
             let is_gone = self.shared.inode(id).err() == Some(Errno::NOENT);
             let is_unused = || {
-                let is_open = self.shared.cluster().is_open(id);
+                let is_open = self.shared.cluster().opens().is_open(id);
                 !fill.has_any() && is_open == Ok(false)
             };
             if !is_gone && !is_unused() {
@@ -327,7 +327,7 @@ impl Room {
     /// is None in a pool of one node.
     pub fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
         let cluster = self.shared.cluster();
-        match (cluster.capacity_of_all(), cluster.rooms()) {
+        match (cluster.room().capacity_of_all(), cluster.room().rooms()) {
             (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {
                 // All nodes have the same media.
                 let each = capacity / rooms.len() as u64;

@@ -115,7 +115,7 @@ impl Shared {
     /// Returns an object's inode, with the sums of all parts of a striped file.
     pub fn inode(&self, id: ObjectId) -> Result<Inode> {
         let cluster = self.cluster();
-        cluster.with_parts(id, cluster.stat(id)?)
+        cluster.data().with_parts(id, cluster.namespace().stat(id)?)
     }
 
     /// Whether the pool outlives a loss of power.
@@ -128,7 +128,7 @@ impl Shared {
     /// older than the origin's version.
     pub fn sync_pool(&self) -> Result<()> {
         if self.is_durable() {
-            self.cluster().sync_everywhere()
+            self.cluster().data().sync_everywhere()
         } else {
             Ok(())
         }

@@ -105,7 +105,7 @@ impl Tree {
 
     /// Whether `name` in `dir` refers to the object `id`.
     pub fn has_name(&self, dir: ObjectId, name: &[u8], id: ObjectId) -> bool {
-        let entry = self.shared.cluster().lookup(dir, name);
+        let entry = self.shared.cluster().namespace().lookup(dir, name);
         entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.id == id))
     }
 
@@ -184,7 +184,7 @@ impl Tree {
     pub fn entries_into(&self, dir: ObjectId, entries: &mut Vec<(Vec<u8>, Entry)>) -> Result<()> {
         let mut position = DirPosition::default();
         let cluster = self.shared.cluster();
-        cluster.list(dir, &mut position, |name, entry| {
+        cluster.namespace().list(dir, &mut position, |name, entry| {
             entries.push((name.to_vec(), entry));
             true
         })
@@ -195,7 +195,7 @@ impl Tree {
     /// # Errors
     /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root.
     pub fn relative_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        let path = self.shared.cluster().path_of(dir)?;
+        let path = self.shared.cluster().namespace().path_of(dir)?;
         let relative = self.shared.config.relative(&path).ok_or(Errno::XDEV)?;
         Ok(relative.to_vec())
     }

@@ -142,8 +142,8 @@ impl Peers for Direct {
     }
 
     fn has_orphans(&self) -> bool {
-        self.core()
-            .is_some_and(|core| core.request_server.has_orphan(changes_names))
+        self.links()
+            .is_some_and(|links| links.local.request_server.has_orphan(changes_names))
     }
 
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply> {

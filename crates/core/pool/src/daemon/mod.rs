@@ -244,7 +244,7 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
                 let (store, in_renewal) = (store.clone(), renewing.clone());
                 let ask = move || {
                     // If the home can't be reached, the lease runs out.
-                    let _ = store.pool.cluster().renew_leases(home, &files);
+                    let _ = store.pool.cluster().locks().renew_leases(home, &files);
                     lock(&in_renewal).remove(&home);
                 };
                 let thread = std::thread::Builder::new().name("fb-lease".into());

@@ -307,7 +307,11 @@ impl Call<'_> {
         };
         let fs = self.fs();
         fs.origin_gate().bring_whole(open)?;
-        reply.u64(fs.cluster().data().seek_data(fs.live_of(open)?, offset, hole)?);
+        reply.u64(
+            fs.cluster()
+                .data()
+                .seek_data(fs.live_of(open)?, offset, hole)?,
+        );
         Ok(())
     }
 
