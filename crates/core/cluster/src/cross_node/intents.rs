@@ -167,7 +167,7 @@ impl<'a> CrossNode<'a> {
                 return Ok(Some(Some(note)));
             }
             let lives = owner != 0 && identity_lives(&self.store().control, owner);
-            // What the dead process has sent may still change the names.
+            // A request that the dead process has sent may still change the names.
             if lives || self.cluster.has_orphans() {
                 return Ok(Some(None));
             }

@@ -163,7 +163,7 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
     Ok(Some(c))
 }
 
-/// Makes a ticket, and the extra reference that it names.
+/// Makes a ticket for the description of `fd`, and the extra reference that it names.
 fn write_ticket(fs: &Fs, fd: i32) -> Result<(OwnedFd, Ticket), Errno> {
     let parked = fs.descriptors().park(fd)?;
     fs.buffers().write_back_open(parked.open());
