@@ -255,6 +255,17 @@ def compile_all(t, forebay):
     return births, verbs
 
 
+def show_what_is_left(forebay):
+    """Prints what the pool has in the workspace of the verbs, and what fsck says of it."""
+    for words in (["ls", "-l", "--pool", "soak", "/soak"], ["fsck", "--pool", "soak"]):
+        try:
+            done = subprocess.run([forebay, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, timeout=60, check=False, text=True)
+            print("  $ forebay %s\n%s" % (" ".join(words), "\n".join(done.stdout.split("\n")[:20])))
+        except subprocess.TimeoutExpired:
+            print("  $ forebay %s: no end within 60 s" % " ".join(words))
+
+
 def one(options, nodes, seconds):
     """A soak of a pool of `nodes` nodes, in its own home; returns whether it passed."""
     base = tempfile.mkdtemp(prefix="fbs-", dir="/dev/shm")
@@ -281,6 +292,7 @@ def one(options, nodes, seconds):
         return True
     except Failed as e:
         print("FAILED  %d nodes (seed %d): %s" % (nodes, options.seed, e))
+        show_what_is_left(options.forebay)
         return False
     finally:
         signal.alarm(0)

@@ -100,6 +100,8 @@ int main(int argc, char **argv)
             snprintf(name, sizeof name, "c-%d", killed[i]);
             int gone = iov_collection_delete(w, name, NULL);
             CHECK(gone == 0 || gone == -ENOENT || gone == -EBUSY);
+            if (gone == -EBUSY && now() > patience)
+                fprintf(stderr, "%s: %s\n", name, iov_error());
         }
         if (iov_workspace_delete(w) == 0)
             break;
