@@ -26,8 +26,8 @@ const DEEPEST: usize = 1000;
 pub struct Area {
     place: String,
     path: Vec<u8>,
-    /// None: the place is a directory. It is opened for each use, since its path may lead to
-    /// another directory by then.
+    /// None: the place is a directory. The directory is opened for each use, since its path may
+    /// lead to another directory by then.
     store: Option<Box<dyn SlowStore>>,
 }
 
@@ -71,8 +71,8 @@ impl Area {
         }
     }
 
-    /// Calls a function as [`Area::with`] does, with the store in which the area is an entry. If a
-    /// link has replaced the directory, the function reaches the link itself.
+    /// Calls a function with a store that has the area as an entry. If a symbolic link has replaced
+    /// the area's directory, the function acts on the link itself.
     fn with_above<T>(&self, f: impl FnOnce(&dyn SlowStore) -> Result<T>) -> Result<T> {
         match &self.store {
             Some(store) => f(store.as_ref()),

@@ -2,12 +2,12 @@
 //!
 //! The steps of a move. A process may be killed after any of them:
 //!
-//! 1. The record gets the new place.
+//! 1. The record gets the new place (`moving`).
 //! 2. The data are hidden.
 //! 3. They are copied to the hidden name of the new place, repeatedly until a copy finds nothing to
 //!    do.
 //! 4. The data at the new place get their visible name.
-//! 5. The record says that the data are there, and that the old place is still to be removed.
+//! 5. The record gets the new place as that of the data, and the old one as still to be removed.
 //! 6. The old data are removed, and the record no longer names them.
 //!
 //! If a record says that a move has begun, [`carry_on`] starts at step 2. A step that was carried
@@ -24,8 +24,8 @@ use crate::tiers::Tiers;
 /// continue to write.
 const COPIES: usize = 5;
 
-/// Moves the data of a campaign to another tier. Then the campaign's state is `then`. The data may
-/// be hidden for a grace period. Blocks.
+/// Moves the data of a campaign to another tier. Then the campaign's state becomes `then`. The data
+/// may have been hidden before, for a grace period. Blocks.
 ///
 /// # Errors
 /// A pool uses the data; the new place has data already; something can't be copied. If the record
@@ -97,7 +97,8 @@ pub fn carry_on(held: &mut Held) -> Result<()> {
 fn copy(from: &Area, to: &Area) -> Result<()> {
     let from = from.hidden().unwrap_or(Area::open(from.place())?);
     let beside = to.hidden();
-    // A visible name means that the data are complete, though the record doesn't say so yet.
+    // If the new place has its visible name, its data are complete, though the record doesn't say
+    // so yet.
     let into = match (&beside, to.exists()?) {
         (Some(hidden), false) => hidden,
         _ => to,
@@ -113,8 +114,8 @@ fn copy(from: &Area, to: &Area) -> Result<()> {
 /// Hides the data of a campaign that has ended and whose data will be deleted.
 ///
 /// # Errors
-/// The data can't be renamed. (Data in a bucket aren't: they stay visible until the grace period
-/// has passed.)
+/// The data can't be renamed. (Data in a bucket aren't renamed: they stay visible until the grace
+/// period has passed.)
 pub fn expire(held: &mut Held) -> Result<()> {
     Area::open(&held.campaign.place)?.hide(true)?;
     held.campaign.state = State::Expired;

@@ -44,7 +44,8 @@ pub struct Campaign {
     pub pool: Option<PoolOf>,
     #[serde(default)]
     pub usage: Option<Usage>,
-    /// The last warning to the owner: the campaign's end, and the time before it. Seconds.
+    /// The last warning to the owner: the campaign's end (seconds since 1970), and the warning's
+    /// time before that end (seconds).
     #[serde(default)]
     pub warned: Option<(u64, u64)>,
     /// Whether the owner still has to be notified of the end. The owner may be notified twice.

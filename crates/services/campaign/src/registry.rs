@@ -47,10 +47,10 @@ enum Lock {
 }
 
 impl Registry {
-    /// Opens the registry at `place`, for the campaigns of the user `owner`.
+    /// Opens the registry at `place`, for the campaigns of the user `owner`. Sends no request yet.
     ///
     /// # Errors
-    /// The directory can't be made, or etcd's settings are wrong. Sends no request yet.
+    /// The directory can't be made, or etcd's settings are wrong.
     pub fn open(place: &RegistryPlace, owner: &str) -> Result<Registry> {
         match place {
             RegistryPlace::Directory(dir) => Directory::open(dir).map(Registry::Directory),

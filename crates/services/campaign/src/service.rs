@@ -22,7 +22,7 @@ const MAIL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Options of a pass.
 pub struct Options<'a> {
-    /// Maximum age of a campaign's last count of usage, before it is counted again. Seconds.
+    /// Maximum age of a campaign's usage, before it is counted again. Seconds.
     pub count_every: u64,
     /// Whether a pool still uses a campaign's data. Err: this host can't find that out.
     pub is_used: &'a dyn Fn(&PoolOf) -> Result<bool>,
@@ -125,7 +125,7 @@ fn end(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<()> {
             moves::to_tier(held, tiers, &tier, State::Archived)?;
         }
         AtEnd::Move(tier) => {
-            // The data stay on that tier.
+            // After the move, the data stay on that tier: no further action follows.
             held.campaign.at_end = AtEnd::Keep;
             held.campaign.warned = Some((held.campaign.ends, 0));
             moves::to_tier(held, tiers, tier, State::Active)?;
@@ -203,7 +203,7 @@ fn count(held: &mut Held, tiers: &Tiers, options: &Options<'_>, at: u64) -> Resu
 /// Counts a campaign's usage. Doesn't save the record.
 ///
 /// # Errors
-/// Its data can't be read.
+/// The campaign's data can't be read.
 pub fn measure(held: &mut Held) -> Result<()> {
     held.campaign.usage = Some(Area::open(&held.campaign.place)?.measure()?);
     Ok(())
@@ -256,7 +256,8 @@ fn mail(tiers: &Tiers, c: &Campaign, subject: &str, text: &str) -> Result<()> {
         .spawn()
         .map_err(|e| failed(&e))?;
     if let Some(mut input) = child.stdin.take() {
-        // The text fits into a pipe. If the program doesn't read it, only its exit status counts.
+        // The text fits into a pipe. If the program doesn't read the text, only its exit status
+        // decides.
         let _ = input.write_all(text.as_bytes());
     }
     let until = Instant::now() + MAIL;

@@ -377,8 +377,8 @@ impl Tiers {
         })
     }
 
-    /// Returns the tier of campaigns that name none: the only tier that isn't for archives or,
-    /// among a user's own tiers, `scratch`.
+    /// Returns the tier of campaigns that name none: among a user's own tiers, `scratch`; otherwise
+    /// the only tier that isn't for archives.
     ///
     /// # Errors
     /// Several tiers, or none, aren't for archives.

@@ -6,9 +6,10 @@
 //! user may have all of its addresses.
 //!
 //! - A new connection is always admitted. If its address has [`MAX_OF_ONE`] connections already,
-//!   the slowest of them loses its place. If the service has [`MAX_CONNECTIONS`], the slowest of
-//!   the largest group does. The loser's socket is shut down for reading, and its thread replies
-//!   503. Connections of tokens lose their place only if no other connections exist.
+//!   the slowest of them loses its place. If the service has [`MAX_CONNECTIONS`], the slowest
+//!   connection of the address or token with the most does. The loser's socket is shut down for
+//!   reading, and its thread replies 503. Connections of tokens lose their place only if no other
+//!   connections exist.
 //! - A request whose token has [`MAX_OF_ONE`] requests in progress is refused (503).
 //!
 //! Lock order: the table's lock is the innermost. Nothing blocks while it is held.
@@ -75,7 +76,8 @@ impl Table {
     }
 
     /// Returns the group with the most connections. Groups of tokens are considered only if there
-    /// are no groups of addresses. Among equally large groups, returns `preferred` if it is one.
+    /// are no groups of addresses. Of several groups with the most, returns `preferred` if it is
+    /// among them.
     fn largest(&self, preferred: &Group) -> Group {
         let mut counts: HashMap<&Group, usize> = HashMap::new();
         for (group, _) in self.open.values() {

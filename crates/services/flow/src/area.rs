@@ -254,7 +254,7 @@ mod tests {
         assert!(matches!(area.get("d"), Err(Error::Kind)));
         assert!(matches!(area.remove("dir/secret"), Err(Error::Absent)));
         assert!(matches!(area.remove("d"), Err(Error::Kind)));
-        // If bytes are missing, nothing is left.
+        // If bytes are missing, no file is left.
         let short = area.put("short", &mut "ab".as_bytes(), 3);
         assert!(matches!(short, Err(Error::Sender(_))));
         let (found, all) = area.list().unwrap();

@@ -1,11 +1,11 @@
-//! Files of the state directory. They are replaced as a whole, and are on stable storage when a
-//! call returns.
+//! Files of the state directory. Each is replaced in one step, and is on stable storage when the
+//! function that writes it returns.
 //!
 //! ```text
 //! STATE/lock                 locked by the service
 //! STATE/tokens/ID.json       a token's user, scopes, end, and the hash of its secret
 //! STATE/records/USER/W.json  a workflow with its runs
-//! STATE/areas/USER/W/work    its files, unless it has a campaign; USER is owned by the user
+//! STATE/areas/USER/W/work    the workflow's files, unless it has a campaign; the user owns USER
 //! STATE/areas/USER/W/runs/N  a run: lock, pid, log, events, exit codes
 //! STATE/plugin               the plug-in by which Snakemake reports jobs
 //! ```

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Pause between two passes.
 const PASS: Duration = Duration::from_millis(300);
-/// Maximum time in which a keeper must have locked its run. Seconds.
+/// Time within which a keeper must have locked its run. Seconds.
 const BEGIN: u64 = 10;
 /// Time after which Snakemake is killed if it hasn't ended on request. Seconds.
 const ENDING: u64 = 30;
@@ -73,7 +73,8 @@ impl Engine {
             let records = self.service.records();
             let is_due = |w: &&Workflow| match w.state {
                 Stage::Deleting => true,
-                // A killed service has left it unfinished, unless this one is making it.
+                // A killed service left the workflow unfinished, unless this service is making it
+                // now.
                 Stage::Making => !self.service.is_making(w),
                 Stage::Ready => w.is_active(),
             };
@@ -98,8 +99,8 @@ impl Engine {
         }
     }
 
-    /// Whether work on a workflow has to wait: a thread is working on it, or it failed a short time
-    /// ago.
+    /// Whether work on a workflow has to wait: a thread is working on the workflow, or such work
+    /// failed less than [`AGAIN`] ago.
     fn waits(&self, w: &Workflow) -> bool {
         let key = (w.owner.clone(), w.name.clone());
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,7 +174,7 @@ impl Engine {
             }
         };
         self.service.records().change(&w.owner, &w.name, |w| {
-            // Rules approved since the pass began count. Approvals that come later wait until
+            // Includes rules approved since the pass began. Later approvals take effect when
             // Snakemake ends.
             let omitted = w.run(run.number).map(|r| w.unapproved(r));
             if let Some(r) = w.run_mut(run.number) {
@@ -392,7 +393,7 @@ mod tests {
         wait_for(&mut engine, &["ours"]);
         engine.pass();
         assert_eq!(names(), ["ours"]);
-        // Making it has failed, and its record couldn't be removed.
+        // As if making the workflow had failed, and its record couldn't be removed.
         drop(making);
         wait_for(&mut engine, &[]);
         std::fs::remove_dir_all(&dir).unwrap();

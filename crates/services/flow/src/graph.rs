@@ -1,8 +1,8 @@
 //! The jobs of a run, from the lines that Snakemake's plug-in (`page/plugin.py`) writes.
 //!
-//! There are two files: `plan` has all jobs, from before the first one began; `events` has the
-//! events since then. Job numbers differ between attempts, so a job is identified by its rule and
-//! wildcards. The files are written by a process of the user, so lines may be invalid or
+//! There are two files: `plan` lists all jobs, and is written before the first job begins; `events`
+//! has the events after that. Job numbers differ between attempts, so a job is identified by its
+//! rule and wildcards. The files are written by a process of the user, so lines may be invalid or
 //! incomplete.
 
 use serde::{Deserialize, Serialize};
@@ -89,8 +89,8 @@ enum Event {
     },
 }
 
-/// Reads both files. `is_over`: the run has ended, so jobs that have begun but not ended have
-/// failed.
+/// Reads the text of both files. `is_over`: the run has ended, so jobs that have begun but not
+/// ended have failed.
 pub fn read(plan: &str, events: &str, is_over: bool) -> Graph {
     let mut all = Reader::default();
     for event in parsed(plan) {

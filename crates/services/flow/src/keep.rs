@@ -3,7 +3,8 @@
 //!
 //! The keeper has its own session, so it outlives the service. While the keeper or Snakemake is
 //! alive, the file `lock` in the run's directory is locked. When Snakemake ends, the keeper writes
-//! its exit code to `exit-ATTEMPT`. So a run that isn't locked and has no exit code was killed.
+//! Snakemake's exit code to `exit-ATTEMPT`. So a run that isn't locked and has no exit code was
+//! killed.
 
 use crate::{Result, disk, slurm};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -58,7 +59,7 @@ pub fn keep(kept: &Kept) -> Result<i32> {
             Err(e) => return Err(failed(&e)),
         }
     }
-    // Snakemake inherits the lock. It doesn't pass it to its jobs.
+    // Snakemake inherits the lock's descriptor, but doesn't pass it to its jobs.
     rustix::io::fcntl_setfd(&lock, FdFlags::empty()).map_err(|e| failed(&e))?;
     let exit = kept.dir.join(format!("exit-{}", kept.attempt));
     if exit.exists() {

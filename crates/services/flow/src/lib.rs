@@ -5,7 +5,7 @@
 //! - A run continues while the service is dead: its Snakemake has its own session ([`keep`]). The
 //!   next service adopts the run, or starts it again if it has ended without an exit code
 //!   ([`engine`]).
-//! - Records are replaced as a whole and synced ([`records`]). One service at a time uses a state
+//! - Records are replaced in one step and synced ([`records`]). One service at a time uses a state
 //!   directory.
 //! - The service accesses a user's files only with that user's rights ([`account`]), and never
 //!   through symbolic links ([`area`]).

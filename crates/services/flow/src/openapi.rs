@@ -84,7 +84,7 @@ pub fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> Value {
     })
 }
 
-/// Returns `workflows_files` for `/api/v1/workflows/{workflow}/files`.
+/// Joins a path's components: `workflows_workflow_files` for `/api/v1/workflows/{workflow}/files`.
 fn words(path: &str) -> String {
     let parts = path.trim_start_matches("/api/v1/").split('/');
     let parts: Vec<String> = parts

@@ -15,7 +15,8 @@ const MAX_OUTPUT_BYTES: u64 = 4 << 20;
 /// Runs a program, and returns its standard output. Blocks.
 ///
 /// # Errors
-/// The program can't be started or takes too long; or it fails, which returns its own message.
+/// The program can't be started or takes too long; or it fails: the error is the program's own
+/// message.
 pub fn output(command: &mut Command) -> Result<String> {
     let shown = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null());

@@ -126,7 +126,7 @@ impl State {
 }
 
 impl Workflow {
-    /// Returns the rules that need an approval and that the run doesn't have it for.
+    /// Returns the rules that need an approval and have none in this run.
     pub fn unapproved(&self, run: &Run) -> Vec<String> {
         let is_approved = |rule: &&String| run.approvals.iter().any(|a| a.rule == **rule);
         let left = self.approve.iter().filter(|rule| !is_approved(rule));

@@ -158,9 +158,10 @@ impl Service {
     /// Opens a service's state directory, which is made if it doesn't exist.
     ///
     /// # Errors
-    /// Another service uses it; it can't be read or made.
+    /// Another service uses the directory; the directory can't be read or made.
     pub fn open(state: &Path, config: Config, tell: fn(&str)) -> Result<Service> {
-        // Under root, users must be able to reach their areas below it.
+        // If the service is root, users must be able to reach their areas below the state
+        // directory.
         let seen = if account::is_root() { 0o711 } else { 0o700 };
         disk::make_dir(state, seen)?;
         let state =
@@ -282,8 +283,8 @@ impl Service {
         Making { service: self, key }
     }
 
-    /// Whether this service is making a workflow. The caller holds the lock of the records from
-    /// which `w` is, in state Making.
+    /// Whether this service is making a workflow. The caller holds the lock on the records, in
+    /// which `w` is in state Making.
     pub fn is_making(&self, w: &Workflow) -> bool {
         self.making().contains(&(w.owner.clone(), w.name.clone()))
     }
@@ -363,7 +364,7 @@ impl Service {
                 self.workflow(owner, &new.name)
             }
             Err(refusal) => {
-                // Leaves the campaign: one that couldn't be made isn't this workflow's to remove.
+                // Doesn't remove the campaign: one that couldn't be made isn't this workflow's.
                 self.unmake(&account, &workflow, false)?;
                 Err(refusal)
             }
@@ -573,7 +574,7 @@ impl Service {
     /// Removes a file of a workflow.
     ///
     /// # Errors
-    /// 404: no such file. 409: it isn't a file.
+    /// 404: no such file. 409: the path isn't a file.
     pub fn remove_file(&self, owner: &str, name: &str, path: &str) -> Done<()> {
         self.with_area(owner, name, |area| area.remove(path))?;
         let w = self.workflow(owner, name)?;

@@ -48,7 +48,7 @@ impl ObjectAttributes {
             &*self.shared.side.at(at),
             &*pool.at(&self.shared.pool_path(at)),
         ) {
-            // The origin's file system has no such attributes.
+            // The origin's file system has no `user.*` attributes.
             Err((_, Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(()),
             brought => brought.map(|_| ()).map_err(|(_, e)| e),
         }
@@ -94,7 +94,7 @@ impl ObjectAttributes {
     }
 
     /// Sets the `user.*` attributes of an object of the pool to those of a bucket's object.
-    /// Attributes that a bucket can't store stay.
+    /// Attributes that a bucket can't store are not removed.
     pub fn take_user_attributes(&self, at: &[u8], there: &UserAttributes) -> Result<()> {
         let (pool, path) = (
             PoolStore::new(&self.shared.fs, &self.shared.config.at),

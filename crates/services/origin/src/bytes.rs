@@ -68,7 +68,7 @@ impl Bytes {
     }
 
     /// Fetches the bytes of a file, unless they are in the pool. In a full pool, other files are
-    /// evicted. `cut`: the caller is about to truncate the file, so it is emptied instead.
+    /// evicted. `cut`: the caller is about to truncate the file, so its size is set to 0 instead.
     ///
     /// # Errors
     /// The errno, and what failed.
@@ -97,7 +97,8 @@ impl Bytes {
     fn try_to_bring(&self, id: ObjectId, (dir, name): (ObjectId, &[u8]), cut: bool) -> Done {
         let (_held, relative) = match self.tree.path_held(dir) {
             Ok((held, relative)) => (held, Some(relative)),
-            // A process has the file open, and the name by which it was known is lost.
+            // The directory `dir` was removed, or moved out of the origin's tree, while a process
+            // has the file open.
             Err(_) => (self.tree.paths(), None),
         };
         let _working = self.marks.lock(id);
@@ -133,7 +134,7 @@ impl Bytes {
     /// has had.
     ///
     /// # Errors
-    /// Errors of reading them at the origin.
+    /// Errors of reading the attributes at the origin.
     pub fn bring_attributes(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Result<()> {
         let (_held, at) = match self.tree.path_held(dir) {
             Ok((held, at)) => (held, Some(at)),
@@ -157,7 +158,8 @@ impl Bytes {
         }
     }
 
-    /// Copies a released file into the pool. The caller holds the object's lock and the paths.
+    /// Copies a released file into the pool. The caller holds the object's lock and the lock on the
+    /// paths.
     fn fetch(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
         if self.ranges.bring_rest(id, relative)? {
             return Ok(());
@@ -176,7 +178,7 @@ impl Bytes {
 
     fn fetch_once(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
         let inode = self.shared.inode(id)?;
-        // If so, the pool's attributes have changed, and writing them back is still to be done.
+        // If the file isn't clean, the pool's attributes have changed and aren't written back yet.
         let has_own_attributes = !is_clean(&inode);
         let filled = self.fill(id, relative).and_then(|filled| {
             if !self.shared.side.is_object_store() {
@@ -205,7 +207,7 @@ impl Bytes {
                 print: print(meta),
                 synced: 0,
             },
-            // The attempt has set the change time, but isn't a change of the file.
+            // The failed fetch has set the file's change time, but hasn't changed the file.
             Err(_) => inode.origin,
         };
         if has_own_attributes {
@@ -236,7 +238,7 @@ impl Bytes {
         let open = self.shared.fs.keep_object(entry, libc::O_RDWR)?;
         let to = PoolFile::new(File::new(&self.shared.fs, open));
         if self.shared.inode(id)?.pages > 0 {
-            // An interrupted attempt has left these bytes.
+            // An interrupted fetch has left bytes.
             to.set_len(0)?;
         }
         to.set_len(before.size)?;

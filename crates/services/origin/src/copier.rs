@@ -1,5 +1,6 @@
-//! The copier of a node other than the service's: it moves the bytes of files whose home is this
-//! node. So the bytes cross the network once, and the links of all nodes to the origin are used.
+//! A copier, which runs on a node other than the service's: it moves the bytes of files whose home
+//! is its node. So the bytes cross the network once, and the links of all nodes to the origin are
+//! used.
 //!
 //! The service gives orders, waits for them, and changes marks; a copier knows nothing of marks.
 //! Each order has the number of its service. A copier refuses orders of a service that was
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 const THREADS: usize = 4;
 /// Minimum and maximum number of bytes that one thread copies at a time.
 const PIECES: (u64, u64) = (1 << 20, 16 << 20);
-/// Maximum time that a stop waits for earlier orders.
+/// Maximum time that [`Order::Stop`] waits for earlier orders to end.
 const ENDS: Duration = Duration::from_secs(20);
 
 /// The copier of this node.
@@ -36,7 +37,7 @@ pub struct Copier {
     pub config: OriginConfig,
     pub side: Box<dyn SlowStore>,
     pub orders: Orders,
-    /// Counter that increases with all progress of copies.
+    /// Number of copied bytes. An increase shows that a copy isn't stuck.
     pub moved: AtomicU64,
 }
 
@@ -54,7 +55,7 @@ struct State {
     running: Vec<Arc<Progress>>,
 }
 
-/// An order in progress: it ends when this is dropped.
+/// An order in progress. The order ends when this value is dropped.
 struct Running<'o> {
     orders: &'o Orders,
     progress: Arc<Progress>,

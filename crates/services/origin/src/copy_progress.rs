@@ -1,4 +1,4 @@
-//! Progress of copies, counted for threads that wait for them.
+//! Counting the progress of copies, so that waiting threads see that a copy isn't stuck.
 
 use forebay_staging::Progress;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Interval between two checks of a copy's progress.
 const WATCH: Duration = Duration::from_millis(200);
 
-/// Calls `f`, and adds to `moved` what `progress` counts meanwhile.
+/// Calls `f`. While it runs, adds the bytes that `progress` counts to `moved`.
 pub fn watched<T>(moved: &AtomicU64, progress: &Progress, f: impl FnOnce() -> T) -> T {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -35,8 +35,8 @@ impl Directories {
         }
     }
 
-    /// Makes a directory at the origin that only the pool has. Returns false if the directory has
-    /// lost this name.
+    /// Makes, at the origin, a directory that only the pool has. Returns false if the directory no
+    /// longer has this name.
     pub fn make_directory(
         &self,
         id: ObjectId,
@@ -54,7 +54,7 @@ impl Directories {
                 Ok(false)
             };
             if made != Ok(true) {
-                // Only the pool has the directory, as before `announce`.
+                // Restores the mark from before `announce`: only the pool has the directory.
                 self.marks.set_mark(id, OriginMark::default())?;
             }
             return made;
@@ -62,8 +62,8 @@ impl Directories {
         Ok(true)
     }
 
-    /// Makes a directory at the origin for one whose attributes are lost. No other user may read
-    /// it.
+    /// Makes, at the origin, a directory whose attributes in the pool are lost. Only its owner may
+    /// read it.
     pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
         match self.shared.side.mkdir(at, 0o700) {
             Err(Errno::EXIST | Errno::NOENT) => self.make_dirs(at),
@@ -89,8 +89,8 @@ impl Directories {
     }
 
     /// Makes sure that the origin has a directory and those above it. Processes request this before
-    /// they rename or remove them. Returns the directory's path at the origin. The caller holds the
-    /// paths.
+    /// they rename or remove the directory. Returns the directory's path at the origin. The caller
+    /// holds the lock on the paths.
     ///
     /// # Errors
     /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root. EBUSY: others

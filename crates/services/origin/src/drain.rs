@@ -37,8 +37,8 @@ const MAX_REST: Duration = Duration::from_secs(1);
 /// Maximum time for which a sync repeats passes because files change while they are copied.
 const REPEATS: Duration = Duration::from_secs(10);
 
-/// The reasons why changes aren't at the origin while a node of the pool is dead: of a directory's
-/// entries, and of one object.
+/// Error messages for changes that can't be written back while a node of the pool is dead: for a
+/// directory's entries, and for one object.
 const NAMES_MISSING: &str =
     "a node of the pool doesn't answer (forebay status): names that it keeps can't be listed";
 const NODE_UNREACHABLE: &str = "its node of the pool doesn't answer (forebay status)";
@@ -115,7 +115,8 @@ impl Drain {
                     .problem(at, self.shared.side.show(at), why.clone());
             }
             let walk = began.elapsed().saturating_sub(pass.wrote);
-            // The pause may be shorter than the lag, since some files are written back without one.
+            // The pause may be shorter than the lag, since some files are written back without a
+            // lag.
             let rest = (walk * SHARE).max((lag / 2).min(MAX_REST));
             std::thread::sleep(rest.clamp(Duration::from_millis(50), Duration::from_secs(60)));
         }
@@ -148,16 +149,16 @@ impl Drain {
         }
     }
 
-    /// Makes one pass over everything below a path. Changes younger than `lag` wait. While nodes of
-    /// the pool are dead, files on the living nodes are written back where their paths are known;
-    /// the others are copied to `lost+found` at the origin.
+    /// Makes one pass over everything below a path. Changes younger than `lag` are left to a later
+    /// pass. While nodes of the pool are dead, files on the living nodes are written back where
+    /// their paths are known; the others are copied to `lost+found` at the origin.
     pub fn pass(&self, relative: &[u8], lag: Duration) -> Pass {
         let pass = self.pass_over(relative, lag);
         if !pass.misses_node {
             return pass;
         }
-        // One salvage serves the whole service, and whichever pass ends it ends it for all. So one
-        // pass at a time may have a salvage.
+        // `end_salvage` ends the salvage of the whole service. So only one pass at a time may have
+        // a salvage.
         let salvaging = self.salvaging.lock();
         let _salvaging = salvaging.unwrap_or_else(PoisonError::into_inner);
         let top = self.shared.pool_path(relative);
@@ -172,7 +173,7 @@ impl Drain {
         let mut report = Report::default();
         if !salvage.shown().is_empty() {
             let lost = below(relative, LOST_AND_FOUND);
-            // These files aren't marked as written back, since their names at the origin aren't
+            // Salvaged files aren't marked as written back, since their names at the origin aren't
             // those in the pool.
             match self
                 .write_back
@@ -420,8 +421,8 @@ impl Drain {
         Ok(())
     }
 
-    /// Makes the pass for a directory in another directory: makes it at the origin, and notes what
-    /// remains to be done.
+    /// Part of [`Drain::pass_entry`] for a directory: makes it at the origin, and records whether
+    /// its attributes are to be set and its entries visited.
     fn pass_subdirectory(
         &self,
         visit: &mut Visit<'_>,
@@ -504,8 +505,9 @@ impl Drain {
         self.write_back.is_written(id, at, seen.ctime)
     }
 
-    /// Sets the attributes of a file of the origin to those of its object in the pool. Returns
-    /// false if one of them has changed meanwhile: a later pass writes the attributes.
+    /// Sets the attributes at the origin of a file whose bytes are only there. Returns false if the
+    /// file has been fetched, has several names or has another version at the origin: then a later
+    /// pass writes the attributes.
     fn write_attributes(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
         let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;

@@ -122,7 +122,7 @@ impl ExternalChanges {
     /// Compares one directory with the origin's. Returns its subdirectories that are still to be
     /// compared.
     fn look_at(&self, dir: ObjectId, at: &[u8], inode: &Inode) -> Result<Vec<(ObjectId, Vec<u8>)>> {
-        // Versions of all files of the directory, which only a bucket's listing contains.
+        // Versions of all files of the directory. Only a bucket's listing contains them.
         let mut versions = HashMap::new();
         let listed = self.shared.side.entries(at, &|name| {
             self.shared.advance();
@@ -162,7 +162,7 @@ impl ExternalChanges {
                     Err(Errno::NOENT) => {}
                     done => done?,
                 }
-                // Its clean files were removed at the origin, too.
+                // The directory's clean files were removed at the origin, too.
                 if object.is_dir() {
                     below_it.push((entry.id, path));
                 }
@@ -268,7 +268,7 @@ impl ExternalChanges {
             return self.marks.set_mark(entry.id, OriginMark::default());
         }
         if object.is_dir() {
-            // A directory stays while it has objects that only the pool has.
+            // A directory that has entries in the pool is kept: some may be in the pool only.
             if !inode.origin.is_released() && !self.tree.entries(entry.id)?.is_empty() {
                 return Ok(());
             }
@@ -291,8 +291,8 @@ impl ExternalChanges {
             .map(|_| ())
     }
 
-    /// Handles a file that has another version at the origin. Returns false if a process has the
-    /// file open, which therefore keeps the old version.
+    /// Handles a file that has another version at the origin. Returns false if the pool's file
+    /// keeps the old version, because a process has it open.
     fn has_changed(
         &self,
         (dir, name): (ObjectId, &[u8]),

@@ -2,8 +2,8 @@
 //!
 //! The thread that reads a block claims it first, so that each block is read once. While a fill is
 //! [paused](Fill::pause), and after it has [ended](Fill::end), no thread claims a block. A reader
-//! whose reads continue one another is a *stream*: blocks behind its last read are read ahead.
-//! Their number quadruples with each read, up to [`MAX_BLOCKS_AHEAD`].
+//! whose reads continue one another is a *stream*: blocks after its last read are read ahead. The
+//! number of these blocks quadruples with each read, up to [`MAX_BLOCKS_AHEAD`].
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -265,7 +265,8 @@ impl Fill {
         true
     }
 
-    /// Sets the fingerprint of the version to which the blocks belong: its bytes are the same.
+    /// Sets the fingerprint of the version to which the blocks belong: a new version with the same
+    /// bytes.
     pub fn is_of(&self, version: u64) {
         self.state().version = version;
     }

@@ -5,8 +5,8 @@
 //! gets all its names at the origin when it is first written back.
 //!
 //! An object's names can't change while it is announced ([`Marks::announce`]) and a thread holds
-//! its lock ([`crate::object_locks`]): a process that wants to change one asks the service, and
-//! waits. So one walk through the pool finds all names.
+//! its lock ([`crate::object_locks`]): a process that wants to change a name sends a request to the
+//! service, and waits. So one walk through the pool finds all names.
 //!
 //! In a bucket, each name is a separate object, which the server copies.
 
@@ -159,8 +159,8 @@ impl Links {
         }
     }
 
-    /// Returns a path under which the origin has a known version of an object. `hint` is tried
-    /// first. The caller holds the object's lock.
+    /// Returns a path under which the origin has a known version of an object. `hint`: the name
+    /// that is tried first. The caller holds the object's lock.
     pub fn known_name(
         &self,
         id: ObjectId,
@@ -250,7 +250,8 @@ impl Links {
         Ok(true)
     }
 
-    /// Writes objects with all their names back. The caller holds the objects' locks and the paths.
+    /// Writes objects with all their names back. The caller holds the objects' locks and the lock
+    /// on the paths.
     fn write_names(&self, ids: &[ObjectId], pass: &mut Pass) -> Result<()> {
         let mut inodes = HashMap::new();
         for id in ids {
@@ -285,7 +286,7 @@ impl Links {
                 && let Some((_, path)) = current.first()
             {
                 match e {
-                    // Removed meanwhile; the next pass sees what is left.
+                    // The object was removed meanwhile; the next pass finds its remaining names.
                     Errno::NOENT => pass.young += 1,
                     e => pass
                         .failed
@@ -458,13 +459,14 @@ impl Links {
 
     /// Writes a dirty file back before it gets another name at the origin. Otherwise the new name
     /// could show half of the file's bytes. `name`: the file's only name; None if it has several.
-    /// The caller holds the object's lock and the paths.
+    /// The caller holds the object's lock and the lock on the paths.
     ///
     /// # Errors
     /// The first failure of writing the file back.
     pub fn write_before(&self, id: ObjectId, name: Option<Named>) -> Done {
         let mut pass = Pass::default();
-        // Waits: a further write within the clock's resolution would get the same time.
+        // Waits, since a further write within the clock's resolution would get the same change
+        // time.
         while is_young(&self.shared.inode(id)?, TICK) && pass.young < LOOKS {
             std::thread::sleep(TICK / 4);
             pass.young += 1;

@@ -64,8 +64,8 @@ impl Listing {
             return Ok(());
         }
         self.watch(&relative, dir);
-        // If the directory changes during the listing, its version differs from this one, so that
-        // the next check compares it.
+        // If the directory changes during the listing, its version differs from `before`, so that
+        // the next check compares the directory.
         let before = if self.shared.side.is_object_store() {
             // A bucket's directories have no versions.
             inode.origin.print.max(1)
@@ -85,7 +85,7 @@ impl Listing {
         } else {
             inode.origin.synced
         };
-        // Making the entries has changed the directory's time.
+        // Making the entries has changed the directory's modification time: restores it.
         let set = SetAttr {
             mtime: Some(inode.mtime),
             ..SetAttr::default()
@@ -136,7 +136,7 @@ impl Listing {
     }
 
     /// Makes objects for those entries of a bucket's directory that the pool lacks. Returns all
-    /// names that the directory has there.
+    /// names that the directory has in the bucket.
     pub fn add_objects(
         &self,
         dir: ObjectId,
@@ -177,8 +177,8 @@ impl Listing {
     pub fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {
         let cluster = self.shared.cluster();
         // The pool is searched first, then the origin. A removal begins at the origin, so an entry
-        // that the pool has lost isn't found there either. For an entry that the service is making,
-        // the table is checked before and after the look-up.
+        // that the pool has lost isn't found at the origin either. Whether the service itself is
+        // making the entry is checked before and after the look-up.
         if self.tree.pending_creates().is_made(dir, name)
             || cluster.namespace().lookup(dir, name)?.is_some()
         {
@@ -194,8 +194,8 @@ impl Listing {
         self.make_stub(dir, name, &at, &meta).map(|_| ())
     }
 
-    /// Makes the object that stands for one of the origin. Returns false if the pool has an object
-    /// of that name, or if objects of that kind aren't shown.
+    /// Makes the pool's object that stands for an object of the origin. Returns false if the pool
+    /// has an object of that name, or if objects of that kind aren't shown.
     pub fn make_stub(&self, dir: ObjectId, name: &[u8], at: &[u8], meta: &Meta) -> Result<bool> {
         let target = match meta.kind() {
             libc::S_IFLNK => self.shared.side.readlink(at)?,

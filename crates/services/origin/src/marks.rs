@@ -18,7 +18,8 @@ use twox_hash::XxHash3_64;
 pub struct Marks {
     shared: Arc<Shared>,
     object_locks: ObjectLocks,
-    /// The fills of files that are read by ranges. They end when a mark changes.
+    /// The fills of files that are read by ranges. A fill ends when its file isn't released any
+    /// more.
     fills: Fills,
 }
 
@@ -84,9 +85,9 @@ impl Marks {
         self.shared.cluster().namespace().set_attr(id, &set)
     }
 
-    /// Marks a file as clean: pool and origin have the same version. `set` has further attributes.
-    /// The file's change time becomes `before`, or [`TICK`] ago if that is earlier. So the next
-    /// change, however soon, gets a different change time.
+    /// Marks a file as clean: pool and origin have the same version. `set`: further attributes to
+    /// be set. The file's change time becomes `before`, or [`TICK`] ago if that is earlier. So the
+    /// next change, however soon, gets a different change time.
     pub fn set_clean(
         &self,
         id: ObjectId,
@@ -122,10 +123,11 @@ impl Marks {
         Ok(())
     }
 
-    /// Marks objects of a directory that the origin may have from now on, so that processes ask
-    /// this service before they change the objects' names. A process that has read the old mark and
-    /// hasn't changed the name yet fails its check of the epoch of names, and starts again. The
-    /// caller holds the objects' locks, and looks up their names afterwards.
+    /// Marks objects of the directory `dir` that the origin didn't have, and may have from now on.
+    /// So processes send a request to this service before they change the objects' names. A process
+    /// that has read the old mark and hasn't changed the name yet fails its check of the epoch of
+    /// names, and starts again. The caller holds the objects' locks, and looks up their names
+    /// afterwards.
     pub fn announce<'i>(
         &self,
         dir: ObjectId,
@@ -156,8 +158,8 @@ impl Marks {
         if !self.has_lost(dir) {
             self.set_mark(dir, self.shared.inode(dir)?.origin)?;
         }
-        // Changes of names that began in the old epoch hold the objects' shards. This waits for
-        // their end.
+        // Changes of names that began in the old epoch hold the locks of the objects' shards. So
+        // setting the marks again waits for the end of these changes.
         mark()
     }
 }

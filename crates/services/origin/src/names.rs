@@ -1,10 +1,10 @@
 //! Removing and renaming objects that the origin has: at the origin first, then in the pool.
 //!
-//! The thread holds the objects' locks and the paths during both steps, so that nothing is written
-//! back under a name that is about to change. If the service dies between the steps, the pool has a
-//! name that the origin no longer has, or lacks one that the origin has. The process repeats its
-//! request to the next service, which finishes the change. If the process has died, too, the next
-//! check of the directory ([`crate::external_changes`]) makes both sides equal.
+//! The thread holds the objects' locks and the lock on the paths during both steps, so that nothing
+//! is written back under a name that is about to change. If the service dies between the steps, the
+//! pool has a name that the origin no longer has, or lacks one that the origin has. The process
+//! repeats its request to the next service, which finishes the change. If the process has died,
+//! too, the next check of the directory ([`crate::external_changes`]) makes both sides equal.
 
 use crate::base::Base;
 use crate::directories::Directories;
@@ -90,7 +90,7 @@ impl NameChanges {
         let is_dirty = !inode.origin.is_released() && !is_clean(&inode);
         if self.shared.side.is_object_store() && had.is_some() && is_one_of_several && is_dirty {
             // In a bucket, each name is an object, and this one may be the only one with the latest
-            // version. So the others get that version first.
+            // version. So the file's other names get that version first.
             self.links.write_before(id, None)?;
         }
         if let Some(there) = &had {
@@ -120,7 +120,7 @@ impl NameChanges {
             (false, false) if self.write_back.is_known(at, there, &inode.origin) => {
                 self.shared.side.unlink(at)
             }
-            // The origin has another file under this name by now, which stays.
+            // The origin now has another file under this name. It isn't removed.
             _ => Ok(()),
         };
         match removed {
@@ -258,7 +258,7 @@ impl NameChanges {
     }
 
     /// Renames at the origin, for [`NameChanges::rename`]. Returns whether the rename has to be
-    /// undone if the pool's fails.
+    /// undone if the rename in the pool fails.
     fn rename_there(
         &self,
         id: ObjectId,
@@ -321,7 +321,7 @@ impl NameChanges {
             .map(|there| print(&there))
             .unwrap_or_default();
         if !inode.is_dir() && is_known && version != inode.origin.print {
-            // A service that has died since has written this version, without marking it.
+            // An earlier service wrote this version, and died before it marked the object.
             let mark = OriginMark {
                 print: version,
                 ..inode.origin
@@ -338,7 +338,7 @@ impl NameChanges {
     }
 
     /// Renames one of several names of an object at the origin. `known`: a name under which the
-    /// origin has it.
+    /// origin has the object.
     fn rename_linked(&self, known: &[u8], old: &[u8], new: &[u8]) -> Done {
         let renamed = if known == old {
             self.shared.side.rename(old, new, true).map(|_| ())

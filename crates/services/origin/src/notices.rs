@@ -76,7 +76,8 @@ impl Notices {
                 self.watches.take(queue, &mut pending);
             }
             let began = Instant::now();
-            // The deepest directories first: a removed directory can go only after its entries.
+            // The deepest directories first: a removed directory can be removed from the pool only
+            // after its entries.
             let depth = |dir: &ObjectId| self.tree.relative_of(*dir).map_or(0, |at| at.len());
             let mut dirs: Vec<ObjectId> = pending.keys().copied().collect();
             dirs.sort_by_cached_key(|dir| Reverse(depth(dir)));

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 const WORTH: u64 = 1 << 20;
 /// Maximum total length of the names of files in one order. Bytes.
 const NAMES: usize = 16 << 10;
-/// Maximum number of attempts to stop the copier of a node that has none: its daemon may be about
-/// to start.
+/// Maximum number of attempts to stop a copier on a node that reports that it has none: its daemon
+/// may be about to start.
 const ATTEMPTS: usize = 3;
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(300);
 
@@ -72,9 +72,9 @@ impl CopierOrders {
         self.shared.pool.order_copier(node, &request, &mut moves)
     }
 
-    /// Makes the node that has a file's bytes copy a range of this version in, over the same bytes.
-    /// Returns the number of copied bytes. None: the service has to copy the range itself. The
-    /// caller holds the object's lock, or has claimed the blocks.
+    /// Makes the node that has a file's bytes copy a range of the version `there` from the origin
+    /// into the pool. Returns the number of copied bytes. None: the service has to copy the range
+    /// itself. The caller holds the object's lock, or has claimed the blocks.
     ///
     /// # Errors
     /// ENOSPC: that node's media are full. EHOSTDOWN, ETIMEDOUT: that node may still be copying.
@@ -171,8 +171,8 @@ impl CopierOrders {
         worth.map(|(node, (list, _, _))| (node, list)).collect()
     }
 
-    /// Whether a node sees a file that the service makes at the origin, so that both have the same
-    /// directory.
+    /// Whether a node and the service have the same directory as the origin: the node has to see a
+    /// file that the service makes there.
     fn sees_writes(&self, node: u32) -> Result<bool> {
         if self.copiers.state().writers.contains(&node) {
             return Ok(true);

@@ -62,7 +62,7 @@ impl OriginOnly {
         if !self.compare_origin_only(dir, &relative)? {
             return Ok(());
         }
-        // Unless the pool has changed the directory, it gets the origin's time.
+        // Unless the pool has changed the directory, it gets the modification time of the origin's.
         let mtime = if is_clean {
             pool_time(there.mtime)
         } else {

@@ -60,8 +60,8 @@ impl Pass {
     }
 }
 
-/// Whether a directory made in the pool exists at the origin, too. A directory that was announced
-/// but couldn't be made there doesn't.
+/// Whether a directory made in the pool exists at the origin, too. False for a directory that was
+/// announced but couldn't be made there.
 pub fn is_made(mark: &OriginMark) -> bool {
     mark.state != OriginState::None && (mark.synced != 0 || mark.print != 0)
 }

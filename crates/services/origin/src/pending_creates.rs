@@ -29,8 +29,8 @@ impl PendingCreates {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a name is being made. The caller drops the result when the pool has the name,
-    /// or the origin hasn't.
+    /// Records that a name is being made. The caller drops the result once the pool has the name,
+    /// too, or making it has failed.
     pub fn begin(&self, dir: ObjectId, name: &[u8]) -> Made<'_> {
         let name = (dir.0, name.to_vec());
         self.count.fetch_add(1, SeqCst);

@@ -99,8 +99,8 @@ fn shares(free: i64, n: usize, first: usize, wanted: i64) -> Vec<i64> {
 }
 
 impl Quota {
-    /// Reads the state that an earlier service has left in `dir`. `limits`: those of the pool's
-    /// start. `is_new`: this node's usage counter has started from zero.
+    /// Reads the state that an earlier service has left in `dir`. `limits`: the limits with which
+    /// the pool was started. `is_new`: this node's usage counter has started from zero.
     ///
     /// # Errors
     /// The file exists but can't be read.
@@ -226,7 +226,7 @@ impl Quota {
             }
             let used = fs.cluster().room().exchange_quota(node, None);
             if let Some(state) = self.state().as_mut() {
-                // If a node can't be reached, its last known usage counts.
+                // If a node can't be reached, its last known usage is used.
                 state.learn(node, used);
             }
         }
@@ -363,7 +363,8 @@ mod tests {
         let kept = first.state().as_ref().map(|s| s.kept).unwrap();
         let used = (20, 2);
         first.save(&Kept { used, ..kept }).unwrap();
-        // A replaced service finds the nodes' counts; a service after a loss of power doesn't.
+        // For a service that replaces another, the nodes still have their usage counters. After a
+        // loss of power, they don't.
         let next = Quota::load(&dir, Some(&limits), false).unwrap();
         assert_eq!(budget(&next).map(|b| b.0), Some(65));
         let after = Quota::load(&dir, Some(&limits), true).unwrap();

@@ -280,7 +280,7 @@ impl Ranges {
 
     /// Makes a released file stand for `there`, a new version at the origin. If the object has
     /// bytes of the old version, a new object gets its name instead. The caller holds the object's
-    /// lock and the paths.
+    /// lock and the lock on the paths.
     ///
     /// # Errors
     /// ESTALE: the object doesn't stand for the new version; another object may have its name now.
@@ -341,7 +341,7 @@ impl Ranges {
         cluster.namespace().set_attr(dir, &set)
     }
 
-    /// Fetches those of these blocks that are missing. Returns false if the fill has ended.
+    /// Fetches the missing blocks of `range`. Returns false if the fill has ended.
     fn bring_blocks(&self, source: &Source<'_>, range: (u64, u64)) -> Result<bool> {
         loop {
             let (blocks, version) = match source.fill.claim(range) {
@@ -477,8 +477,8 @@ impl Ranges {
         }
     }
 
-    /// Marks a file as archived if all its blocks are present. Takes the paths and the object's
-    /// lock.
+    /// Marks a file as archived if all its blocks are present. Takes the lock on the paths and the
+    /// object's lock.
     fn complete(&self, source: &Source<'_>) -> Result<()> {
         let _held = self.tree.paths();
         let _working = self.marks.lock(source.id);
@@ -492,7 +492,8 @@ impl Ranges {
         self.complete_held(source)
     }
 
-    /// As [`Ranges::complete`], for a caller that holds the object's lock and the paths.
+    /// As [`Ranges::complete`], for a caller that holds the object's lock and the lock on the
+    /// paths.
     fn complete_held(&self, source: &Source<'_>) -> Result<()> {
         let id = source.id;
         let is_current = self.marks.fills().of(id);
@@ -521,7 +522,8 @@ impl Ranges {
     }
 
     /// Fetches the missing blocks of a released file. Returns false if none of its blocks is in the
-    /// pool and no process reads it by ranges. The caller holds the object's lock and the paths.
+    /// pool and no process reads it by ranges. The caller holds the object's lock and the lock on
+    /// the paths.
     ///
     /// # Errors
     /// Errors of reading the file. ESTALE: the origin has another version, and another object may
@@ -549,7 +551,8 @@ impl Ranges {
         let all = (0, fill.size.div_ceil(BLOCK));
         match self.bring_blocks(&source, all) {
             Ok(true) => self.complete_held(&source).map(|()| true),
-            // Impossible otherwise: a fill is ended only by a holder of the object's lock.
+            // Can't happen: only a holder of the object's lock ends a fill, and the caller holds
+            // it.
             Ok(false) => Err(Errno::BUSY),
             Err(Errno::STALE) => {
                 let there = self.shared.side.meta(relative)?;

@@ -161,7 +161,7 @@ impl Room {
     /// ENOSPC: nothing can be evicted.
     pub fn make_room(&self, id: ObjectId, bytes: u64) -> Result<()> {
         let began = Instant::now();
-        // One thread at a time makes room, which helps all that wait.
+        // One thread at a time makes room. All waiting writers can use the room that it makes.
         let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let node = self.shared.cluster().home_of(id);
         let wanted = bytes.max(AT_LEAST);
@@ -233,8 +233,8 @@ impl Room {
         };
         let before = self.shared.inode(id)?;
         self.marks.set_mark(id, released)?;
-        // A process that opens the file counts as a user before it reads the mark. So this check
-        // sees the process, or the process sees the released mark.
+        // A process's open is recorded before the process reads the mark. So this check sees the
+        // open, or the process sees the released mark.
         if self.shared.cluster().opens().is_open(id)? {
             self.marks.set_mark(id, before.origin)?;
             return Ok(false);
@@ -245,8 +245,8 @@ impl Room {
         };
         let open = self.shared.fs.keep_object(entry, libc::O_RDWR)?;
         let file = File::new(&self.shared.fs, open);
-        // If the service dies here, a released file has no size. The next comparison with the
-        // origin restores it.
+        // If the service dies here, the released file has the size 0. The next comparison with the
+        // origin restores the size.
         file.set_len(0)?;
         file.set_len(size)?;
         file.close()?;

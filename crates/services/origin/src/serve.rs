@@ -239,8 +239,8 @@ impl Origin {
         }
     }
 
-    /// Returns the path at the origin, as [`Origin::relative`], of a path whose bytes can be in the
-    /// pool.
+    /// As [`Origin::relative`], for a path whose bytes are to be in the pool: fails if the path's
+    /// mode is `off`.
     fn cached<'p>(&self, path: &'p [u8]) -> Done<&'p [u8]> {
         let relative = self.relative(path)?;
         if self.shared.is_origin_only(relative, libc::S_IFDIR) {

@@ -47,7 +47,7 @@ impl Shared {
         }
     }
 
-    /// Returns the pool as one store.
+    /// Returns the stores of the pool's nodes as one.
     pub fn cluster(&self) -> Cluster<'_> {
         self.fs.cluster()
     }
@@ -76,7 +76,7 @@ impl Shared {
         )
     }
 
-    /// Calls `f` with a progress that counts as the service's.
+    /// Calls `f` with a [`Progress`] whose bytes count as progress of the service.
     pub fn watched<T>(&self, f: impl FnOnce(&Progress) -> T) -> T {
         let progress = Progress::at(self.pace.clone());
         watched(&self.moved, &progress, || f(&progress))

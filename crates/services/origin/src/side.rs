@@ -82,8 +82,8 @@ pub fn print(meta: &Meta) -> u64 {
 }
 
 /// Returns the fingerprint of a directory whose names have just been compared. A directory that has
-/// changed within [`SHORTLY`] may change again without a new time stamp. It gets 1, which matches
-/// no version, so that its names are compared again.
+/// changed within [`SHORTLY`] may change again without a new time stamp. Its result is 1, which
+/// matches no version, so that its names are compared again.
 pub fn print_of_names(meta: &Meta) -> u64 {
     if i128::from(now()) - meta.mtime.max(meta.ctime) < SHORTLY {
         1

@@ -44,7 +44,7 @@ pub struct Status {
     pub partial_files: u64,
     #[serde(default)]
     pub partial_bytes: u64,
-    /// Counters since the start of the service: these six.
+    /// The next six are counters since the start of the service.
     pub fetched_files: u64,
     pub fetched_bytes: u64,
     pub written_files: u64,
@@ -102,7 +102,7 @@ impl Count {
 struct Problems {
     /// At most [`MAX_PROBLEMS`].
     stored: BTreeMap<Vec<u8>, Problem>,
-    /// The paths of further problems. They are stored when they occur again and there is room.
+    /// The paths of further problems. They are stored when they occur again and `stored` has room.
     further: BTreeSet<Vec<u8>>,
 }
 
@@ -138,7 +138,7 @@ fn lock(problems: &Mutex<Problems>) -> MutexGuard<'_, Problems> {
 }
 
 impl Ledger {
-    /// Records that the object at this path of the origin couldn't be moved.
+    /// Records that the object at this path of the origin couldn't be fetched or written back.
     pub fn problem(&self, relative: &[u8], path: String, what: String) {
         lock(&self.problems).note(relative, path, what);
     }
@@ -148,7 +148,7 @@ impl Ledger {
         lock(&self.conflicts).note(relative, path, what);
     }
 
-    /// Removes the problem of an object that was moved or removed.
+    /// Removes the problem of an object that was fetched, written back or removed.
     pub fn is_solved(&self, relative: &[u8]) {
         lock(&self.problems).remove(relative);
     }
@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(more(), MAX_PROBLEMS + 500);
         }
         assert_eq!(ledger.unwritten().len(), MAX_PROBLEMS + 500);
-        // One without a stored reason, and one with.
+        // Solves a problem without a stored reason, and one with a reason.
         ledger.is_solved(&key(MAX_PROBLEMS + 1));
         ledger.is_solved(&key(0));
         assert_eq!(more(), MAX_PROBLEMS + 498);

@@ -109,7 +109,7 @@ impl Tree {
         entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.id == id))
     }
 
-    /// Searches the pool for a name of an object, and returns its path at the origin.
+    /// Searches the pool for a name of an object, and returns that name's path at the origin.
     pub fn find(&self, id: ObjectId) -> Result<Vec<u8>> {
         let mut found = None;
         self.each_object(b"", &mut |_, name, entry, _| {
@@ -200,8 +200,8 @@ impl Tree {
         Ok(relative.to_vec())
     }
 
-    /// Calls `change` with the epoch of names, again with the new epoch as often as it fails with
-    /// ESTALE.
+    /// Calls `change` with the current epoch of names. Repeats this while `change` fails with
+    /// ESTALE, but at most [`ATTEMPTS`] times.
     pub fn change_pool(&self, change: impl Fn(u64) -> Result<()>) -> Result<()> {
         for _ in 0..ATTEMPTS {
             match change(self.shared.fs.store().names().names_epoch()) {

@@ -51,7 +51,8 @@ impl Watches {
             | WatchFlags::MODIFY
             | WatchFlags::MOVE
             | WatchFlags::ONLYDIR;
-        // Locked until the watch is in the table: so its first event finds it there.
+        // Locked until the watch is in the table, so that [`Watches::take`] finds the watch of each
+        // event.
         let mut dirs = self.dirs();
         let watch = self
             .queue

@@ -29,7 +29,7 @@ const BATCH_BYTES: u64 = 256 << 20;
 /// Maximum number of files in one batch to a bucket. It is smaller, because objects share no sync,
 /// and a process that removes a file of the batch waits for the whole batch.
 pub const OBJECTS: usize = 64;
-/// Maximum number of attempts to remove an incomplete file at an origin that fails.
+/// Maximum number of attempts to remove an incomplete file while the origin returns errors.
 const PART_ATTEMPTS: usize = 5;
 
 /// Maximum number of a directory's entries per dirty file up to which one listing of the bucket
@@ -146,8 +146,8 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Returns those files that are to be written now, as they are now. The caller holds their
-    /// locks.
+    /// Returns the files that are still dirty and old enough, with their current inodes. The caller
+    /// holds the files' locks.
     fn still_dirty(&self, at: &[u8], dirty: Vec<Dirty>, pass: &mut Pass) -> Vec<Dirty> {
         let mut current = Vec::new();
         for d in dirty {
@@ -188,8 +188,8 @@ impl WriteBack {
                 .unwrap_or_default();
             let there: HashMap<Vec<u8>, Meta> = entries.all.into_iter().collect();
             let find = |d: &Dirty| match there.get(&d.name).copied() {
-                // The version isn't the known one. A look-up returns the time, which tells whether
-                // the service wrote it.
+                // The listed version isn't the known one. A look-up also returns the modification
+                // time, which tells whether the service wrote this version.
                 Some(meta) if print(&meta) != d.inode.origin.print => {
                     self.shared.side.look(&below(at, &d.name))
                 }
@@ -207,7 +207,7 @@ impl WriteBack {
         Ok(looks)
     }
 
-    /// Writes files to a bucket. Each has its path, and the version that it replaces.
+    /// Writes files to a bucket. `list`: each file with its path, and the version that it replaces.
     fn write_objects(
         &self,
         list: &[(Dirty, Vec<u8>, Option<Meta>)],
@@ -232,8 +232,8 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Writes the dirty files of one directory to a bucket. `times`: their change times from
-    /// before.
+    /// Writes the dirty files of one directory to a bucket. `times`: the files' change times from
+    /// before the write.
     pub fn put_files(&self, files: &[Put<'_>], times: &[i64], pass: &mut Pass) {
         let results = self.object_writer.put_all(files);
         for ((put, synced), result) in files.iter().zip(times).zip(results) {
@@ -331,7 +331,7 @@ impl WriteBack {
         })
     }
 
-    /// Makes a node copy files of one directory. `None` is this node.
+    /// Makes a node copy files of one directory. `node`: None for this node.
     fn copy_from(
         &self,
         node: Option<u32>,
@@ -396,7 +396,7 @@ impl WriteBack {
         }
     }
 
-    /// Copies from the pool to the origin. The copy's progress counts as the service's.
+    /// Copies `from` in the pool to `to` at the origin. The copy counts as progress of the service.
     pub fn stage(
         &self,
         from: &[u8],
@@ -489,8 +489,8 @@ impl WriteBack {
         }
     }
 
-    /// Removes the incomplete file of `name`, which a failed copier may have left. Others don't
-    /// remove it while this process lives.
+    /// Removes the incomplete file of `name`, which a failed copier may have left. No other process
+    /// removes it while this process lives.
     fn remove_part(&self, dir: &[u8], name: &[u8]) {
         let part = below(dir, &part_name(name));
         for _ in 0..PART_ATTEMPTS {
@@ -535,8 +535,8 @@ impl WriteBack {
     }
 }
 
-/// Divides files into batches of at most `most` files and `BATCH_BYTES`. Names of the files of a
-/// batch can't change while it is written.
+/// Divides files into batches of at most `most` files and `BATCH_BYTES`. While a batch is written,
+/// its files can't be renamed; the limits bound that time.
 pub fn batches(files: Vec<Dirty>, most: usize) -> Vec<Vec<Dirty>> {
     let mut batches: Vec<Vec<Dirty>> = Vec::new();
     let mut bytes = 0;

@@ -28,7 +28,7 @@ const KEEPING: f64 = 0.4;
 const MIN_GROUP_SHARE: f64 = 0.9;
 /// Number of files from which the additional step in the last close of immutable files matters.
 const MANY_FILES: u64 = 1000;
-/// Share of use from which a medium counts as full.
+/// Used share of a medium from which it counts as nearly full.
 const NEARLY_FULL: f64 = 0.8;
 
 /// The estimated saving of a proposal.
@@ -324,8 +324,8 @@ impl Advisor<'_> {
     /// Returns a rule for a file of rules.
     fn rule(&self, pattern: &str, control: &str, value: &str) -> Option<String> {
         let mount = self.mount.trim_end_matches('/');
-        // A path that begins like the mount prefix would lose that beginning, so the prefix is
-        // added.
+        // Parsing the rule removes the mount prefix from the path. So if the pattern itself begins
+        // with that prefix, the prefix is added once more.
         let path = match pattern.strip_prefix(mount) {
             Some(rest) if rest.starts_with('/') => format!("{mount}{pattern}"),
             _ => pattern.to_owned(),
@@ -372,7 +372,7 @@ impl Advisor<'_> {
         });
     }
 
-    /// Converts a number of saved requests to other nodes to time.
+    /// Estimates the time that `saved` fewer requests to other nodes would save.
     fn requests(&self, saved: f64, how: &str) -> Saving {
         let Some(mean) = self.request.filter(|_| saved >= 1.0) else {
             return Saving {

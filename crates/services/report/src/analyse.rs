@@ -1,8 +1,8 @@
 //! Computing a [`Run`] from a recording, exact counters and facts.
 //!
-//! It makes one pass over the events in the order of time. For each file it keeps the data that
-//! [`crate::usage`] needs. So memory grows with the number of files, of processes that use each
-//! file, and of its separate ranges.
+//! The analysis makes one pass over the events in the order of time. For each file it keeps the
+//! data that [`crate::usage`] needs. So memory grows with the number of files, of processes that
+//! use each file, and of each file's separate ranges.
 
 use crate::groups::{self, Member};
 use crate::run::*;
@@ -426,7 +426,7 @@ impl Analysis<'_> {
         }
     }
 
-    /// The entry of a file in the report.
+    /// Returns the entry of a file in the report.
     fn file_of(&self, named: &Named, group: &Group, path: String) -> File {
         let usage = &named.usage;
         let users = usage.users.keys().take(MAX_LISTED_USERS);

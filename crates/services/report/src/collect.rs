@@ -1,9 +1,9 @@
 //! The collector: it moves events from the rings of nodes into a stream, while programs run.
 //!
-//! The collector registers itself in the shared memory of each node. If events have to wait for it
-//! (`waits`), a process with a full ring pauses until the collector has emptied it, for at most one
-//! second. It doesn't wait when the collector has ended or can't write. Without `waits`, a full
-//! ring overwrites its oldest events, which count as lost.
+//! The collector registers itself in the shared memory of each node. If events have to wait for the
+//! collector (`waits`), a process with a full ring pauses until the collector has emptied the ring,
+//! for at most one second. The process doesn't wait when the collector has ended or can't write.
+//! Without `waits`, a full ring overwrites its oldest events, which count as lost.
 
 use crate::node::Node;
 use crate::stream::Writer;
@@ -60,7 +60,7 @@ pub struct Collector<W: Write> {
     open: HashMap<PathBuf, Open>,
     damaged: BTreeSet<PathBuf>,
     writer: Option<Writer<W>>,
-    /// Whether events wait for this collector.
+    /// Whether processes with full rings wait for this collector.
     waits: bool,
     turns: u32,
     refused_before: u64,
@@ -320,7 +320,8 @@ fn claim(nodes: &[Node]) -> io::Result<()> {
     Ok(())
 }
 
-/// Unregisters the collector: no process reads the rings of these nodes, and no event waits.
+/// Unregisters the collector: no process reads the rings of these nodes now, so none waits for a
+/// reader.
 fn release(nodes: &[Node]) {
     for node in nodes {
         node.shared().head.waits.store(0, Release);

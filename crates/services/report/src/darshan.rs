@@ -18,7 +18,7 @@ use crate::usage::{LARGE, control};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead, Read};
 
-/// Maximum number of records. A record is that of a module, a rank and a file.
+/// Maximum number of records. There is one for each module, rank and file.
 pub const MAX_RECORDS: usize = 1_000_000;
 /// Maximum length of a line. Bytes.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
@@ -287,7 +287,7 @@ impl Log {
         Ok(())
     }
 
-    /// Sorts the records by file and by rank. `length`: that of the run. Nanoseconds.
+    /// Sorts the records by file and by rank. `length`: the run's duration. Nanoseconds.
     fn sorted(&self, length: u64) -> Sorted {
         let mut files: BTreeMap<u64, Used> = BTreeMap::new();
         let mut ranks: BTreeMap<i64, ProcessPart> = BTreeMap::new();
@@ -445,7 +445,8 @@ fn add_totals(totals: &mut Totals, record: &Record) {
     let syncs = whole(record, "FSYNCS") + whole(record, "FDSYNCS") + whole(record, "FLUSHES");
     let names = whole(record, "OPENS") + whole(record, "STATS");
     let meta = value(record, "F_META_TIME");
-    // The log has one time for all operations on names. It is divided by their numbers.
+    // The log has one time for all operations on names. That time is divided among opens and stats
+    // by their numbers.
     let part = |n: u64| meta * n as f64 / names.max(1) as f64;
     let opens = whole(record, "OPENS");
     let stats = whole(record, "STATS");

@@ -554,7 +554,7 @@ fn users_of_files(page: &mut Page, run: &Run) {
     );
 }
 
-/// The first ones of `count` users, and how many more there are.
+/// Returns the users in `all`, and the number of those that are missing of `count` users.
 fn list(all: &[String], count: u64) -> String {
     let more = count.saturating_sub(all.len() as u64);
     let mut text = all.join(", ");

@@ -52,12 +52,12 @@ impl Node {
         })
     }
 
-    /// The node's switches and settings.
+    /// Returns the node's switches and settings.
     pub fn shared(&self) -> &Shared {
         self.control.traced()
     }
 
-    /// The node's directory.
+    /// Returns the node's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -164,7 +164,7 @@ impl Node {
     }
 
     fn block(&self, at: usize) -> Result<Box<Block>, Errno> {
-        // SAFETY: zeroed memory is a valid block, and so is any other.
+        // SAFETY: zeroed memory is a valid block, and so are any other bytes.
         let mut block: Box<Block> = unsafe { Box::new_zeroed().assume_init() };
         // SAFETY: these are the bytes of the block, which contains only plain numbers.
         let bytes = unsafe {
@@ -184,7 +184,7 @@ impl Node {
     }
 }
 
-/// Reads a ring's file as a whole.
+/// Reads a whole ring from its file.
 fn read_file(path: &Path) -> Result<Ring, String> {
     let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
     let words: Vec<AtomicU64> = (bytes.as_chunks::<8>().0.iter())

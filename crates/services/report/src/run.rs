@@ -190,7 +190,8 @@ pub struct Access {
     pub nanoseconds: u64,
     /// Number of operations that began where the process's last one in the same file ended.
     pub consecutive: u64,
-    /// Number of operations that began there or at a higher offset. Includes consecutive ones.
+    /// Number of operations that began where the last one ended, or at a higher offset. Includes
+    /// consecutive ones.
     pub sequential: u64,
     /// Number of operations that were the first of a process in a file, and so neither sequential
     /// nor random.
@@ -279,7 +280,7 @@ pub struct File {
 }
 
 impl File {
-    /// Returns the time of its reads and writes. Nanoseconds.
+    /// Returns the time of the file's reads and writes. Nanoseconds.
     pub fn time(&self) -> u64 {
         self.reads.nanoseconds + self.writes.nanoseconds
     }
@@ -349,7 +350,8 @@ impl Verdict {
     }
 }
 
-/// Files whose paths match a pattern, and the conclusions from their use in this run for controls.
+/// Files whose paths match a pattern, with facts about their use in this run and verdicts on
+/// controls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Group {
@@ -387,8 +389,8 @@ pub struct Group {
     pub remote_names: f64,
     /// Number of bytes that nodes other than the creator's read again, after their first reading.
     pub read_again: u64,
-    /// Number of MiB that these nodes read at least once. It counts the requests of their first
-    /// reading.
+    /// Number of MiB that nodes other than the creator's read at least once. Their first reading
+    /// takes one request for each.
     pub fetched: u64,
     /// Verdicts by control, such as `mutability=immutable`.
     pub verdicts: BTreeMap<String, Verdict>,
@@ -408,8 +410,8 @@ pub struct Lost {
     pub count: u64,
 }
 
-/// Operations of a layer above, which reaches files by other operations that are counted already.
-/// Shown for information only.
+/// Operations of a layer, such as MPI-IO, whose accesses to files are counted as operations of a
+/// lower layer, too. Shown for information only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Layer {

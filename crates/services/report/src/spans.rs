@@ -36,7 +36,7 @@ impl Span {
 }
 
 /// Returns the spans of a recording, and the `_ENTER` events without an `_EXIT` event: the program
-/// was killed then, or hangs there.
+/// was killed during the span, or hangs in it.
 pub fn spans(recording: &Recording) -> (Vec<Span>, Vec<Event>) {
     let mut spans: Vec<Span> = Vec::new();
     // For each thread, the spans that have begun and not ended, outermost first: their indices in

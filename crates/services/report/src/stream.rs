@@ -12,7 +12,7 @@
 //!                4: a directory. u64 id, u16 length, its path in the pool
 //! ```
 //! All numbers are little-endian. A stream may end anywhere (the disk was full, the recording
-//! process was killed): what came before is read, and the reader says so.
+//! process was killed): the complete entries are read, and [`Recording::cut`] has the reason.
 
 use forebay_trace::points::{MAX_FIELDS, POINTS};
 use forebay_trace::read::Record;

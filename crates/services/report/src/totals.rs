@@ -101,7 +101,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Estimates the time of all operations: the mean of the timed ones, times their number.
+    /// Estimates the time of all operations: the mean of the timed ones, times the number of all.
     /// Nanoseconds.
     pub fn time(&self) -> f64 {
         self.durations.mean().unwrap_or(0.0) * self.count as f64

@@ -503,7 +503,8 @@ impl Usage {
         }
     }
 
-    /// Rules out controls that uses which events don't show may contradict.
+    /// Rules out controls that may be contradicted by uses without events, such as reads through a
+    /// mapping.
     fn doubts(&mut self) {
         if self.mapped {
             if !self.writers.is_empty() {
@@ -619,7 +620,8 @@ mod tests {
     #[test]
     fn a_file_that_is_written_again_is_not_immutable() {
         let read = flags(OFlags::RDONLY);
-        // Changed by a second open, after a read, by another process, by an open that truncates it.
+        // The file is changed by a second open, after a read, by another process, by an open that
+        // truncates it. In the last case, it is only read.
         for case in 0..5 {
             let mut f = Usage::default();
             f.opened(1, 1, 1, new());

@@ -186,7 +186,7 @@ fn what_a_run_contradicts_is_never_proposed() {
             *refused.entry(control).or_insert(0) += 1;
         }
     }
-    // Each control is violated, and each is kept, often enough for the test to be significant.
+    // Each control is violated by enough programs, and proposed for enough, for a significant test.
     for control in [
         "mutability=immutable",
         "mutability=append",

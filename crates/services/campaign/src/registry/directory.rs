@@ -1,7 +1,7 @@
 //! Records in a directory: a file for each campaign, `NAME.json`.
 //!
-//! A file is replaced as a whole. A campaign's lock is a lock on the file `NAME.lock`. The kernel
-//! releases it when the process ends.
+//! A file is replaced in one step. A campaign's lock is a lock on the file `NAME.lock`. The kernel
+//! releases the lock when the process ends.
 
 use crate::Result;
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};

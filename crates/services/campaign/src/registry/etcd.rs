@@ -1,4 +1,4 @@
-//! Records in etcd: for a site, whose users each have their own keys.
+//! Records in etcd, for a site: each user has separate keys.
 //!
 //! ```text
 //! PREFIX/OWNER/records/NAME    the record, as in a directory
@@ -331,8 +331,8 @@ fn keep_alive(client: &Arc<Client>, lease: u64) -> Result<Sender<()>> {
     let client = client.clone();
     let sign = move || {
         while end.recv_timeout(SIGN) == Err(RecvTimeoutError::Timeout) {
-            // No reply: it isn't known whether the lease was renewed. If it has expired, etcd
-            // refuses writes.
+            // After an error, it isn't known whether the lease was renewed. The loop continues: if
+            // the lease has expired, etcd refuses writes.
             if matches!(client.renew(lease, SIGN), Ok(false)) {
                 break;
             }
@@ -399,7 +399,7 @@ impl Lock {
                 }
                 Ok(found) => {
                     let record = found.one(1);
-                    // No other process has written the key since: it would have needed this lock.
+                    // If this process still has the lock, no other process has written the record.
                     let is_ours = found.one(0).is_some_and(|l| l.mod_revision.0 == self.taken);
                     let is_done = record.map(|pair| &pair.value.0[..]) == text;
                     if is_unclear && is_done && is_ours {
