@@ -288,7 +288,7 @@ fn walk(
             return Err(format!("{}: too deep", store.show(&dir)));
         }
         let names = match store.list(&dir) {
-            // Removed meanwhile.
+            // The directory was removed meanwhile.
             Err(Errno::NOENT) => continue,
             names => names.map_err(|e| failed(store, &dir, e))?,
         };

@@ -2,8 +2,8 @@
 //! directory.
 //!
 //! Paths are resolved by [`Tree`], so a program that replaces a directory by a link can't redirect
-//! the service. Only regular files are read. A file is written under another name beside its own,
-//! and then renamed.
+//! the service. Only regular files are read. A file is written under a temporary name in its
+//! directory, and then renamed.
 
 use crate::names::path_parts;
 use crate::token;

@@ -1,4 +1,4 @@
-//! The engine moves runs from state to state: it starts them, notices their ends, and adopts the
+//! The engine moves runs from state to state: it starts them, notices when they end, and adopts the
 //! runs of an earlier service.
 //!
 //! One thread makes one pass after the other. All state that a pass needs is in the records and in
@@ -45,7 +45,7 @@ pub struct Engine {
 enum Found {
     Alive,
     Exit(i32),
-    /// The run's processes have gone, and have left no exit code.
+    /// The run's processes have ended, and have left no exit code.
     Gone,
 }
 

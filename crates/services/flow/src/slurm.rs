@@ -5,7 +5,7 @@ use crate::{Result, programs};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Maximum time until cancelled jobs have gone.
+/// Maximum time until cancelled jobs have ended.
 const GOING: Duration = Duration::from_secs(90);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 

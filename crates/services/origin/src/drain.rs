@@ -202,8 +202,8 @@ impl Drain {
     fn pass_over(&self, relative: &[u8], lag: Duration) -> Pass {
         let mut pass = Pass::default();
         if self.has_early.load(Relaxed) && !lag.is_zero() {
-            // First the files that are declared to be written early: they don't wait for the
-            // others.
+            // Writes the files first that are declared to be written early, so that they don't wait
+            // for other files.
             pass.only_early = true;
             if let Err(e) = self.pass_below(relative, lag, &mut pass) {
                 pass.misses_node |= e == Errno::HOSTDOWN;
@@ -230,7 +230,7 @@ impl Drain {
         for (at, id) in std::mem::take(&mut pass.late).into_iter().rev() {
             match self.write_directory(id, &at) {
                 Ok(true) => {}
-                // Renamed or removed meanwhile.
+                // The directory was renamed or removed meanwhile.
                 Ok(false) | Err(Errno::NOENT) => pass.young += 1,
                 Err(e) => pass.failed.push((at, self.shared.side.explain(e))),
             }
@@ -258,7 +258,7 @@ impl Drain {
         );
         let held = self.tree.paths();
         if self.directories.settle(dir)? != above {
-            // Renamed meanwhile.
+            // The directory was renamed meanwhile.
             pass.young += 1;
             return Ok(());
         }
@@ -282,7 +282,7 @@ impl Drain {
         while let Some((dir, at)) = todo.pop() {
             match self.pass_dir(dir, &at, lag, &|_| true, pass) {
                 Ok(below) => todo.extend(below),
-                // Removed meanwhile.
+                // The directory was removed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(Errno::HOSTDOWN) => pass.misses(at, NODE_UNREACHABLE),
                 Err(e) => pass.failed.push((at, self.shared.side.explain(e))),
@@ -306,7 +306,7 @@ impl Drain {
         pass: &mut Pass,
     ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let Some(_held) = self.tree.held_at(dir, at)? else {
-            // Renamed meanwhile.
+            // The directory was renamed meanwhile.
             pass.young += 1;
             return Ok(Vec::new());
         };
@@ -381,7 +381,7 @@ impl Drain {
         let mut lag = visit.lag;
         if is_early(&inode) {
             self.has_early.store(true, Relaxed);
-            // A file that is open may continue to change, so it keeps the lag.
+            // A file that is open may continue to change, so it is written back only after the lag.
             if !is_clean(&inode) && !self.shared.cluster().opens().is_open(entry.id)? {
                 lag = Duration::ZERO;
             }

@@ -176,7 +176,7 @@ impl ExternalChanges {
                     None => self.shared.side.look(&path)?,
                 };
                 match self.compare((dir, &name), entry, &path, there) {
-                    // Removed meanwhile.
+                    // The object was removed meanwhile.
                     Err(Errno::NOENT) => {}
                     done => drop(done?),
                 }

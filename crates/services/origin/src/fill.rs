@@ -93,8 +93,8 @@ impl Fill {
     }
 
     /// Claims the blocks from `first` to `end` (exclusive) that are missing and that no thread
-    /// reads. If other threads read all the missing ones, waits until all blocks are present or a
-    /// failed one can be claimed.
+    /// reads. If other threads read all the missing ones, waits until all blocks are present, or
+    /// until another thread has failed to read one, which is claimed then.
     pub fn claim(&self, (first, end): (u64, u64)) -> Claimed {
         let mut state = self.state();
         let range = first as usize..(end as usize).min(state.blocks.len());

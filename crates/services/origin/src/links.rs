@@ -126,8 +126,8 @@ impl Links {
             match self.shared.side.link(old, &new) {
                 Ok(()) => {}
                 Err(Errno::EXIST) if self.is_same(old, &new) => {}
-                // The origin has an object of that name that the pool doesn't show yet. EEXIST is
-                // right all the same.
+                // The origin has an object of that name that the pool doesn't show yet, so EEXIST
+                // is the right error.
                 Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
                 Err(e) => {
                     let (old, new) = (self.shared.side.show(old), self.shared.side.show(&new));

@@ -164,7 +164,7 @@ impl Listing {
                 .is_none()
             {
                 match self.make_stub(dir, name, &below(relative, name), meta) {
-                    // Removed since it was listed.
+                    // The object was removed since it was listed.
                     Err(Errno::NOENT) => {}
                     made => drop(made?),
                 }

@@ -136,7 +136,7 @@ impl OriginOnly {
                 // Listings of this file system lack types.
                 FileType::Unknown => match self.shared.side.look(&below(relative, name))? {
                     Some(meta) => meta.kind(),
-                    // Removed meanwhile.
+                    // The object was removed meanwhile.
                     None => continue,
                 },
                 kind => kind.as_raw_mode(),

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Name of the file in which limits and usage outlive the service.
 const NAME: &str = "quota.json";
-/// Time for which an unreachable node gets no further request: other nodes would wait for it.
+/// Time for which an unreachable node gets no further request, since other nodes wait during each.
 const UNREACHABLE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Amount that stands for no limit. Small enough for sums that don't overflow.
 const ENDLESS: i64 = i64::MAX / 4;

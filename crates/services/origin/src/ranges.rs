@@ -469,7 +469,8 @@ impl Ranges {
                 fill: &job.fill,
                 relative: &job.relative,
             };
-            // An error is ignored here: a process that reads the block tries again, and gets it.
+            // An error is ignored here: if a process reads the block, fetching it is tried again,
+            // and that process gets the error.
             let is_there = self.fetch_block(&source, job.block, version, BLOCK).is_ok();
             if job.fill.came(job.block, is_there) {
                 let _ = self.complete(&source);

@@ -174,7 +174,7 @@ impl Answers for Origin {
             Request::Prefetch { path } => return self.prefetch(path),
             Request::Usage {} => return self.usage(),
             Request::Status {} => return self.status(),
-            // All others.
+            // Requests whose reply is empty.
             Request::Entries { dir } => self.bring_entries(*dir),
             Request::Bytes { id, dir, name, cut } => {
                 self.bytes.bring_bytes(*id, (*dir, name), *cut)

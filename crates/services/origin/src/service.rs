@@ -146,7 +146,7 @@ impl Origin {
         })
     }
 
-    /// Records the usage that counts against the quota in its file, until the pool is removed.
+    /// Records the usage in the quota's file, about once a second, until the pool is removed.
     pub fn watch_quota(&self) {
         while self.shared.is_there() && self.quota.is_there() {
             std::thread::sleep(QUOTA_INTERVAL);

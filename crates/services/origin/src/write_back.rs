@@ -241,7 +241,7 @@ impl WriteBack {
                 Some(Written::Done(version)) => {
                     match self.has_version(put.id, put.path, version, *synced) {
                         Ok(()) => self.shared.ledger.written.add(1, put.size),
-                        // Removed meanwhile.
+                        // The file was removed meanwhile.
                         Err(Errno::NOENT) => {}
                         Err(e) => pass.failed.push((put.path.to_vec(), explain(e))),
                     }
@@ -388,7 +388,7 @@ impl WriteBack {
                     .and_then(|meta| self.has_version(d.id, &path, print(&meta), d.inode.ctime))
                 {
                     Ok(()) => self.shared.ledger.written.add(1, d.inode.size),
-                    // Removed meanwhile.
+                    // The file was removed meanwhile.
                     Err(Errno::NOENT) => {}
                     Err(e) => pass.failed.push((path, self.shared.side.explain(e))),
                 },

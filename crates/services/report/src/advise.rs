@@ -22,7 +22,7 @@ const BUFFERED_BYTES: f64 = (512u64 << 10) as f64;
 /// Minimum size at which striping is proposed for a file of several nodes. Bytes.
 const WORTH_STRIPING: u64 = 64 << 20;
 /// Additional cost of a request if the node keeps a copy of the bytes, as a part of a request's
-/// cost. Measured with the kernel `samples` on two cores: 70 to 100 µs of 230 to 260.
+/// cost. Measured with `examples/kernels/samples.c` on two cores: 70 to 100 µs of 230 to 260.
 const KEEPING: f64 = 0.4;
 /// Minimum share of a group's files that must show a control's pattern.
 const MIN_GROUP_SHARE: f64 = 0.9;

@@ -510,7 +510,8 @@ impl Analysis<'_> {
 /// For each process, the distribution of its remote operations over the files that it used.
 struct Shares {
     /// By process: the number of remote operations per read, per write and per open. If the process
-    /// read (or wrote) files that were made on other nodes, only these reads (writes) count.
+    /// read (or wrote) files that were made on other nodes, the number is per read (or write) of
+    /// these files.
     of: Vec<[f64; 3]>,
     /// Whether the process read, and whether it wrote, files that were made on other nodes.
     away: Vec<[bool; 2]>,

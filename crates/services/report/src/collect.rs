@@ -171,8 +171,8 @@ impl<W: Write> Collector<W> {
         let dir = self.nodes[node].dir().to_owned();
         let head = &self.nodes[node].shared().head;
         head.reader_seen.store(clock::monotonic(), Relaxed);
-        // Set in each turn, because processes stop waiting for a collector that hasn't moved for a
-        // while.
+        // Set in each turn, because processes clear it if the collector's last turn was too long
+        // ago.
         let waits = self.waits && self.writer.is_some();
         head.waits.store(waits.into(), Relaxed);
         let rings: Vec<PathBuf> = (self.open.keys())

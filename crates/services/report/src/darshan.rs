@@ -553,8 +553,8 @@ impl ByRank {
             };
             more.first = u64::from(more.count > 0);
             if more.count > 0 && !has(record, "CONSEC_READS") {
-                // The STDIO module has no such counter. Without seeks, each operation begins where
-                // the last one ended.
+                // The STDIO module doesn't count consecutive operations. Without seeks, each
+                // operation begins where the last one ended.
                 match whole(record, "SEEKS") {
                     0 => more.consecutive = more.count - 1,
                     _ => more.first = more.count,

@@ -215,8 +215,8 @@ impl Access {
         }
     }
 
-    /// Returns the shares of consecutive, only sequential, and random operations. First operations
-    /// don't count. None if all operations are first ones.
+    /// Returns the shares of consecutive, only sequential, and random operations among those that
+    /// aren't first ones. None if all operations are first ones.
     pub fn shares(&self) -> Option<[f64; 3]> {
         let ordered = self.count.saturating_sub(self.first);
         (ordered > 0).then(|| {

@@ -1,8 +1,8 @@
 //! The use of one file over time, and the verdict for each control that follows from it.
 //!
 //! Verdicts are conservative: where events don't show enough (inherited descriptors, mappings,
-//! truncations), a control counts as contradicted. Events are ordered by time. A write counts from
-//! its begin, a read at its end.
+//! truncations), a control counts as contradicted. Events are ordered by time. For verdicts, a
+//! write happens when it begins, and a read when it ends.
 
 use crate::ranges::Ranges;
 use crate::run::{Access, Group, Verdict, class};

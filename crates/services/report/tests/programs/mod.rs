@@ -86,7 +86,7 @@ impl Programs {
         self.time += took;
     }
 
-    /// Counts operations that have no event.
+    /// Adds `n` operations to a rank's counters, without events.
     pub fn counts(&mut self, rank: u32, kind: &str, n: u64) {
         for _ in 0..n {
             self.count(rank, kind, 0, false);
