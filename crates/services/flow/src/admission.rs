@@ -7,9 +7,9 @@
 //!
 //! - A new connection is always admitted. If its address has [`MAX_OF_ONE`] connections already,
 //!   the slowest of them loses its place. If the service has [`MAX_CONNECTIONS`], the slowest
-//!   connection of the address or token with the most does. The loser's socket is shut down for
-//!   reading, and its thread replies 503. Connections of tokens lose their place only if no other
-//!   connections exist.
+//!   connection of the address or token with the most connections does. The loser's socket is shut
+//!   down for reading, and its thread replies 503. Connections of tokens lose their place only if
+//!   no other connections exist.
 //! - A request whose token has [`MAX_OF_ONE`] requests in progress is refused (503).
 //!
 //! Lock order: the table's lock is the innermost. Nothing blocks while it is held.

@@ -331,7 +331,8 @@ fn dispatch(
         .filter_map(|route| Some((route, matches(route, &head.path)?)))
         .collect();
     let route = matching.iter().find(|(r, _)| r.what.method == head.method);
-    // A client without a token can't find out which paths exist.
+    // An unknown path needs a token, too, so that a client without one can't find out which paths
+    // exist.
     let needs_token = route.is_none_or(|(r, _)| r.what.scope.is_some());
     let mut scopes = Vec::new();
     if needs_token {

@@ -21,7 +21,8 @@ const ATTEMPTS: u32 = 3;
 /// Maximum pause before a request is sent again, even if the service requests a longer one.
 /// Seconds.
 const MAX_RETRY_AFTER: u64 = 10;
-/// Maximum size of files that are sent without asking the service first. Bytes.
+/// Maximum size of a file that is sent without asking the service first (Expect: 100-continue).
+/// Bytes.
 const MAX_UNANNOUNCED_BYTES: u64 = 64 << 10;
 
 /// The address of the service, and the token to use.

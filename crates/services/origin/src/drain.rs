@@ -3,7 +3,7 @@
 //!
 //! Directories, symbolic links and attributes are written when the walk meets them, the files of a
 //! directory in batches (`write_back.rs`). If a node of the pool can't be reached, only its objects
-//! fail: the pass goes on with the others and names what is missing.
+//! fail: the pass continues with the other objects, and reports those that failed.
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;

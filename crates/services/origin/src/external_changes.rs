@@ -1,10 +1,10 @@
 //! Changes of the origin by others, found by comparing identities, sizes and times.
 //!
 //! A turn compares every directory whose entries are in the pool, and every clean file. New objects
-//! appear in the pool. Removed ones disappear from it, unless only the pool has their bytes. A
-//! clean file with another version at the origin is released when no process has it open. A turn
-//! begins every [`LOOK`], or less often if turns would take more than a tenth of the time. A
-//! released file is compared again when it is fetched.
+//! appear in the pool. Objects that were removed at the origin disappear from the pool, unless only
+//! the pool has their bytes. A clean file with another version at the origin is released when no
+//! process has it open. A turn begins every [`LOOK`], or less often if turns would take more than a
+//! tenth of the time. A released file is compared again when it is fetched.
 
 use crate::base::Base;
 use crate::listing::Listing;

@@ -2,8 +2,8 @@
 //!
 //! The service watches each directory whose entries are in the pool. An event names an entry, which
 //! is then compared as in a turn of [`crate::external_changes`]. So a change is seen after
-//! [`GATHER`] rather than after a turn. Names that the service is making, and changes of open
-//! files, wait.
+//! [`GATHER`] rather than after a turn. Names that the service is making, and open files, are
+//! compared again later.
 //!
 //! Events are hints. The turns find changes that the kernel doesn't report: those by other hosts,
 //! in directories beyond the kernel's limit of watches, or after an overflow of its queue.
@@ -92,7 +92,7 @@ impl Notices {
         }
     }
 
-    /// Compares entries of a directory. Those that have to be compared again stay in `names`.
+    /// Compares entries of a directory. Leaves in `names` those that have to be compared again.
     fn compare_names(&self, dir: ObjectId, names: &mut HashSet<Vec<u8>>) -> Result<()> {
         if self.shared.inode(dir)?.origin.state != OriginState::Archived {
             names.clear();

@@ -41,7 +41,7 @@ pub struct Pass {
     /// Restricts the pass to files whose declared temporality requires early writing
     /// ([`is_early`]).
     pub only_early: bool,
-    /// Time spent writing. The rest of the pass's time is its walk's.
+    /// Time spent writing. The rest of the pass's time was spent walking.
     pub wrote: Duration,
 }
 

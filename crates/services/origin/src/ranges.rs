@@ -1,8 +1,8 @@
 //! Reading large files by ranges: blocks are fetched on demand, and ahead of sequential readers.
 //!
 //! Such a file stays released until all its blocks are in the pool; then it is archived. The list
-//! of present blocks ([`Fill`]) is in memory only. A restarted service fetches blocks again, and
-//! writes the same bytes over the same bytes.
+//! of present blocks ([`Fill`]) is in memory only. A restarted service fetches present blocks
+//! again, which writes the same bytes.
 //!
 //! The bytes that a released file has in the pool are those of the version in its mark. Before the
 //! mark gets another version, the bytes are removed, or a new object gets the file's name. So no

@@ -2,8 +2,8 @@
 //! waiting writers.
 //!
 //! A writer in a full pool requests room and waits. The service evicts clean files. If there are
-//! none, it writes all changes back at once, and evicts those files. The writer gets ENOSPC only if
-//! that frees nothing.
+//! none, it writes all dirty files back at once, and then evicts them. The writer gets ENOSPC only
+//! if that frees nothing.
 
 use crate::base::Base;
 use crate::drain::Drain;

@@ -1,8 +1,8 @@
 //! The service: its parts, in the order in which they are made.
 //!
-//! A part holds the parts that it uses, which are made before it. So no part calls a later one. The
-//! parts are in the files of their names;
-//! `docs/decisions/0096-parts-of-the-origin-service.md` shows them in layers.
+//! A part holds the parts that it uses, which are made before it. So no part calls a later one.
+//! Each part is in the file of its name; `docs/decisions/0096-parts-of-the-origin-service.md` shows
+//! them in layers.
 
 use crate::attributes::ObjectAttributes;
 use crate::base::Base;

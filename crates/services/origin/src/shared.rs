@@ -112,7 +112,8 @@ impl Shared {
         self.mode_of(relative, kind) == OriginMode::Off
     }
 
-    /// Returns an object's inode, with the sums of all parts of a striped file.
+    /// Returns an object's inode. For a striped file, its pages and the times of its last write
+    /// include those of the parts on other nodes.
     pub fn inode(&self, id: ObjectId) -> Result<Inode> {
         let cluster = self.cluster();
         cluster.data().with_parts(id, cluster.namespace().stat(id)?)

@@ -42,8 +42,9 @@ impl Watches {
         self.dirs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches a directory of the origin, which is `dir` in the pool. `path` leads to it from this
-    /// process. If the kernel refuses, checks of the whole directory find its changes.
+    /// Makes the kernel watch a directory of the origin. `dir`: the directory in the pool; `path`:
+    /// its path for this process. If the kernel refuses, checks of the whole directory find its
+    /// changes.
     pub fn watch(&self, path: &[u8], dir: ObjectId) {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE

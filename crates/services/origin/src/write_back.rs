@@ -2,9 +2,10 @@
 //!
 //! The copier of `forebay-staging` writes a file beside its target, verifies, syncs and renames it.
 //! The mark that makes the file clean has the change time from before the copy, so a write during
-//! the copy leaves the file dirty. The files of a batch are copied together, each from the node
-//! that has it, because they share the sync. If the origin has another version than the pool knows,
-//! that is a conflict: the pool's version is stored beside the origin's.
+//! the copy leaves the file dirty. The files of a batch are copied together, because they share the
+//! sync; each file is copied by the node that has it. If the origin has a version that the pool
+//! doesn't know, both sides have changed the file: the pool's version is stored beside the
+//! origin's.
 
 use crate::base::Base;
 use crate::marks::{Marks, is_clean};

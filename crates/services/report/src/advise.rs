@@ -56,7 +56,7 @@ impl Saving {
 pub struct Proposal {
     /// Pattern of the paths to which the proposal applies.
     pub path: String,
-    /// A control, `distribution`, or `media`.
+    /// The setting: a control's name, `distribution` or `media`.
     pub control: String,
     /// The setting's value.
     pub value: String,

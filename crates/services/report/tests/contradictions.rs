@@ -30,7 +30,7 @@ struct Open {
     dirty: bool,
 }
 
-/// The file in a pool that interprets each control in the strictest way.
+/// The simulated file, in a pool that interprets each control in the strictest way.
 #[derive(Default)]
 struct Simulated {
     open: BTreeMap<u32, Open>,
