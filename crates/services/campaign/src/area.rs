@@ -121,7 +121,7 @@ impl Area {
     /// Makes a new, empty area that only its owner can use.
     ///
     /// # Errors
-    /// The place isn't free; the area can't be made.
+    /// The place has an object already; the area can't be made.
     pub fn make(&self) -> Result<()> {
         if self.exists()? {
             return Err(format!(

@@ -209,7 +209,7 @@ pub fn measure(held: &mut Held) -> Result<()> {
     Ok(())
 }
 
-/// Describes the action on the data at the end: `archived`.
+/// Describes the action on the data at the campaign's end, such as `archived`.
 fn at_end(c: &Campaign) -> String {
     match &c.at_end {
         AtEnd::Archive => "archived".into(),

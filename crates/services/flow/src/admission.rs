@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Maximum number of connections: of all, and of one address or token.
 pub const MAX_CONNECTIONS: usize = 128;
 pub const MAX_OF_ONE: usize = 32;
-/// Bytes with which a connection begins, so that a new one isn't the slowest.
+/// Number of bytes that a new connection is credited with, so that it isn't the slowest.
 const CREDIT: u64 = 16 << 10;
 
 /// The address or token for which a connection counts.
@@ -291,7 +291,7 @@ mod tests {
         for token in ["a", "b", "c", "d"] {
             for _ in 0..MAX_OF_ONE {
                 let place = admit(&admission, 1);
-                // The last connection of d continues to count for its address.
+                // The last connection of token d continues to count for its address.
                 if all.len() < MAX_CONNECTIONS - 1 {
                     place.belongs_to(token).unwrap();
                 }

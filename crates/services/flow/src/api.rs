@@ -15,9 +15,9 @@ use std::io::Read;
 
 /// Maximum size of a request's body, except for uploads. Bytes.
 pub const MAX_JSON_BYTES: u64 = 256 << 10;
-/// Maximum size of a log's part in one reply. Bytes.
+/// Maximum size of the part of a log that one reply contains. Bytes.
 pub const LOG_PIECE: u64 = 256 << 10;
-/// Maximum number of bytes that are read of the plan and of the events of a run.
+/// Maximum number of bytes that are read of a run's plan, and of its events.
 const EVENTS: u64 = 32 << 20;
 
 /// An operation, and the function that carries it out.

@@ -102,7 +102,8 @@ fn run(kept: &Kept, log: &File) -> Result<i32> {
     };
     let before = kept.attempt.saturating_sub(1);
     if before > 0 && !kept.dir.join(format!("exit-{before}")).exists() {
-        // The attempt before was killed, so its lock on Snakemake's working directory has no owner.
+        // The previous attempt was killed, so its lock on Snakemake's working directory has no
+        // owner.
         if let Some(run) = &kept.slurm {
             slurm::clear(run, &|program| Command::new(program))?;
         }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-/// Returns the distinct texts of `campaign` in the `resources` of rules, sorted.
+/// Returns the distinct values of `campaign` in the `resources` of rules, sorted.
 pub fn campaigns(snakefile: &str) -> Vec<String> {
     let mut found = BTreeSet::new();
     // Indentation of the `resources:` section that contains the current line.
@@ -32,7 +32,7 @@ pub fn campaigns(snakefile: &str) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// Returns the text of `campaign` in a line of resources.
+/// Returns the value of `campaign` in a line of resources.
 fn campaign(line: &str) -> Option<String> {
     let mut from = 0;
     loop {

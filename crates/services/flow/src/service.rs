@@ -233,7 +233,7 @@ impl Service {
         self.state.join("areas").join(owner).join(name)
     }
 
-    /// Returns the directory in which a workflow works.
+    /// Returns the directory in which a workflow's jobs run.
     pub fn work(&self, w: &Workflow) -> PathBuf {
         match &w.campaign {
             Some(campaign) => campaign.place.clone().into(),

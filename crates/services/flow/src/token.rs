@@ -151,7 +151,7 @@ fn hash(text: &str) -> String {
     hex(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref())
 }
 
-/// Whether both are equal. The time of the comparison depends only on the lengths.
+/// Whether `a` and `b` are equal. The time of the comparison depends only on the lengths.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let differs = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
     a.len() == b.len() && std::hint::black_box(differs) == 0

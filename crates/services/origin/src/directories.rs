@@ -11,7 +11,7 @@ use forebay_store::OriginMark;
 use rustix::io::{Errno, Result};
 use std::sync::Arc;
 
-/// Maximum number of attempts to make a directory at the origin while others rename it.
+/// Maximum number of attempts to make a directory at the origin while other processes rename it.
 const ATTEMPTS: usize = 100;
 
 /// Makes directories at the origin.
@@ -96,7 +96,7 @@ impl Directories {
     /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root. EBUSY: others
     /// keep renaming it. Errors of mkdir(2) at the origin.
     pub fn settle(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        // A directory that only the pool has may be renamed or removed meanwhile.
+        // Repeated, since a directory that only the pool has may be renamed or removed meanwhile.
         for _ in 0..ATTEMPTS {
             let relative = self.tree.relative_of(dir)?;
             if is_made(&self.shared.inode(dir)?.origin) {

@@ -65,7 +65,7 @@ pub struct Drain {
     write_back: Arc<WriteBack>,
     links: Arc<Links>,
     settings: Arc<Settings>,
-    /// Whether a pass has met a file that is written back before others.
+    /// Whether a pass has met a file that is to be written early ([`is_early`]).
     has_early: AtomicBool,
     /// Locked by the pass that collects files of living nodes while other nodes are dead.
     salvaging: Mutex<()>,

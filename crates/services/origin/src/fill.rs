@@ -211,7 +211,7 @@ impl Fill {
         queued
     }
 
-    /// Removes blocks from the queue of those to be read ahead.
+    /// Removes blocks from the queue for reading ahead.
     pub fn unqueue(&self, blocks: &[u64]) {
         let mut state = self.state();
         for block in blocks {

@@ -117,7 +117,7 @@ impl Listing {
         }
         let mut names = self.shared.side.list(relative)?;
         if names.iter().any(|name| is_part(name)) {
-            // Temporary files that a service left when it died.
+            // Removes temporary files that a service left when it died.
             sweep_parts(&*self.shared.side, relative, None);
         }
         names.retain(|name| !is_part(name));

@@ -343,7 +343,7 @@ impl NameChanges {
         let renamed = if known == old {
             self.shared.side.rename(old, new, true).map(|_| ())
         } else {
-            // The origin has no object under the old name, or another one.
+            // The origin has no object under the old name, or a different object.
             self.links.link_over(known, new)
         };
         renamed.map_err(|e| self.not_renamed(e, old, new))

@@ -54,8 +54,8 @@ impl CopierOrders {
 
     /// Returns the node that copies this file, if that isn't the service's own node.
     fn copier_of(&self, id: ObjectId, bytes: u64) -> Option<u32> {
-        // Only one node can keep a bandwidth limit. Only the service's node has a bucket's
-        // credentials.
+        // A bandwidth limit is kept only if a single node copies. Only the service's node has a
+        // bucket's credentials.
         if self.shared.is_paced() || self.shared.side.is_object_store() || bytes < WORTH {
             return None;
         }
@@ -243,7 +243,7 @@ impl CopierOrders {
     pub fn stop_copiers(&self) {
         let unstopped = self.copiers.state().unstopped.clone();
         for node in unstopped {
-            // While a node can't be reached, its files can't be worked on: see `make_sure_of`.
+            // While a node can't be reached, no thread works on its files: see `make_sure_of`.
             let _ = self.stop(node);
         }
     }

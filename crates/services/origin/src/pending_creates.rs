@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A name in a directory of the pool, which has this id.
+/// The id of a directory of the pool, and a name in it.
 type Name = (u64, Vec<u8>);
 
 /// The names that are being made, each with the number of threads that make it.
 #[derive(Default)]
 pub struct PendingCreates {
     names: Mutex<HashMap<Name, usize>>,
-    /// Number of threads that make a name. Usually 0, so that no search is needed.
+    /// Number of threads that make a name. Usually 0: then `names` needn't be searched.
     count: AtomicUsize,
 }
 

@@ -133,9 +133,9 @@ impl Room {
         Ok(clean)
     }
 
-    /// Evicts clean files that aren't pinned until `wanted` bytes are free. The order is that of
-    /// the rank ([`eviction_rank`]), then the least recently used first. `node`: evicts only files
-    /// with bytes on this node. Returns the number of freed bytes.
+    /// Evicts clean files that aren't pinned, until `wanted` bytes have been freed: those of the
+    /// lowest rank first ([`eviction_rank`]), and of one rank the least recently used first.
+    /// `node`: evicts only files with bytes on this node. Returns the number of freed bytes.
     pub fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
         let mut clean = self.clean_files(b"")?;
         // Striped files have no single home: they are on all nodes.
@@ -329,7 +329,7 @@ impl Room {
         let cluster = self.shared.cluster();
         match (cluster.room().capacity_of_all(), cluster.room().rooms()) {
             (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {
-                // All nodes have the same media.
+                // All nodes have media of the same capacity.
                 let each = capacity / rooms.len() as u64;
                 let room = |(node, free): (NodeId, u64)| (Some(node.0), each, free);
                 rooms.into_iter().map(room).collect()

@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 pub const MAX_PROPOSALS: usize = 60;
 /// Maximum number of notes.
 const MAX_NOTES: usize = 20;
-/// Maximum number of bytes that a weaker consistency collects before writing, or reads ahead.
+/// Maximum number of bytes that are collected before writing, or read ahead, for a file with a
+/// weaker consistency.
 const BUFFERED_BYTES: f64 = (512u64 << 10) as f64;
 /// Minimum size at which striping is proposed for a file of several nodes. Bytes.
 const WORTH_STRIPING: u64 = 64 << 20;
@@ -199,7 +200,8 @@ impl Advisor<'_> {
         };
         let lowest = |g: &&Group| !g.directory || !all.iter().any(|other| is_above(g, other));
         let mut groups: Vec<&Group> = all.iter().filter(lowest).collect();
-        // Directories before names, and outer directories before inner ones.
+        // Sorts groups of directories before groups of names, and outer directories before inner
+        // ones.
         groups.sort_by_key(|g| (!g.directory, g.pattern.matches('/').count()));
         for group in groups {
             for control in self.choose(group) {

@@ -841,7 +841,7 @@ mod tests {
         assert_eq!(series(|s| &s.read), 64 << 20);
         assert_eq!(series(|s| &s.written), of("write").bytes);
         assert!(run.incomplete.iter().any(|i| i.contains("incomplete data")));
-        // The checkpoints of single ranks, and the files that all ranks share.
+        // Checks verdicts on the checkpoints of single ranks, and on files that all ranks share.
         let verdict = |pattern: &str, control: &str| {
             let group = run.groups.iter().find(|g| g.pattern == pattern);
             group

@@ -379,7 +379,7 @@ pub struct Group {
     pub nodes_of_a_file: u64,
     /// Maximum number of processes that used one file.
     pub processes_of_a_file: u64,
-    /// Number of directories containing these files that were used on several nodes.
+    /// Number of directories that contain these files and were used on several nodes.
     pub shared_directories: u64,
     /// Number of reads that sent requests to other nodes, estimated from the processes' counters.
     pub remote_reads: f64,
@@ -569,7 +569,7 @@ impl Run {
     }
 
     /// Returns the share of operations that sent requests to other nodes. None if there are no
-    /// operations, or it isn't known.
+    /// operations, or the share isn't known.
     pub fn remote_share(&self) -> Option<f64> {
         let all = self.totals.all();
         let known = self.source == Source::Forebay && all.count > 0;

@@ -83,8 +83,8 @@ pub fn several(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
 }
 
-/// Formats the time that all processes spent in I/O, relative to the duration of the run.
-/// Nanoseconds.
+/// Formats the time that all processes spent in I/O, relative to the duration of the run. Both are
+/// in nanoseconds.
 pub fn share_of_run(spent: f64, run: f64) -> String {
     let share = spent / run.max(1.0);
     if share <= 1.0 {

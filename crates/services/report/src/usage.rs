@@ -101,7 +101,7 @@ pub struct Usage {
     laminated: bool,
     /// Whether a process used or closed the file without having opened it.
     inherited: bool,
-    /// Number of processes that have the file open, and of these processes by node.
+    /// Number of processes that have the file open: of all, and of each node.
     open_processes: u32,
     open_nodes: BTreeMap<u32, u32>,
     dirty: u32,

@@ -225,8 +225,8 @@ fn directories_are_no_files() {
     let file = programs.open(0, "/a/b/file", made());
     programs.write(0, file, 0, 100);
     programs.close(0, file);
-    // A directory that is opened for listing, and one that contains a file: the latter's flags
-    // don't show that it is a directory.
+    // A directory that is opened for listing, and one that contains a file: the flags of the second
+    // open don't show that it is a directory.
     programs.open(0, "/empty", rdonly() | rustix::fs::OFlags::DIRECTORY);
     let recording = &mut programs.recording;
     let mut known = recording.directories.iter();
