@@ -14,7 +14,6 @@
 //!   file's size changes and is being requested ([`SETTLES`]), nor before the threads that
 //!   requested the size have run again ([`Waiter`]). With each reply that has another size, the
 //!   kernel forgets the pages without being told.
-//!   has another size.
 
 use crate::fetched::Fetched;
 use crate::notices::Notices;
@@ -104,7 +103,7 @@ impl File {
         }
     }
 
-    /// Records that `thread` is about to receive a reply with the size.
+    /// Records that `thread` is about to receive a reply with the file's size.
     fn replies_to(&mut self, thread: u32) {
         let now = Instant::now();
         self.replied = now;
@@ -171,9 +170,9 @@ impl Cached {
         self.some.notify_one();
     }
 
-    /// Removes a handle, when it and its mappings are gone. The file stays in the table for a
-    /// while: a reply about it may be sent while the kernel is still being notified about its
-    /// pages.
+    /// Removes a handle whose last descriptor and last mapping were closed. The file stays in the
+    /// table for a while: a reply about it may be sent while the kernel is still being notified
+    /// about its pages.
     pub fn forget(&self, open: u32, node: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.handles.retain(|&h| h != open);
@@ -181,8 +180,8 @@ impl Cached {
         }
     }
 
-    /// Must be called before `thread` gets a reply with this size of a file. Notifies the kernel
-    /// first if the file has grown. `last` reads the file's last byte.
+    /// Notifies the kernel if the file is larger than the kernel assumes. Must be called before
+    /// `thread` gets a reply with this size. `last` reads the file's last byte.
     ///
     /// # Errors
     /// [`ASIDE`] if the kernel has to be notified: the notice waits for programs that use the

@@ -25,7 +25,7 @@ pub struct Options {
     pub read_only: bool,
     /// The kernel starts no programs from the mount.
     pub no_exec: bool,
-    /// Set-user-ID and set-group-ID bits count; only for mounts by root.
+    /// Set-user-ID and set-group-ID bits take effect; only for mounts by root.
     pub suid: bool,
     /// Devices can be opened; only for mounts by root.
     pub dev: bool,
@@ -45,7 +45,7 @@ impl Options {
 /// Mounts a pool at `dir`. Returns the descriptor of /dev/fuse.
 ///
 /// # Errors
-/// If the mount fails; the error has a sentence for users.
+/// If the mount fails; the error's text is a sentence for users.
 pub fn mount(dir: &Path, options: &Options) -> io::Result<OwnedFd> {
     if rustix::process::geteuid().is_root() {
         mount_as_root(dir, options)
@@ -139,7 +139,7 @@ fn receive(from: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// Changes the kernel's flags of an existing mount to those of `options`, except that set-user-ID
-/// bits and devices stay allowed if they are now. Only root may do so.
+/// bits and devices stay allowed if the mount allows them now. Only root may do so.
 ///
 /// # Errors
 /// EPERM; EBUSY if files are open for writing; EINVAL if nothing is mounted there.

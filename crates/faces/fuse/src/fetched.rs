@@ -1,10 +1,10 @@
 //! Keeps the content of mapped pages as the kernel received it.
 //!
-//! The kernel writes back whole pages, whichever bytes a program has stored to. That must not undo
-//! what others have meanwhile written to other bytes of the page. So a page's bytes are kept as of
-//! the last time when kernel and file agreed. Only bytes that differ from them are written
-//! ([`Fs::merge`](forebay_posix::Fs::merge)), and conflicting changes of the same bytes are
-//! detected.
+//! The kernel writes back whole pages, whichever bytes a program has stored to. This must not undo
+//! what other processes have meanwhile written to other bytes of the page. So a page's bytes are
+//! kept as of the last time when kernel and file agreed. Only bytes that differ from the kept ones
+//! are written ([`Fs::merge`](forebay_posix::Fs::merge)), and conflicting changes of the same bytes
+//! are detected.
 //!
 //! Only files opened for reading and writing through this mount can have writable mappings. At the
 //! first such open, the kernel has no pages of the file that matter, since it forgets all of them
@@ -90,7 +90,7 @@ impl Fetched {
     }
 
     /// Records that a descriptor for reading and writing was closed, with its mappings. After the
-    /// last one, drops the file's pages.
+    /// last such close, drops the file's pages.
     pub fn closed(&self, node: u64) {
         let mut files = self.files();
         let Some(file) = files.by_node.get_mut(&node) else {
@@ -167,7 +167,7 @@ impl Fetched {
     }
 
     /// Makes the kernel forget pages if too many are kept. Must not be called while a request is
-    /// being answered: it may wait for other replies.
+    /// being answered: the notice may wait for other replies.
     pub fn trim(&self, notices: &Notices) {
         let (node, clock) = {
             let files = self.files();

@@ -12,12 +12,12 @@
 //! namespace (loop images, bind mounts of containers). For the same reason NOTIFY_INC_EPOCH isn't
 //! used.
 //!
-//! A reply may reach its program late. These rules hold nevertheless:
+//! A reply takes effect only when its program runs, perhaps after a later notice. Therefore:
 //! - *Names*: the kernel looks up new names, and creates names, with the directory locked, and a
 //!   notice waits for that lock. For a known name, the kernel asks again without the lock: a notice
 //!   that overtook the reply would have no effect. So the notices begin [`ARRIVED`] after the last
-//!   such reply. If a program doesn't get a core for that time, the name stays valid until
-//!   [`HOLDS`] is over.
+//!   reply for a known name. If a program doesn't get a core for that time, the name stays valid
+//!   until [`HOLDS`] is over.
 //! - *Attributes* are cached only from replies to GETATTR. At that time the kernel has the inode,
 //!   and discards the reply if the inode was invalidated after the request began
 //!   (NOTIFY_INVAL_INODE). So each object whose attributes the kernel may have is recorded before
@@ -52,8 +52,8 @@ const HOLDS: u64 = 10;
 const ARRIVED: Duration = Duration::from_millis(100);
 /// Maximum number of names that the kernel may cache. Replies with further names have no validity.
 const MAX_NAMES: usize = 1 << 17;
-/// First and longest pause before sole use is requested again, after another process requested its
-/// end or it was refused. The pause doubles each time that sole use was short.
+/// First and longest pause before sole use is requested again, after another process ended it or
+/// the store refused it. The pause doubles each time that sole use was shorter than [`WORTH`].
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Sole use that lasts at least as long as this isn't short.
@@ -62,11 +62,12 @@ const WORTH: Duration = Duration::from_secs(10);
 /// aren't cacheable.
 const MAX_CACHED_NODES: usize = 1 << 17;
 /// Whether attributes are cacheable, too. That isn't strictly safe yet: if an older reply arrives
-/// in between, the kernel discards the reply that wasn't cacheable, and then [`Seen`] proves
-/// nothing. This happens about once in 1,000 changes while three other processes read the object.
+/// during the request, the kernel discards the reply that wasn't cacheable, and then [`Seen`]
+/// proves nothing. This happens about once in 1,000 changes while three other processes read the
+/// object.
 const KEEPS_ATTRIBUTES: bool = false;
-/// How long a reply takes at most to reach the kernel's inode. A later request of the same thread
-/// proves it earlier.
+/// How long the kernel takes at most to store a reply's attributes in the inode. If the same thread
+/// sends another request, they are stored.
 const STORED: Duration = Duration::from_secs(1);
 /// Number of change counters. Each object uses the counter at its node number modulo this.
 const COUNTERS: usize = 1024;
@@ -230,8 +231,8 @@ impl Keeping {
         }
     }
 
-    /// Sets the validity of the reply, if it is cacheable; called before it is sent. That a name
-    /// doesn't exist may be cacheable, too: then a reply replaces the error.
+    /// Sets the validity of a reply that is cacheable. Must be called before the reply is sent. If
+    /// the kernel may cache that a name doesn't exist, replaces the error by a reply.
     pub fn stamp(
         &self,
         ticket: Ticket,
@@ -435,7 +436,8 @@ impl Keeping {
     }
 }
 
-/// Waits for one event. Returns None if the server has ended.
+/// Waits for one event: the beginning of sole use, or a request for its end. Returns None if the
+/// server has ended.
 fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
     let server = server.upgrade()?;
     let keeping = (*server).as_ref();
@@ -464,7 +466,7 @@ fn name_in(opcode: u32, mut args: Args<'_>) -> Option<&[u8]> {
     args.text().ok()
 }
 
-/// Whether the reply to such a request is a reason to begin sole use.
+/// Whether the reply to this kind of request is a reason to begin sole use.
 fn may_keep(opcode: u32) -> bool {
     matches!(opcode, op::LOOKUP | op::GETATTR | op::STATX)
 }

@@ -7,10 +7,11 @@
 //!
 //! The kernel checks permissions (`default_permissions`) by the attributes that it gets. It caches
 //! names and attributes only while no other process uses the pool ([`keeping`]). It caches no data,
-//! since others may change them at any moment without notice. Only mappings use its page cache
-//! ([`cached`]), and only changed bytes of its pages are written back ([`fetched`]). Files that
-//! were just looked up stay open for a moment ([`recent`]). [`notices`] are messages that the
-//! kernel hasn't requested. [`directories`] holds the last attributes of removed directories.
+//! since programs outside the mount may change them without notice to the kernel. Only mappings use
+//! its page cache ([`cached`]), and only changed bytes of its pages are written back ([`fetched`]).
+//! Files that were just looked up stay open for a moment ([`recent`]). [`notices`] are messages
+//! that the kernel hasn't requested. [`directories`] holds the last attributes of removed
+//! directories.
 //!
 //! - [`protocol`]: messages. [`device`]: mounting. [`face`]: answers to requests.
 //! - [`serve`]: the threads that receive requests. [`keeping`]: what the kernel may cache.
@@ -73,8 +74,9 @@ impl Mounted {
 }
 
 impl Stopper {
-    /// Stops answering, and closes the files that were opened through the mount. Returns false if
-    /// requests still wait after 2 s; then this process must end as if it were killed.
+    /// Stops answering, and closes the files that were opened through the mount. Returns false if a
+    /// request is still unanswered after 2 s or a file can't be closed; the process must then exit
+    /// without closing the files itself.
     pub fn stop(&self) -> bool {
         self.0.stop()
     }

@@ -16,8 +16,8 @@ pub const ROOT_NODE: u64 = 1;
 pub const REPLY_HEAD: usize = 16;
 /// Size of the reply to LOOKUP. Bytes.
 pub const ENTRY: usize = 128;
-/// Offsets of validities in seconds: of the name in a reply to LOOKUP, of the attributes in a reply
-/// to GETATTR.
+/// Offsets, in a reply's content, of a validity in seconds: the name's in a reply to LOOKUP, the
+/// attributes' in a reply to GETATTR.
 pub const ENTRY_VALID: usize = 16;
 pub const ATTR_VALID: usize = 0;
 /// Maximum number of bytes of one write.
@@ -114,7 +114,7 @@ pub mod fattr {
 
 /// Flag of GETATTR: the request has a handle.
 pub const GETATTR_FH: u32 = 1;
-/// Flag of READ: the reader is known. It isn't known if the kernel reads to fill its page cache.
+/// Flag of READ: the request has the reader's lock owner. Reads that fill the page cache have none.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// Flag of WRITE: the data come from the page cache; the offset is valid even if the file is open
 /// for appending.
@@ -331,7 +331,7 @@ impl Reply {
         self.u32(old_device(s.rdev)).u32(4096).u32(0)
     }
 
-    /// Appends the reply to LOOKUP, which is also that to all requests that create a name.
+    /// Appends the reply to LOOKUP and to all requests that create a name.
     pub fn entry(&mut self, s: &Stat) -> &mut Reply {
         // Node, generation, and the validity of name and attributes: no validity, unless keeping.rs
         // sets it.
@@ -382,7 +382,7 @@ pub fn node_of(ino: u64) -> u64 {
     }
 }
 
-/// Encodes major and minor in 32 bits, like `new_encode_dev` of the kernel.
+/// Encodes a device's major and minor number in 32 bits, like `new_encode_dev` of the kernel.
 fn old_device(rdev: u64) -> u32 {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

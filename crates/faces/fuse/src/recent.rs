@@ -1,9 +1,9 @@
 //! Keeps files that were just looked up open for a moment.
 //!
 //! To open a file, the kernel looks up its name, requests its attributes, then opens the node
-//! number. If another program replaces the file in between by rename, the found object is gone and
-//! the open fails. If that happens again and again, the open would never succeed. So a file that
-//! was found stays open for a moment.
+//! number. If another program replaces the file in between by rename, the object that was found is
+//! removed and the open fails. If that happens again and again, the open would never succeed. So a
+//! file that was found stays open for a moment.
 
 use forebay_posix::Fs;
 use forebay_runtime::threads::watch;
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Minimum time for which a file is kept open; the maximum is twice as long.
 const MIN_OPEN_TIME: Duration = Duration::from_millis(200);
-/// Number of kept files to which the oldest are closed when there are twice as many.
+/// Number of kept files that are left when the oldest are closed; they are closed from twice as
+/// many on.
 const MAX_OPEN_FILES: usize = 128;
 const WAKES: usize = 2 * MAX_OPEN_FILES;
 /// Maximum number of kept files, which is reached only if the thread that closes them is delayed.
@@ -52,8 +53,8 @@ impl Recent {
         young.into_iter().any(|f| f.node == node)
     }
 
-    /// Keeps a file by `open`, a description of it. Another thread closes the description, since
-    /// closing may wait for users of the file.
+    /// Keeps a file open through its description `open`. Another thread closes the description,
+    /// since closing may wait for users of the file.
     pub fn keep(&self, fs: &Fs, node: u64, open: u32) {
         let file = File {
             node,
@@ -106,7 +107,7 @@ impl Recent {
     }
 }
 
-/// Does one round. Returns None if the face has ended.
+/// Closes the kept files that are due, then waits. Returns None if the face has ended.
 fn look(recent: &Weak<Recent>, fs: &Fs) -> Option<()> {
     let this = recent.upgrade()?;
     this.close(fs, |files| {

@@ -23,8 +23,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Size of the reserve. Bytes.
 pub const SIZE: usize = 64 << 20;
-/// Maximum number of bytes allocated while one request is answered: copies of the largest write,
-/// and its reply.
+/// Maximum number of bytes allocated while one request is answered: copies of the largest write's
+/// data, and the reply.
 const PER_REQUEST: usize = 4 << 20;
 /// Size of a unit, and the largest alignment of an allocation. Bytes.
 const UNIT: usize = 256;
@@ -199,9 +199,9 @@ unsafe impl GlobalAlloc for Allocator {
                 return moved;
             }
         }
-        // SAFETY: the caller promises a valid size for a layout. The two allocations are different,
-        // and have at least these sizes. The old one is freed once, to the allocator that it came
-        // from.
+        // SAFETY: the caller promises a valid size for a layout. The old and the new allocation
+        // don't overlap, and both have the number of bytes copied. The old one is freed once, to
+        // its allocator.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {
@@ -225,7 +225,7 @@ mod tests {
         let more = bits.take(3).unwrap();
         assert_eq!((one, many, more), (0, 1, 201));
         bits.give(many, 200);
-        // The gap is used by a request that fits.
+        // The gap of 200 units is used for an allocation that fits.
         assert_eq!(bits.take(201), Some(204));
         assert_eq!(bits.take(200), Some(1));
         assert_eq!(bits.take(UNITS), None);

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of threads that receive requests. Further requests wait in the kernel.
 const MAX_WORKERS: usize = 256;
-/// Bounds of the usual number of these threads, which is otherwise the number of cores.
+/// Bounds of the usual number of threads that receive requests: the number of cores within these.
 const USUAL: std::ops::RangeInclusive<usize> = 2..=4;
 /// How long all threads must be busy before another one is started. It is started after twice this
 /// time at most.
@@ -46,7 +46,7 @@ const MAX_ASIDE_REQUESTS: usize = 1024;
 const STACK: usize = 512 << 10;
 /// Maximum size of a request, and of a reply. Bytes.
 const LARGEST: usize = p::MAX_WRITE + 4096;
-/// Maximum number of recorded interrupts for unknown requests, which may be about to wait.
+/// Maximum number of interrupts recorded for requests that aren't waiting yet.
 const EARLY: usize = 64;
 /// Pause between two attempts of an open that conflicts with a lease.
 const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -60,7 +60,8 @@ pub struct Server {
     threads: Mutex<Threads>,
     /// Usual number of threads that receive requests.
     usual: usize,
-    /// Signals that a thread has ended, or has answered a request after the end.
+    /// Signals that the last worker has ended, or that a request was answered once `is_over` was
+    /// set.
     changed: Condvar,
     /// Signals that no thread waits for a request.
     scarce: Condvar,
@@ -169,7 +170,8 @@ fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Whether such a request frees memory, space in the pool, or a lock, and itself needs little.
+/// Whether this kind of request frees memory, space in the pool, or a lock, and needs little
+/// memory.
 fn gives_back(opcode: u32) -> bool {
     matches!(
         opcode,
@@ -186,13 +188,14 @@ fn gives_back(opcode: u32) -> bool {
 }
 
 /// Makes the kernel extend the calling thread's stack to its limit. The main thread's stack grows
-/// as it is used, and the process would end if it couldn't grow then.
+/// only on use; without memory for that, the process would be killed.
 #[inline(never)]
 fn touch_stack() {
     std::hint::black_box(&mut [0u8; STACK]);
 }
 
-/// Runs one thread: until the mount is removed, or enough other threads wait for requests.
+/// Receives and answers requests until the mount is removed, or enough other threads wait for
+/// requests.
 fn work(server: &Arc<Server>, mut request: Vec<u8>, mut reply: Reply) {
     answer_others();
     while let Ok(Some(len)) = take(&server.device, &mut request) {
@@ -244,8 +247,8 @@ impl Server {
     pub fn run(self: &Arc<Server>, ready: impl FnOnce()) -> io::Result<()> {
         reserve::hold()?;
         touch_stack();
-        // Attaches to the pool now, and not while answering: attaching may have to wait for another
-        // mount.
+        // Attaches to the pool now, and not while answering: attaching may have to wait until
+        // another mount ends its sole use of the store.
         self.face.fs().store().process_slot()?;
         Cached::watch(self)?;
         Keeping::watch(self)?;
@@ -288,8 +291,8 @@ impl Server {
         Ok(())
     }
 
-    /// Called by a thread that has received a request. Returns false if answering has ended; then
-    /// the thread must end, too.
+    /// Records that the calling thread has received a request. Returns false if answering has
+    /// ended; then the thread must end, too.
     fn begins(self: &Arc<Server>) -> bool {
         let mut threads = self.threads();
         threads.idle -= 1;
@@ -335,8 +338,8 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called by a thread that has answered a request. Returns whether it is to receive another
-    /// one.
+    /// Records that the calling thread has answered its request. Returns whether the thread is to
+    /// receive another one.
     fn goes_on(&self) -> bool {
         let mut threads = self.threads();
         self.answered(&mut threads);
@@ -361,7 +364,7 @@ impl Server {
         }
     }
 
-    /// Called by a thread that receives no more requests.
+    /// Records that the calling thread receives no more requests.
     fn leaves(&self, threads: &mut Threads) {
         threads.workers -= 1;
         if threads.workers == 0 {
@@ -370,8 +373,8 @@ impl Server {
         }
     }
 
-    /// Ends answering, and closes what the kernel's handles have open. Returns whether that
-    /// succeeded in time; otherwise the pool's cleanup behind dead processes closes the files.
+    /// Ends answering, and closes the files of the kernel's handles. Returns whether both succeeded
+    /// in time; otherwise the pool's cleanup behind dead processes closes the files.
     pub fn stop(&self) -> bool {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         *ended.get_or_insert_with(|| self.answers_end() && self.face.end().is_ok())
@@ -463,8 +466,8 @@ impl Server {
         self.aside_for(head, Errno::NOLCK, move |_, cancel, _| lock(cancel));
     }
 
-    /// Answers a request that may wait for other processes on a thread of its own. If there are too
-    /// many of these, replies with the error `refusal`.
+    /// Answers a request that may wait for other processes on a thread of its own. If too many
+    /// requests have such threads, replies with the error `refusal`.
     fn aside_for(
         self: &Arc<Server>,
         head: Head,

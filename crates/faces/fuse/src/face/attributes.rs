@@ -31,7 +31,8 @@ fn is_member(head: &Head, gid: u32) -> bool {
     head.gid == gid || head.pid != 0 && is_one_of().unwrap_or(false)
 }
 
-/// Returns the event that a change of these attributes is for watchers (bits of inotify(7)).
+/// Returns the events (bits of inotify(7)) that watchers get for a change of the attributes
+/// `valid`.
 fn watch_events(valid: u32, open: bool) -> u32 {
     let has = |bits: u32| valid & bits != 0;
     let mut what = match (has(fattr::ATIME), has(fattr::MTIME)) {
@@ -192,7 +193,7 @@ impl Call<'_> {
 
     /// Handles a request that sets no attribute. It comes from chown(2) with neither user nor
     /// group, or removes privileges before fallocate(2) and copy_file_range(2). chown(2) by users
-    /// other than the owner and root must not remove them; for the two other calls see
+    /// other than the owner and root must not remove privileges; for the two other calls see
     /// [`drop_users_privileges`](Self::drop_users_privileges).
     fn set_nothing(&self, head: &Head, stat: &Stat) -> Result<(), Errno> {
         let is_other = head.uid != 0 && head.uid != stat.uid;

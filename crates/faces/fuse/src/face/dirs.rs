@@ -1,11 +1,11 @@
 //! Reads directories. The kernel requests a page of entries at a time; this module fetches more
 //! from the store and keeps the rest for the next requests.
 //!
-//! An offset is the number of an entry in its handle's listing, after which the listing continues.
-//! Programs return to earlier offsets: by seekdir(3), and indirectly if their buffer is smaller
-//! than the kernel's (musl: 2 KiB). So up to [`MAX_RETURNED`] returned entries are kept, and an
-//! offset means the same entry even if files were removed or created meanwhile. For an older
-//! offset, the directory's current entries are counted instead.
+//! An offset is the number of entries of the handle's listing that precede the next one. Programs
+//! return to earlier offsets: by seekdir(3), and indirectly if their buffer is smaller than the
+//! kernel's (musl: 2 KiB). So up to [`MAX_RETURNED`] returned entries are kept, and an offset means
+//! the same entry even if files were removed or created meanwhile. For an older offset, the
+//! directory's current entries are counted instead.
 
 use super::{Call, handle, object};
 use crate::protocol::{self as p, Args, Head, Reply};
@@ -32,7 +32,8 @@ pub struct Dirs {
     kept: AtomicUsize,
 }
 
-/// Consecutive entries of a directory: first some that were returned already, then the next ones.
+/// Consecutive entries of a directory: first some that were returned already, then those to return
+/// next.
 #[derive(Default)]
 struct Listing {
     entries: VecDeque<ReturnedEntry>,
@@ -47,8 +48,8 @@ struct ReturnedEntry {
 }
 
 impl Listing {
-    /// Returns the index of the entry with this offset. None if it is neither kept nor the next one
-    /// to fetch.
+    /// Returns the index in `entries` of the entry at this offset. None if that entry is neither
+    /// kept nor the next one to fetch.
     fn index_of(&self, offset: u64) -> Option<usize> {
         let index = usize::try_from(offset.checked_sub(self.start)?).ok()?;
         (index <= self.entries.len()).then_some(index)
@@ -71,7 +72,7 @@ impl Dirs {
         }
     }
 
-    /// Drops all entries of a listing, which continues at `offset`.
+    /// Drops all entries of a listing; its next entry is the one at `offset`.
     fn clear(&self, listing: &mut Listing, offset: u64) {
         self.kept.fetch_sub(listing.entries.len(), Relaxed);
         *listing = Listing::default();

@@ -102,8 +102,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Creates and opens a file. The kernel has just seen that there is none. If there is one now,
-    /// replies ESTALE: the kernel then looks again, and checks whether that file may be opened.
+    /// Creates and opens a file. The kernel has just found the name free. If a file has the name
+    /// now, replies ESTALE: the kernel then looks the name up again, and checks whether that file
+    /// may be opened.
     pub(super) fn create(
         &self,
         head: &Head,
@@ -143,7 +144,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Handles O_TMPFILE.
+    /// Creates and opens a file without a name (O_TMPFILE).
     pub(super) fn tmpfile(
         &self,
         head: &Head,
@@ -271,7 +272,7 @@ impl Call<'_> {
         self.fs().sync_open(handle(a)?)
     }
 
-    /// Handles the end of a handle, when its last descriptor and its last mapping were closed.
+    /// Closes a handle, after its last descriptor and its last mapping were closed.
     pub(super) fn release(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let open = handle(a)?;
         self.cached.forget(open, head.node);
@@ -296,7 +297,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Handles SEEK_DATA and SEEK_HOLE; the kernel handles the other kinds.
+    /// Handles lseek(2) with SEEK_DATA and SEEK_HOLE; the kernel handles the other values of
+    /// `whence`.
     pub(super) fn lseek(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let open = handle(a)?;
         let (offset, whence) = (a.u64()?, a.u32()? as i32);

@@ -94,7 +94,7 @@ fn lock_request(a: &mut Args<'_>) -> Result<LockRequest, Errno> {
 }
 
 /// Takes a lock if it is free; otherwise returns a function that waits for it. Usually the lock is
-/// free, and no thread is needed.
+/// free, and no thread has to wait.
 fn waiting(
     lock: impl Fn(bool) -> Result<(), Errno> + Send + 'static,
 ) -> Result<Option<Wait>, Errno> {
@@ -126,8 +126,8 @@ impl Call<'_> {
             libc::S_IFDIR => libc::O_RDONLY,
             _ => libc::O_RDWR,
         };
-        // Opened without the mutex, so that requests for other files needn't wait. It doesn't count
-        // as a program's open: the program itself has the file open.
+        // Opened without the mutex, so that requests for other files needn't wait. Not counted as
+        // an open by a program: the program already has the file open.
         let open = fs.keep_object(Entry { id, kind }, flags)?;
         let new = Arc::new(Holder {
             fs,
@@ -135,8 +135,8 @@ impl Call<'_> {
             handle: request.handle,
             pid: request.pid,
         });
-        // Another thread of the process may have added one meanwhile. Then `new` is dropped, and
-        // closed, after the mutex is released.
+        // Another thread of the process may have added a holder meanwhile. Then `new` is dropped,
+        // and closed, after the mutex is released.
         let holder = (self.locks.all())
             .entry((request.owner, node))
             .or_insert_with(|| new.clone())

@@ -88,8 +88,8 @@ impl Face {
         })
     }
 
-    /// Closes files that are kept for the next requests, and those that the kernel hasn't closed.
-    /// Called after the last request.
+    /// Closes files that are kept open for the next requests, and those that the kernel hasn't
+    /// closed. Called after the last request.
     ///
     /// # Errors
     /// If files can't be written back.
@@ -282,7 +282,7 @@ impl Call<'_> {
         const UNIT: u32 = 4096;
         self.let_go()?;
         let pool = self.fs().pool();
-        // The quota's usage is known to the origin's service, which takes a request.
+        // To find the usage of a quota, a request is sent to the origin's service; that may block.
         if is_answering() && pool.config().has_quota() {
             return Err(ASIDE);
         }
@@ -309,8 +309,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Must be called before the reply to a request has the size of a file: the kernel may have to
-    /// be notified first.
+    /// Notifies the kernel of a file's size, if necessary. Must be called before the size is sent
+    /// to the kernel in a reply.
     ///
     /// # Errors
     /// [`ASIDE`] if that must be done on another thread.
