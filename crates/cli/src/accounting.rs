@@ -24,7 +24,8 @@ fn files_below(dir: &Path) -> (u64, u64) {
     (count, bytes)
 }
 
-/// Returns the machine's resources that a process uses as JSON; null for those that can't be read.
+/// Returns, as JSON, the machine's resources that a process uses; null for those that can't be
+/// read.
 fn process(pid: u32) -> Value {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| -> Option<u64> {

@@ -252,7 +252,7 @@ For static binaries, shells and file managers that run already, containers. It n
 and, for ordinary users, fusermount3. Programs under `forebay exec` are faster, and see the
 same files at the same time.")]
     Mount(Mount),
-    /// Take a mount away
+    /// Unmount a pool
     #[command(
         after_help = "Example:\n  forebay umount ./campaign\n  forebay umount --force ./campaign   # it hangs"
     )]
@@ -386,8 +386,8 @@ pub struct Pools {
     /// With --clean, also those that can be opened again, since all their media are `files`
     #[arg(long, requires = "clean")]
     pub all: bool,
-    /// With --clean: if hosts of other nodes can't be reached, remove this host's part alone, as
-    /// the job has ended
+    /// With --clean, at the end of a job: remove this host's part of a stale pool even if the part
+    /// on other hosts can't be removed
     #[arg(long, requires = "clean")]
     pub here: bool,
 }
@@ -541,7 +541,7 @@ Example:
         /// Print as JSON
         #[arg(long)]
         json: bool,
-        /// The path needn't exist
+        /// The path; it needn't exist
         path: OsString,
     },
 }
@@ -559,8 +559,8 @@ pub struct Set {
     pub json: bool,
     /// The directory, or for controls a file
     pub path: OsString,
-    /// Controls to declare, such as mutability=append; an empty value takes one back.
-    /// Without any, the declared controls are shown
+    /// Controls to declare, such as mutability=append; an empty value withdraws a control. Without
+    /// any, the declared controls are shown
     #[arg(value_name = "CONTROL=VALUE")]
     pub controls: Vec<String>,
 }
@@ -595,7 +595,7 @@ pub struct Mount {
     /// No programs can be started from the mount
     #[arg(long)]
     pub no_exec: bool,
-    /// Set-user-ID and set-group-ID bits count (for root only)
+    /// Set-user-ID and set-group-ID bits take effect (for root only)
     #[arg(long)]
     pub suid: bool,
     /// Devices can be opened (for root only)
@@ -604,7 +604,7 @@ pub struct Mount {
     /// Change --read-only and --no-exec of the existing mount, as root
     #[arg(long, hide = true)]
     pub remount: bool,
-    /// Stay and serve the mount, until it is taken away
+    /// Stay in the foreground and serve the mount, until it is unmounted
     #[arg(long)]
     pub foreground: bool,
     /// Unmount when this process, and others that have joined, have ended
@@ -619,8 +619,8 @@ pub struct Mount {
 
 #[derive(Debug, Args)]
 pub struct Umount {
-    /// Unmount even if programs use it: no new program can use it, and those that do keep it until
-    /// they end
+    /// Unmount even if programs use it: no new program can use it, and those that use it now keep
+    /// it until they end
     #[arg(long)]
     pub lazy: bool,
     /// Unmount even if the server doesn't answer: it is killed, and programs that wait for it get
@@ -654,13 +654,13 @@ pub struct Status {
 
 #[derive(Debug, Args)]
 pub struct Report {
-    /// The file for the page; else the advice is printed
+    /// Write the page to FILE; without this option, print the advice
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
     /// Analyse the events in a file that forebay trace record --on io-pattern has written
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Use the data of a page that was made before
+    /// Use the data of this page, which an earlier report has written
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub page: Option<PathBuf>,
     /// Analyse a run without Forebay: the text that darshan-parser prints of its log

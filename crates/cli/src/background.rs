@@ -91,8 +91,8 @@ fn waits_for(out: &ChildStdout) -> bool {
 
 /// Reports that this background process is ready.
 pub fn is_ready() {
-    // SAFETY: both are open. The standard output becomes the log, so that the starting process sees
-    // the end of the pipe.
+    // SAFETY: descriptors 1 and 2 are open. The standard output becomes the log, so that the
+    // starting process sees the end of the pipe.
     unsafe {
         libc::write(1, c"ready\n".as_ptr().cast(), 6);
         libc::dup2(2, 1);

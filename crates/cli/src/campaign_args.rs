@@ -117,7 +117,7 @@ that it may be started again later, on other nodes. It ends with the campaign.")
     },
 }
 
-/// A limit, or none.
+/// A limit on bytes or files; None: no limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Most(pub Option<u64>);
 
@@ -207,7 +207,7 @@ pub struct Campaignd {
     /// Work for all users who have campaigns, with the rights of each; only root can
     #[arg(long)]
     pub all_users: bool,
-    /// With --all-users: end a user's pass after this time; the next one carries on
+    /// With --all-users: end a user's pass after this time; the next pass continues its work
     #[arg(long, value_name = "TIME", default_value = "1d")]
     pub pass_limit: Span,
 }

@@ -57,8 +57,9 @@ pub fn clean(a: &Pools) -> Result<u8, Fail> {
     })
 }
 
-/// Excludes other processes that clean, to which a half-removed pool would look damaged. Returns
-/// None if there are no pools, or if another process takes longer than [`CLEAN_LOCK_TIMEOUT`].
+/// Takes the lock that excludes other processes that clean, to which a half-removed pool would look
+/// damaged. Returns None if there are no pools, or if another process takes longer than
+/// [`CLEAN_LOCK_TIMEOUT`].
 fn alone() -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(home(), flags, Mode::empty()).ok()?;

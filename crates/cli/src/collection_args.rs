@@ -40,7 +40,7 @@ pub struct Known {
     pub attached: Vec<(String, String)>,
 }
 
-/// Which back end gets the bytes.
+/// The back end that stores the bytes of new objects.
 #[derive(Debug, Args)]
 pub struct Target {
     /// The back end of new objects: one of --attach, or `forebay`, the pool (default: the pool, if
@@ -105,7 +105,7 @@ pub enum OfCollection {
         name: String,
         #[command(flatten)]
         new_attributes: NewAttributes,
-        /// The controls that its use needs, such as mutability=append; repeatable
+        /// A control that the collection's use needs, such as mutability=append; repeatable
         #[arg(long = "control", value_name = "CONTROL=VALUE")]
         controls: Vec<String>,
         #[command(flatten)]
@@ -139,8 +139,8 @@ pub enum OfCollection {
         #[arg(long)]
         json: bool,
     },
-    /// Write a file to a collection, which is created if necessary; its previous content is
-    /// replaced
+    /// Write a file to a collection, which is created if necessary; the collection's previous
+    /// content is replaced
     #[command(
         after_help = "Example:\n  forebay collection put campaign pressure.3 p3.dat --meta step=3\n  date | forebay collection put campaign log -"
     )]

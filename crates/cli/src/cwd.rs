@@ -1,8 +1,8 @@
-//! The working directory in a pool of a command that was started by a program of that pool: a
-//! script in a pool that calls `forebay exec` again, or `forebay stage in ./x`.
+//! The working directory of a command that was started by a program in a pool, if it is in that
+//! pool: for example, a script calls `forebay exec` again, or `forebay stage in ./x`.
 //!
-//! The command's process doesn't see the pool's paths. The preloaded library of the program hands
-//! it the directory's number in a variable ([`forebay_client::dead_end`]). Relative paths are
+//! The command's process doesn't see the pool's paths. The program's preloaded library gives it the
+//! directory's id in an environment variable ([`forebay_client::dead_end`]). Relative paths are
 //! resolved against that directory, and programs start in it.
 
 use crate::found::absolute_dir;
@@ -13,7 +13,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-/// Returns the number of the working directory, and its pool's directory; None outside of pools.
+/// Returns the object id of the working directory, and its pool's own directory; None outside of
+/// pools.
 fn handed() -> Option<(u64, PathBuf)> {
     let name = std::ffi::OsStr::from_bytes(dead_end::VARIABLE.to_bytes());
     let value = std::env::var_os(name)?;
@@ -38,7 +39,7 @@ pub fn is_in(pool: &Pool) -> bool {
     handed().is_some_and(|(_, dir)| is_of(pool, &dir))
 }
 
-/// Returns the path of the working directory inside this pool, if it is there.
+/// Returns the path inside this pool of the working directory, if that is in the pool.
 pub fn inside(pool: &Pool) -> Option<Vec<u8>> {
     let (id, dir) = handed()?;
     if !is_of(pool, &dir) {

@@ -1,8 +1,7 @@
 //! `forebay doctor`: checks whether a pool can work on this host; if not, says what to do.
 //!
 //! Each check is one function that returns a [`Finding`]. The last check, the trial, starts a small
-//! pool, runs a program in it and removes it. It finds problems for which there is no check of
-//! their own.
+//! pool, runs a program in it and removes it. It finds problems that no other check looks for.
 
 mod host;
 mod reach;
@@ -32,7 +31,7 @@ struct Finding {
     needed: bool,
     /// The fact that was found.
     found: String,
-    /// Why Forebay needs it.
+    /// Why Forebay needs the feature.
     why: &'static str,
     /// What to do; empty if all is well.
     remedy: String,
@@ -56,7 +55,7 @@ impl Finding {
         self.with(State::Warning, remedy.into())
     }
 
-    /// Turns the finding into a failure without which most pools still work: some commands can't.
+    /// Turns the finding into a failure with which most pools still work, but some commands don't.
     fn misses(self, remedy: impl Into<String>) -> Finding {
         self.with(State::Missing, remedy.into())
     }

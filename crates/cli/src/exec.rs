@@ -112,7 +112,7 @@ fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
     if program.is_empty() {
         return Err(Fail::new(code::NOT_FOUND, "'': there is no such program"));
     }
-    // An empty item of such a list means the working directory.
+    // An empty item of a list of directories, such as LD_LIBRARY_PATH, means the working directory.
     let is_inside = |text: &[u8]| {
         if text.is_empty() {
             cwd::is_in(pool)
@@ -133,7 +133,8 @@ fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
         return Ok(false);
     };
     Ok(forebay_elf::Elf::read(&file).is_some_and(|elf| {
-        // For these programs the preloaded library prints a hint.
+        // The preloaded library prints a hint if a program makes system calls directly or needs
+        // libasan.
         let special = elf.calls_directly(&file) || elf.needs(b"libasan.so");
         special || elf.texts.iter().any(|t| leads_inside(&t.text))
     }))

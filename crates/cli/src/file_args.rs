@@ -110,7 +110,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its bits in a mode (S_IFMT).
+    /// Returns the type's bits in a mode (S_IFMT).
     pub fn bits(self) -> u32 {
         match self {
             Kind::File => libc::S_IFREG,
@@ -124,8 +124,8 @@ impl Kind {
     }
 }
 
-/// The words of a command line, where `find` has its options with one hyphen, as find(1): they get
-/// the two that clap wants.
+/// Returns the words of a command line with a second hyphen before those options of `find` that
+/// have one hyphen, as in find(1): clap requires two.
 pub fn with_hyphens(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     const OPTIONS: [&str; 4] = ["-name", "-type", "-maxdepth", "-print0"];
     let mut words: Vec<OsString> = words.into_iter().collect();

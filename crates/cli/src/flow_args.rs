@@ -100,7 +100,7 @@ Example:
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Directory of the service [default: /var/lib/forebay/flow; of others than root
+    /// Directory of the service [default: /var/lib/forebay/flow; for users other than root
     /// ~/.local/share/forebay/flow]
     #[arg(long, env = "FOREBAY_FLOW_STATE", value_name = "DIR")]
     pub state: Option<PathBuf>,
@@ -129,7 +129,7 @@ pub struct Token {
     /// Rights of the token: some of read,write,start,approve
     #[arg(long, value_name = "SCOPES", default_value = "read")]
     pub scope: String,
-    /// How long it is valid
+    /// How long the token is valid
     #[arg(long = "for", value_name = "TIME", default_value = "7d")]
     pub time: Span,
     /// List tokens

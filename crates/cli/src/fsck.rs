@@ -301,8 +301,8 @@ fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
     check_unused(name, std::slice::from_ref(&pool))?;
     forebay_client::end_keeper(pool.dir())?;
     if place.node.is_some() {
-        // The ended daemon was attached to the store: settling cleans up behind it, so that it
-        // isn't a finding.
+        // The ended daemon was attached to the store: settling cleans up behind it, so that nothing
+        // it has left is a finding.
         let _ = pool.settle();
     }
     let result = pool

@@ -54,7 +54,7 @@ fn watch(from: PipeReader) -> u8 {
     }
     let mut making: Option<PoolConfig> = None;
     for line in BufReader::new(from).lines().map_while(Result::ok) {
-        // An empty line (the daemon is settled) is no config.
+        // An empty line (nothing needs to be removed any more) is no config.
         making = serde_json::from_str(&line).ok();
     }
     match making {

@@ -325,7 +325,7 @@ mod tests {
         assert!(at("Example:") < 6 && at("Example:") < at("Staging:"));
         assert!(at("Staging:") < at("Media:") && at("Media:") < at("Nodes:"));
         assert_eq!(run.matches("--quiet").count(), 1);
-        // The program's words aren't listed under the options of nodes.
+        // CMD is listed under its own heading, not under the options of nodes.
         assert!(at("<CMD>...") > at("Program:"));
         for name in ["up", "stage", "exec", "df", "top"] {
             let text = text(name);

@@ -95,8 +95,8 @@ pub fn raise(limit: rustix::process::Resource) -> rustix::io::Result<()> {
     setrlimit(limit, all)
 }
 
-/// If the pool's memory is limited, makes the allocator return free memory at once, and keep little
-/// for each thread.
+/// If the daemon's own memory is limited, makes the allocator return free memory at once, and keep
+/// little for each thread.
 pub fn spare_memory(limits: &Limits) {
     if limits.memory.is_some() {
         // SAFETY: the calls only change settings of the allocator.
@@ -108,9 +108,9 @@ pub fn spare_memory(limits: &Limits) {
     }
 }
 
-/// Blocks SIGTERM, which a node sends when it shuts down and for which a thread waits
-/// ([`save_on_term`]). Unblocks all other signals: `forebay run` starts keepers with some blocked.
-/// Returns the set with SIGTERM.
+/// Blocks SIGTERM, which a host sends to all processes when it shuts down. A thread waits for the
+/// signal ([`save_on_term`]). Unblocks all other signals: `forebay run` starts keepers with some
+/// blocked. Returns the set with SIGTERM.
 pub fn hold_term() -> libc::sigset_t {
     // SAFETY: the calls change a local set and this thread's mask.
     unsafe {
@@ -122,8 +122,8 @@ pub fn hold_term() -> libc::sigset_t {
     }
 }
 
-/// Environment variables that mark a job of a scheduler: Slurm, PBS, LSF, Flux. To end a job, these
-/// send SIGTERM to all of its processes at once, and SIGKILL some time later.
+/// Environment variables that mark a job of a scheduler: Slurm, PBS, LSF, Flux. To end a job, the
+/// schedulers send SIGTERM to all of its processes at once, and SIGKILL some time later.
 const JOBS: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"];
 
 /// Whether this process belongs to a batch job.
@@ -151,8 +151,8 @@ pub enum OnTerm {
     Stays,
 }
 
-/// From now on SIGTERM saves the process's pool, if one is set by then, to stable storage. Then the
-/// process ends, unless `then` is [`OnTerm::Stays`].
+/// Starts a thread that waits for SIGTERM. The signal makes it save the process's pool, if one is
+/// set by then, to stable storage, and end the process, unless `then` is [`OnTerm::Stays`].
 pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>, then: OnTerm) {
     let _ = std::thread::Builder::new().spawn(move || {
         loop {

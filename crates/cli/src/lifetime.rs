@@ -22,7 +22,7 @@ const MAX_LIFETIME_SECONDS: u64 = 10 * 365 * 86_400;
 /// nearer limit.
 const SOONEST: Duration = Duration::from_millis(200);
 const LATEST: Duration = Duration::from_secs(30);
-/// A warning is written when so much time is left, or a tenth of the time limit if that is less.
+/// A warning is written when this much time is left, or a tenth of the time limit if that is less.
 /// Seconds.
 const WARN: u64 = 600;
 /// Minimum delay of other nodes after node 0, before they remove the pool. Seconds.
@@ -70,7 +70,7 @@ pub fn of_new(ttl: Option<Span>, idle: Option<Span>, media: &[MediumSpec]) -> Li
     Lifetime::new(ttl, idle, &why)
 }
 
-/// Whether a pool of these media outlives its host's memory.
+/// Whether a pool of these media can be reopened after a reboot of its host.
 pub fn is_reopenable(media: &[MediumSpec]) -> bool {
     !media.is_empty() && media.iter().all(|m| m.kind != MediumKind::Memory)
 }
@@ -193,8 +193,8 @@ pub fn warn(pool: &Pool) {
     }
 }
 
-/// Starts the thread that watches a pool's lifetime, if that is limited. The pool's keeper calls
-/// it.
+/// Starts the thread that watches a pool's lifetime, if that is limited. Called by the pool's
+/// keeper.
 pub fn watch(pool: &Arc<Pool>) {
     if !pool.config().lifetime.any() {
         return;

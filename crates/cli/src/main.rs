@@ -80,7 +80,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-/// The system's allocator, which in the server of a mount also has a reserve.
+/// The system's allocator; in the server of a mount, it falls back to a reserve.
 #[global_allocator]
 static ALLOCATOR: forebay_fuse::Allocator = forebay_fuse::Allocator;
 
@@ -88,7 +88,8 @@ fn main() -> ExitCode {
     forebay_runtime::defect::report();
     without_preload();
     survive_file_size_limit();
-    // A reader that closes our output causes no error, except in commands that have work to finish.
+    // Except in commands that have work to finish, SIGPIPE below ends this process silently when
+    // the reader of its output closes the pipe.
     let words = match mount_helper::translated(std::env::args_os().collect()) {
         Ok(Some(words)) => words,
         Ok(None) => return ExitCode::SUCCESS,
@@ -204,7 +205,8 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
 fn survive_file_size_limit() {
     extern "C" fn nothing(_: i32) {}
     let handler: extern "C" fn(i32) = nothing;
-    // SAFETY: no thread runs yet; the handler does nothing, and SA_RESTART hides it from calls.
+    // SAFETY: no thread runs yet; the handler does nothing, and SA_RESTART restarts the calls that
+    // it interrupts.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGXFSZ, std::ptr::null(), &mut action);
@@ -217,7 +219,7 @@ fn survive_file_size_limit() {
 }
 
 /// Restarts this process without the preloaded library, if a program inside a pool has started it:
-/// it would open the pool twice, through the library and by itself.
+/// this process would open the pool twice, through the library and directly.
 fn without_preload() {
     const MARK: &str = "FOREBAY_CLI_BARE";
     let Some(list) = std::env::var_os("LD_PRELOAD") else {

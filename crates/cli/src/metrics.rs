@@ -1,8 +1,8 @@
 //! Serves a node's metrics in Prometheus' text format, on a socket in the node's directory.
 //!
-//! The keeper answers HTTP/1.0 on `metrics.sock`, which only its user can open: `curl --unix-socket
-//! DIR/metrics.sock http://localhost/metrics`. `forebay stats --prometheus` prints the same metrics
-//! of all nodes, for collectors that read files.
+//! The keeper answers HTTP/1.0 on `metrics.sock`, which only the pool's user can open: `curl
+//! --unix-socket DIR/metrics.sock http://localhost/metrics`. `forebay stats --prometheus` prints
+//! the same metrics of all nodes on this host, for collectors that read files.
 
 use crate::output::print_notice;
 use forebay_client::{Place, Pool, places};

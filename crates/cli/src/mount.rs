@@ -28,13 +28,14 @@ use std::time::{Duration, Instant};
 /// How long `forebay down` waits for the servers of removed mounts before it looks for copies of
 /// them.
 const QUICK_END_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long `forebay down` then waits for these servers, before it continues without them.
+/// How long `forebay down` waits for the servers after it has looked for copies.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a server that has received a signal to end waits for programs that use the mount.
 const GRACE: Duration = Duration::from_millis(300);
-/// How long a server that no program needs any more has to reply to the kernel's last messages.
+/// How long a server continues after its last program has ended, to reply to the kernel's last
+/// messages.
 const SETTLING: Duration = Duration::from_millis(20);
-/// Stack size of threads that wait for the end. Bytes.
+/// Stack size of threads that wait for a signal, or for the last program to end. Bytes.
 const STACK: usize = 512 << 10;
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
@@ -177,7 +178,7 @@ fn kill_server(source: &str, dir: &Path) {
 }
 
 /// Whether the process has the arguments of a server of a mount at `dir`: another process may have
-/// got the server's number meanwhile.
+/// got the server's process id meanwhile.
 fn serves(pid: i32, dir: &Path) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = words.split(|&b| b == 0);
@@ -285,8 +286,8 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     served
 }
 
-/// Ends the process that serves a mount. If it couldn't be stopped `in_order`, other processes
-/// clean up behind it, as behind any killed process.
+/// Ends the process that serves a mount. If the service couldn't be stopped `in_order`, other
+/// processes clean up behind this one, as behind any killed process.
 fn end(pool: &Pool, record: &Path, in_order: bool) {
     if in_order {
         let _ = pool.store().recovery().detach();

@@ -12,11 +12,12 @@ use std::fs::{read_dir, read_link, read_to_string};
 use std::io;
 use std::path::Path;
 
-/// Returns the processes that use a copy of a mount of these devices (`MAJOR:MINOR`); None if there
-/// is no copy.
+/// Returns the processes that use a copy, in another mount namespace, of one of these mounts
+/// (device numbers, `MAJOR:MINOR`); None if no copy exists.
 ///
 /// Processes that this user can't examine are left out: those of other users, who can't see the
-/// mount without `--allow-other`, and the few protected ones, such as a container's first.
+/// mount without `--allow-other`, and a few protected processes, such as the first process of a
+/// container.
 pub fn users(mounts: &[String]) -> Option<Vec<u32>> {
     let (mut namespaces, mut copies) = (HashSet::new(), HashSet::new());
     for pid in processes() {

@@ -44,7 +44,7 @@ pub fn begin(record: &Path, pid: u32) -> io::Result<()> {
 }
 
 /// Adds a program. Returns false if the mount is about to be removed; true without adding anything
-/// if the mount stays without programs.
+/// if the mount doesn't end with its programs.
 pub fn join(record: &Path, pid: u32) -> bool {
     let dir = dir_of(record);
     match lock(&dir) {
@@ -69,7 +69,7 @@ pub fn wait(record: &Path) {
     }
 }
 
-/// Removes the directory and its files.
+/// Removes the directory of programs beside a record.
 pub fn end(record: &Path) {
     let _ = std::fs::remove_dir_all(dir_of(record));
 }

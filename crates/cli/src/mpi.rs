@@ -72,7 +72,7 @@ fn first(name: &str, a: &Up, began: Instant, mut pmi: Pmi) -> Result<u8, Fail> {
     Ok(done)
 }
 
-/// Runs as another rank: waits for a call, and starts this host's daemon.
+/// Runs as a rank other than 0: waits for a call, and starts this host's daemon.
 fn another(name: &str, a: &Up, within: Duration, mut pmi: Pmi) -> Result<u8, Fail> {
     let lost = |e: std::io::Error| Fail::failed(format!("mpiexec can't be talked to: {e}"));
     let failed = |e: std::io::Error| Fail::failed(format!("can't listen for rank 0: {e}"));

@@ -113,7 +113,8 @@ fn not_written(name: &str, refusal: &Refusal) -> Fail {
     )
 }
 
-/// Returns the status of a pool's origin; None if it has none, or if its service doesn't answer.
+/// Returns the status of a pool's origin; None if the pool has no origin, or if the origin's
+/// service doesn't answer.
 pub fn status_of(pool: &Pool) -> Option<Status> {
     pool.config().origin.as_ref()?;
     status(pool).ok()

@@ -11,27 +11,27 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Longest lag, and longest timeout. Seconds.
+/// Maximum of --origin-lag and of --origin-timeout. Seconds.
 const MAX_LAG_SECONDS: f64 = 86_400.0;
-/// Shortest timeout: signs of progress come once a second. Seconds.
+/// Minimum of --origin-timeout: progress is reported once a second. Seconds.
 const SHORTEST_TIMEOUT: f64 = 2.0;
 
 #[derive(Debug, Args)]
 pub struct Origin {
-    /// Show the files of DIR, a directory of a slower file system, and write changes back to it:
-    /// under its own path, or below the pool's directory AT. DIR may be a bucket,
-    /// s3://BUCKET/PREFIX (docs/howto/origins.md)
+    /// Show the files of DIR, a directory of a slower file system, in the pool: under DIR's own
+    /// path, or below the pool's directory AT. Changes are written back to DIR. DIR may be a
+    /// bucket, s3://BUCKET/PREFIX (docs/howto/origins.md)
     #[arg(long, value_name = "DIR[=AT]")]
     pub origin: Option<String>,
-    /// The mode of the origin's paths that match: off, read-only, write-back, write-through or
-    /// scratch; relative to the origin, repeatable; the last one that matches counts. Without a
-    /// mode: write-back, and only such paths are in the pool
+    /// Mode of the paths that match PATTERN, which is relative to the origin: off, read-only,
+    /// write-back, write-through or scratch. Repeatable; the last match applies. PATTERN without a
+    /// mode: write-back, and paths without a match aren't in the pool
     #[arg(long = "cache", value_name = "PATTERN[:MODE]", requires = "origin")]
     pub cache: Vec<String>,
     /// The mode of the origin's other paths [default: write-back; off if a --cache has no mode]
     #[arg(long, value_name = "MODE", requires = "origin")]
     pub origin_mode: Option<OriginMode>,
-    /// How long a file rests before its changes are written back. Seconds
+    /// How long a file must be unchanged before its changes are written back. Seconds
     #[arg(
         long,
         value_name = "SECONDS",
@@ -95,7 +95,7 @@ pub enum OriginWhat {
         /// Only below this path of the pool
         path: Option<OsString>,
     },
-    /// Bring everything below these paths of the pool in, and keep it there
+    /// Fetch everything below these paths of the pool, and don't evict it
     #[command(after_help = "Example:\n  forebay origin pin /lustre/project/case/mesh")]
     Pin { paths: Vec<OsString> },
     /// Let files below these paths of the pool be evicted again
@@ -107,7 +107,7 @@ pub enum OriginWhat {
     /// Go on with writing back
     #[command(after_help = "Example:\n  forebay origin resume")]
     Resume,
-    /// Take the bytes of files out of the pool that the origin has, too
+    /// Remove from the pool the bytes of files that the origin has, too
     #[command(after_help = "Example:\n  forebay origin evict /lustre/project/case/old")]
     Evict {
         /// Only below this path of the pool
@@ -123,8 +123,8 @@ pub enum OriginWhat {
 }
 
 impl Origin {
-    /// The origin and the mount prefix that it asks for, if an origin is wanted. `mount` is the
-    /// prefix that the user has chosen.
+    /// Returns the origin that the options name, if any, and the mount prefix: `plain` without an
+    /// origin. `mount` is the prefix that the user has chosen.
     ///
     /// # Errors
     /// The option that is wrong, and why.
@@ -197,7 +197,7 @@ impl Origin {
         Ok((Some(OriginConfig { quota, ..config }), mount))
     }
 
-    /// The quota, with what the origin has now; None if none is wanted.
+    /// Returns the quota and the origin's present usage; None if the options set no quota.
     fn quota_of(&self, path: &str) -> Result<Option<Quota>, Fail> {
         if self.quota.is_some() || (self.quota_bytes, self.quota_files) == (None, None) {
             return Ok(self.quota);
@@ -212,7 +212,7 @@ impl Origin {
         }))
     }
 
-    /// The mode of paths that no pattern matches.
+    /// Returns the mode of paths that no --cache pattern matches.
     fn other_mode(&self) -> OriginMode {
         let only_these = self.cache.iter().any(|given| !given.contains(':'));
         self.origin_mode.unwrap_or(if only_these {
@@ -222,10 +222,11 @@ impl Origin {
         })
     }
 
-    /// Checks that a bucket, if the origin is one, can be used from here; says if it is empty.
+    /// Checks that the origin can be used from this host, if it is a bucket. Prints a notice if the
+    /// bucket is empty.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// Why the bucket can't be used, and what to do.
     pub fn check_bucket(config: Option<&OriginConfig>) -> Result<(), Fail> {
         match config.filter(|config| config.is_bucket()) {
             None => Ok(()),
@@ -259,7 +260,7 @@ impl Origin {
     }
 }
 
-/// The path of a directory that is to be an origin, made absolute.
+/// Returns the absolute path of a directory that is to be an origin.
 fn directory(given: &str) -> Result<String, String> {
     let path = std::fs::canonicalize(Path::new(given)).map_err(|e| e.to_string())?;
     if !path.is_dir() {

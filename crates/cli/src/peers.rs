@@ -36,7 +36,7 @@ impl Peers {
     /// Like [`Peers::of`], but reports failures.
     ///
     /// # Errors
-    /// If the hosts can't be determined, although the pool may have some.
+    /// If the hosts can't be determined, although the pool may have nodes on other hosts.
     pub fn look(name: &str) -> Result<Option<Peers>, Fail> {
         let places = places(name);
         let mut unread = None;

@@ -22,7 +22,7 @@ pub struct Media {
     /// [default: 256M; at most an eighth of the medium]
     #[arg(help_heading = "Media", long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
     pub reserve: Option<u64>,
-    /// Rules that say by path what I/O needs (see: forebay rules --help)
+    /// File of rules that declare the needs of I/O by path (see: forebay rules --help)
     #[arg(help_heading = "Rules and limits", long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Continue even if the pool is larger than the host can hold, or, with run, if the files to be
@@ -38,7 +38,7 @@ pub struct Media {
     pub idle: Option<Span>,
 }
 
-/// On which nodes a pool is.
+/// The nodes of a pool.
 #[derive(Debug, Args)]
 pub struct Nodes {
     /// Number of nodes, all on this host: for trying and testing
@@ -52,7 +52,8 @@ pub struct Nodes {
         conflicts_with = "nodes"
     )]
     pub hosts: Vec<String>,
-    /// A node for each rank of the MPI launcher that calls this: mpiexec -ppn 1 forebay up --mpi
+    /// A node for each rank of the MPI launcher that starts this command: mpiexec -ppn 1 forebay up
+    /// --mpi
     #[arg(long, conflicts_with_all = ["nodes", "hosts"])]
     pub mpi: bool,
     /// Remote shell that starts the daemons on the hosts
@@ -114,7 +115,7 @@ pub struct Up {
     /// Continue with a pool whose keeper has died
     #[arg(help_heading = "Reopening", long, conflicts_with_all = ["media", "nodes", "hosts", "mpi", "ttl", "idle"])]
     pub reopen: bool,
-    /// With --reopen, after a reboot: the directory of its `files` medium
+    /// With --reopen, after a reboot: the directory of the pool's `files` medium
     #[arg(
         help_heading = "Reopening",
         long,
@@ -135,10 +136,10 @@ pub struct Down {
     /// End processes that use the pool; it's no error if there is no pool
     #[arg(long)]
     pub force: bool,
-    /// Only what is on this host
+    /// Remove only the part on this host
     #[arg(long, hide = true)]
     pub here: bool,
-    /// Only say whether it is in use
+    /// Only report whether the pool is in use
     #[arg(long, hide = true)]
     pub check: bool,
     /// Only if the pool hasn't been used for this many seconds

@@ -99,7 +99,7 @@ impl Watching {
         })
     }
 
-    /// Records that the program has ended: later work doesn't count as its time.
+    /// Records that the program has ended: later work isn't counted as the program's time.
     pub fn program_ended(&mut self) {
         self.end = Some(now());
     }

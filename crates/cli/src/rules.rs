@@ -153,7 +153,7 @@ fn explain(name: &str, path: &OsStr, as_json: bool) -> Result<u8, Fail> {
             of_file(&has, laminated)
         }
         None => {
-            // A missing path inherits from the nearest directory above it.
+            // A missing path inherits from its parent directory, if that exists.
             let parent = inside.iter().rposition(|b| *b == b'/');
             let above = look(&inside[..parent.map_or(0, |at| at.max(1))])?;
             let above = above.map_or(Declared::NOTHING, |(_, _, declared, _)| declared);

@@ -1,4 +1,4 @@
-//! Signals that `forebay run` receives: passed on to the program, or taken as the end of staging.
+//! Handles the signals that `forebay run` receives: forwards them to the program, or ends staging.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Handles the signals that this process doesn't ignore. Call it before any thread is started.
+    /// Handles the signals that this process doesn't ignore. Must be called before any thread is
+    /// started.
     pub fn install() -> Arc<Relay> {
         let relay = Arc::new(Relay::default());
         // SAFETY: plain calls with valid pointers to initialised memory.

@@ -23,7 +23,7 @@ pub struct Survey {
 pub struct Known {
     pub node: Node,
     pub state: State,
-    /// When it entered this state. Seconds since 1970.
+    /// When the node entered this state. Seconds since 1970.
     pub since: Option<u64>,
     /// Why the node can't be reached, or why its data on this host can't be read.
     pub why: Option<String>,

@@ -3,9 +3,9 @@
 //! [`collect`] gathers figures on threads of its own, so that a silent host freezes nothing.
 //! [`view`] computes rates from the figures that are [`known`]. [`draw`] and [`panels`] turn a view
 //! into a screen of any size, and [`terminal`] reads keys and shows the screen. Files and
-//! directories come from three tracepoints ([`rings`], [`files`], [`names`]). These are on only
-//! while the user wants to see them; the end of the command switches them off, unless SIGKILL ends
-//! it.
+//! directories come from three tracepoints ([`rings`], [`files`], [`names`]). The tracepoints are
+//! on only while the screen shows files; the end of the command switches them off, unless SIGKILL
+//! ends it.
 
 mod collect;
 mod draw;

@@ -120,7 +120,7 @@ fn profiles(as_json: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Runs the same command on all other hosts of the pool, unless `here`.
+/// Runs `forebay` with these arguments on all other hosts of the pool, unless `here`.
 fn on_other_hosts(pool: &str, here: bool, arguments: &[&str]) -> Result<(), Fail> {
     match if here { None } else { Peers::look(pool)? } {
         Some(others) => others.each(&[arguments, &["--here", "--pool", pool]].concat()),
@@ -721,7 +721,7 @@ pub fn end_by_signals() {
     }
 }
 
-/// Whether such a signal has come.
+/// Whether a signal has asked to end the recording or watching.
 pub fn ended_by_signal() -> bool {
     ENDS.load(Acquire)
 }

@@ -79,7 +79,7 @@ Example:
 
 #[derive(Debug, Args)]
 pub struct ListPoints {
-    /// Only those that match
+    /// Only tracepoints that match
     #[arg(value_name = "PATTERN")]
     pub patterns: Vec<String>,
     /// List profiles
@@ -150,7 +150,7 @@ pub struct Record {
     /// Tracepoints, patterns or profiles to switch on for the recording
     #[arg(long, value_name = "NAME")]
     pub on: Vec<String>,
-    /// For this many seconds
+    /// Record for this many seconds
     #[arg(long = "for", value_name = "SECONDS")]
     pub length: Option<f64>,
     /// Programs wait until their events are written, so that none is lost
@@ -187,7 +187,7 @@ pub struct Stats {
     /// One line for each process
     #[arg(long)]
     pub processes: bool,
-    /// Print in Prometheus' text format, of the nodes on this host
+    /// Print the metrics of the nodes on this host in Prometheus' text format
     #[arg(long, conflicts_with_all = ["json", "processes", "watch"])]
     pub prometheus: bool,
     /// Print the counters of each interval of SECONDS, until Ctrl-C
@@ -220,7 +220,7 @@ pub struct Top {
     pub processes: bool,
 }
 
-/// Seconds between two updates.
+/// Parses the seconds between two updates.
 fn every(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
     if (0.2..=60.0).contains(&seconds) {

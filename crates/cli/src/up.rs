@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Creates a pool and starts its keeper. Returns the pool, and why it has its default media.
+/// Creates a pool and starts its keeper. Returns the pool, and why it has these media if the user
+/// gave none.
 pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail> {
     let (media, why) = if wanted.media.is_empty() {
         let (media, why) = capacity::default_media()?;
@@ -212,7 +213,8 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     }
     let pool = Pool::open(name)?;
     let busy = pool.attached();
-    // `settle` needs a pool without processes; otherwise the keeper cleans up behind each dead one.
+    // `settle` needs a pool without processes; otherwise the keeper cleans up behind each dead
+    // process.
     let note = if busy.is_empty() {
         format!("reopened: {}", pool.settle()?)
     } else {
@@ -368,7 +370,8 @@ fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
     let read = |dir: PathBuf| {
         let config = PoolConfig::read(&dir).ok()?;
         let is_first = config.journal_dir(&dir).is_none_or(|first| first == dir);
-        // The medium's directory may have been moved; its name ends with its number.
+        // The medium's directory may have been moved; the directory's name ends with the medium's
+        // number.
         let is_first = is_first || dir.to_string_lossy().ends_with("-0");
         is_first.then_some(Found { dir, config })
     };

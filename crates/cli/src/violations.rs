@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Default)]
 pub struct Recorded {
     pub all: Vec<Violation>,
-    /// A list is full, so there may have been more violations.
+    /// Whether a node's list is full: then there may have been more violations.
     pub full: bool,
     /// Why a node's list can't be read, for each such list.
     pub unread: Vec<Fail>,

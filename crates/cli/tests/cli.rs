@@ -404,8 +404,8 @@ fn run_exits_as_its_program_does() {
         .expect(121)
         .says(&["nothing", "nothing was run"]);
     assert!(!p.at("ran").exists());
-    // If the program fails, its results are fetched. Files that it hadn't created aren't reported
-    // as missing.
+    // If the program fails, its results are fetched. Files that the program hadn't created aren't
+    // reported as missing.
     std::fs::write(p.at("partial"), b"partial").unwrap();
     let script = "$FOREBAY stage in partial /r; exit 5";
     run(&[

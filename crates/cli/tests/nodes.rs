@@ -245,7 +245,8 @@ fn nodes_are_killed_paused_and_restarted() {
     assert_nothing_left(&p);
 }
 
-/// Creates a remote shell that runs its command on this host, if it knows the name of the host.
+/// Creates a substitute for a remote shell. It runs the command on this machine if its first
+/// argument is a host name that it knows; otherwise it fails.
 fn remote_shell(p: &Place) -> String {
     let path = p.at("rsh");
     let script = "#!/bin/sh\nhost=$1; shift\ncase $host in\n\

@@ -73,9 +73,8 @@ fn only_what_differs_moves() {
         let summed = report(&p, &[direction, from, to, "--checksum"]);
         assert_eq!(summed["moved_files"], 0);
     }
-    // Another content of the same size with a later time moves the file, and so does a changed time
-    // alone. With --checksum, a changed time alone only sets the time. A changed mode moves
-    // nothing.
+    // A file is moved again if its time has changed, with or without its content. With --checksum,
+    // if only the time has changed, only the time is set. A changed mode moves nothing.
     std::fs::write(tree.join("deep/er/4096"), noise(77, 4096)).unwrap();
     std::fs::set_permissions(tree.join("program"), PermissionsExt::from_mode(0o4711)).unwrap();
     let r = report(&p, &["in", "tree", "/case"]);

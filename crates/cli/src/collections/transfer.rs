@@ -212,7 +212,7 @@ struct File<'a> {
 }
 
 /// Creates the missing collections, sets the metadata of all, and fills those that aren't stored in
-/// the pool. Returns the names of those in the pool.
+/// the pool. Returns the names of the collections in the pool.
 fn import_records(
     workspace: &Workspace,
     directory: &Path,
@@ -300,8 +300,8 @@ enum Made {
     Failed,
 }
 
-/// Creates the collections of those files that have none, in one call. Not in a batch, whose
-/// threads may use the session a moment longer.
+/// Creates the collections of those files that have none, in one call. Uses no batch: its threads
+/// may still use the session after the call.
 fn make(workspace: &Workspace, files: &[File<'_>], into: &str, report: &mut Report) -> Vec<Made> {
     let missing = files.iter().filter(|file| file.record.is_none());
     let new = missing.map(|file| {

@@ -1,4 +1,4 @@
-//! Checks of what is outside of this host or of Forebay: FUSE, the network, remote shells, Slurm.
+//! Checks of things outside of this host or of Forebay: FUSE, the network, remote shells, Slurm.
 //! Also the trial pool.
 
 use super::Finding;
@@ -90,7 +90,7 @@ fn slurm() -> Finding {
 }
 
 /// Runs a command for at most `timeout`. Returns the first 64 KiB of what it printed on both
-/// outputs; if it failed, why: its status and the last line.
+/// outputs. If the command fails, the error is its status and its last line.
 fn run(mut command: Command, timeout: Duration) -> Result<String, String> {
     let (mut reader, writer) = std::io::pipe().map_err(|e| e.to_string())?;
     let errors = writer.try_clone().map_err(|e| e.to_string())?;

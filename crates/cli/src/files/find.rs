@@ -120,7 +120,7 @@ impl Node {
     }
 }
 
-/// Returns the errno of a path that must be in the pool: EXDEV if it leads out of it.
+/// Returns the errno of a failure at a path: EXDEV if the path leads out of the pool.
 fn errno(fail: posix::Fail) -> Errno {
     match fail {
         posix::Fail::Errno(e) => e,

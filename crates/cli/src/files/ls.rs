@@ -152,8 +152,8 @@ impl Lister<'_> {
         Some(Path::new(&origin.path).join(relative))
     }
 
-    /// Returns the attributes of an entry, and whether only the origin has it; then they are the
-    /// origin's.
+    /// Returns the attributes of an entry, and whether only the origin has it: then the attributes
+    /// are the origin's.
     fn stat(&self, path: &[u8]) -> Result<(Stat, bool), Errno> {
         match self.fs.stat(path, false) {
             Err(Errno::XDEV) => {

@@ -341,7 +341,7 @@ fn medium(u: &MediumUsage) -> Medium {
     }
 }
 
-/// Returns how long ago `created` was. Seconds since 1970.
+/// Returns the time since `created`, which is in seconds since 1970.
 fn since(created: i64) -> Duration {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

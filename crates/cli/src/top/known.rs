@@ -73,7 +73,7 @@ pub struct Survey {
 #[derive(Clone)]
 pub struct Stuck {
     pub node: u32,
-    /// A process as `PID (program)`, like `holder`.
+    /// The waiting process as `PID (program)`; `holder` has the same form.
     pub waiter: String,
     pub holder: String,
     pub holder_pid: u32,
@@ -84,7 +84,7 @@ pub struct Stuck {
 pub struct Violations {
     pub count: usize,
     pub refused: usize,
-    /// The list is full, so there may have been more violations.
+    /// Whether a node's list is full: then there may have been more violations.
     pub full: bool,
     /// The newest violations, newest first.
     pub latest: Vec<Violation>,

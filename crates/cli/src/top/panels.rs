@@ -12,7 +12,8 @@ use forebay_media::format_size;
 use forebay_report::totals::Durations;
 use ratatui::style::{Color, Style};
 
-/// Length of the bar of a medium: of a node's only one, and of one of several. Cells.
+/// Length of a medium's bar, in terminal cells: if its node has only this medium (`BAR`), or
+/// several.
 const BAR: u64 = 8;
 const SMALL_BAR: u64 = 3;
 /// Maximum number of rows of a list: more than a screen has lines.
@@ -39,7 +40,7 @@ pub fn bytes(per_second: f64) -> String {
     }
 }
 
-/// Formats a share of one as percent.
+/// Formats a fraction between 0 and 1 as a percentage.
 pub fn share(share: Option<f64>) -> String {
     share.map_or("-".into(), |s| format!("{:.1}%", s * 100.0))
 }

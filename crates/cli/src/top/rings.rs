@@ -1,8 +1,8 @@
 //! Switches the tracepoints of `forebay top`, and reads their events.
 //!
 //! Events are read directly from the rings of the processes, so another command may record them at
-//! the same time. [`end`] switches off those points that were off before. The end of the command,
-//! its signals, a panic and the closing of the terminal all call it.
+//! the same time. [`end`] switches off those points that were off before this command. The end of
+//! the command, its signals, a panic and the closing of the terminal all call it.
 
 use super::files::{POINTS, Tally};
 use crate::fail::Fail;
@@ -83,7 +83,7 @@ impl Rings {
         })
     }
 
-    /// Adds the events since the last call to `tally`.
+    /// Adds to `tally` the events recorded since the last call.
     pub fn read(&mut self, tally: &mut Tally) {
         let mut found = HashMap::new();
         for path in self

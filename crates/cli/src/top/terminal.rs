@@ -36,7 +36,7 @@ static RAW: AtomicBool = AtomicBool::new(false);
 static STDERR: AtomicI32 = AtomicI32::new(-1);
 
 /// Redirects the standard error output, if it is a terminal, to /dev/null: messages of the pool's
-/// library (a silent node, for example) would damage the screen, which shows the same.
+/// library (a silent node, for example) would damage the screen, which shows the same facts.
 fn put_stderr_aside() {
     if !std::io::stderr().is_terminal() {
         return;

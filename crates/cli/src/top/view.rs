@@ -94,7 +94,7 @@ pub struct OperationRow {
     pub bytes: f64,
     pub errors: f64,
     pub remote: f64,
-    /// Time in these operations. Seconds per second.
+    /// Time in operations of this kind. Seconds per second.
     pub time: f64,
     pub durations: Durations,
 }
@@ -158,7 +158,7 @@ pub struct View {
     /// The processes that did operations in the interval.
     pub processes: Vec<ProcessRow>,
     pub operations: Vec<OperationRow>,
-    /// Newest first.
+    /// The latest slow operations, newest first.
     pub slow: Vec<SlowOperation>,
     pub stuck: Vec<Stuck>,
     pub violations: Violations,

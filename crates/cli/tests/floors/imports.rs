@@ -426,7 +426,8 @@ fn is_re_export(tokens: &[Token<'_>], at: usize) -> bool {
     at > 0 && ["pub", ")"].contains(&tokens[at - 1].text)
 }
 
-/// Returns the circles: sets of several modules, each of which leads to all others.
+/// Returns the cycles: sets of several modules, each of which imports all others, directly or
+/// through other modules.
 pub fn cycles(imports: &Imports) -> Vec<BTreeSet<String>> {
     let reached = |from: &str| {
         let mut found = BTreeSet::new();

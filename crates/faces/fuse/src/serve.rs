@@ -65,7 +65,7 @@ pub struct Server {
     changed: Condvar,
     /// Signals that no thread waits for a request.
     scarce: Condvar,
-    /// Whether everything could be closed at the end; None before the end.
+    /// Whether [`Server::stop`] succeeded; None before it was called.
     ended: Mutex<Option<bool>>,
     aside: Mutex<Aside>,
 }

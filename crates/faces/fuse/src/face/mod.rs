@@ -42,8 +42,8 @@ pub struct Face {
     pool: Arc<Pool>,
     /// The view of the user that serves the mount.
     own: Arc<Fs>,
-    /// Views of the users for whom something was created, by user and group: new objects belong to
-    /// them.
+    /// Views of the users for whom something was created, by user and group. An object that is
+    /// created through a view belongs to its user.
     others: RwLock<HashMap<(u32, u32), Arc<Fs>>>,
     dirs: dirs::Dirs,
     locks: locks::Locks,
