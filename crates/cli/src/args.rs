@@ -187,8 +187,8 @@ empty; a directory that doesn't exist is created. New directories below it get i
 Controls declared for a directory apply to everything created in it from then on.
 docs/explanation/semantics.md explains their values.")]
     Set(Set),
-    /// Rules that declare the needs of I/O by path: check a file of them, show a pool's, explain a
-    /// path
+    /// Rules that declare the needs of I/O by path: check a file of rules, show a pool's rules,
+    /// explain those for a path
     #[command(after_help = "\
 Example:
   forebay rules check rules.toml

@@ -214,7 +214,7 @@ fn compare_nodes(
 /// # Errors
 /// Why the operations weren't completed within [`COMPLETION`].
 ///
-/// [`mend_across`]: forebay_client::Checks::mend_across
+/// [`mend_across`]: forebay_cluster::Checks::mend_across
 pub fn settle_notes(pools: &[Arc<Pool>]) -> Result<(), String> {
     let until = Instant::now() + COMPLETION;
     loop {

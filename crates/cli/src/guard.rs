@@ -27,8 +27,8 @@ impl Ward {
     }
 }
 
-/// Forks this process, which has only one thread. Returns the ward in the daemon; in the guard,
-/// returns its exit code once it has nothing left to watch.
+/// Forks this process, which has only one thread. In the daemon, returns the ward. In the guard,
+/// returns the guard's exit code after the daemon has ended or dropped the ward.
 pub fn divide() -> Result<Result<Ward, u8>, Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("can't start a daemon: {e}"));
     let (hears, tells) = std::io::pipe().map_err(failed)?;

@@ -4,7 +4,7 @@
 //! the pool was last used and checks whether a limit is reached. If one is, the thread calls
 //! `forebay down`, as a person would. That command refuses while the pool is used on any node; then
 //! the thread tries again. Of several daemons, that of node 0 acts first; the others act later, in
-//! case it is dead.
+//! case that daemon is dead.
 
 use crate::background;
 use crate::output::{age, print_notice};

@@ -26,7 +26,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// How long `forebay down` waits for the servers of removed mounts before it looks for copies of
-/// them.
+/// the mounts.
 const QUICK_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long `forebay down` waits for the servers after it has looked for copies.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -254,8 +254,8 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
             // files.
             let _ = rustix::fs::statfs(&at);
             std::thread::sleep(SETTLING);
-            // Programs with open files there can continue; this process ends after the last of
-            // them.
+            // Programs with open files of the mount can continue; this process ends after the last
+            // of them.
             let _ = unmount(&at, true);
         });
     }
@@ -303,7 +303,7 @@ fn device_of(record: &Path) -> PathBuf {
     record.with_extension("device")
 }
 
-/// Maximum number of attempts to mount while other processes mount and unmount there.
+/// Maximum number of attempts to mount at the prefix while other processes mount and unmount there.
 const MAX_TRIES: usize = 5;
 
 /// Mounts the pool for this process, and for the program that it becomes. The mount is at the
@@ -400,7 +400,7 @@ fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> 
     ))
 }
 
-/// Blocks the signals that end a process, for which a thread waits, and returns them.
+/// Blocks the signals that end a process, and returns their set. A thread waits for them.
 fn hold_signals() -> libc::sigset_t {
     // SAFETY: the calls change a local set and this thread's mask.
     unsafe {

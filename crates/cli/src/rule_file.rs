@@ -24,7 +24,7 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
 /// Like [`read`], for a pool with these media, and with or without an origin.
 ///
 /// # Errors
-/// Those of [`read`]; a rule that such a pool can't keep.
+/// As for [`read`]; also a rule that such a pool can't obey.
 pub fn read_for(
     file: Option<&Path>,
     mount: &str,

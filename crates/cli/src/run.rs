@@ -196,7 +196,7 @@ fn sum_up(pool: &Pool, name: &str, took: Duration, is_written: bool) {
     }
 }
 
-/// Fails if something isn't saved yet; the pool then stays.
+/// Fails if results or changes aren't saved yet: the pool is then not removed.
 fn judge(saved: Saved, name: &str, status: ExitStatus) -> Result<(), Fail> {
     if saved.is_unmade || !saved.missing.is_empty() {
         for words in &saved.missing {

@@ -134,7 +134,7 @@ fn pools() -> Finding {
             dir.display(),
             forebay_backing::explain(e)
         )),
-        // Fails if other users could put their own pools there.
+        // Fails if other users could put their own pools into this directory.
         Ok(()) => check_home().err().map(|e| e.to_string()),
     };
     match refused {

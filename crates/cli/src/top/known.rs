@@ -29,7 +29,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Stores a new reading; the latest one becomes the one before it.
+    /// Stores a new reading in `now`; the previous one moves to `before`.
     pub fn update(&mut self, reading: Result<Vec<Process>, String>) {
         match reading {
             Ok(processes) => {

@@ -1,11 +1,11 @@
 //! Decides which names (and attributes, see [`KEEPS_ATTRIBUTES`]) the kernel may cache.
 //!
-//! The kernel may cache names while the mount is the sole user of the store
-//! ([`Store::take_exclusive`]). Then only the mount's clients change anything, and replies are
-//! valid for [`HOLDS`]. A process that attaches to the pool first requests the end of sole use.
-//! From then on replies have no validity. Before sole use is given back, the validity of all names
-//! given so far ([`Names`]) is ended. So changes outside of the mount are seen at once. Pools of
-//! several nodes have no sole user; nor do mounts of kernels before Linux 6.2.
+//! The kernel may cache names while the mount is the sole user of the store ([`take_exclusive`]).
+//! Then only the mount's clients change anything, and replies are valid for [`HOLDS`]. A process
+//! that attaches to the pool first requests the end of sole use. From then on replies have no
+//! validity. Before sole use is given back, the validity of all names given so far ([`Names`]) is
+//! ended. So changes outside of the mount are seen at once. Pools of several nodes have no sole
+//! user; nor do mounts of kernels before Linux 6.2.
 //!
 //! The validity of names is ended by expiring them (NOTIFY_INVAL_ENTRY with EXPIRE_ONLY). They
 //! aren't forgotten: the kernel would unmount anything mounted on a forgotten name, in any mount
@@ -32,7 +32,7 @@
 //!   requests for which no program waits.
 //! - The view by attributes (`.by`) changes without requests and is never cached.
 //!
-//! [`Store::take_exclusive`]: forebay_store::Store::take_exclusive
+//! [`take_exclusive`]: forebay_store::views::DeclaredControls::take_exclusive
 
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
