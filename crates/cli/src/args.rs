@@ -117,7 +117,7 @@ Example:
 
 docs/howto/origins.md explains it.")]
     Origin(OriginCommand),
-    /// Make, find and remove workspaces, in which collections are
+    /// Make, find and remove workspaces, which hold collections
     #[command(
         after_help = "Example:\n  forebay workspace create campaign\n  forebay workspace list"
     )]
@@ -435,8 +435,8 @@ pub struct Exec {
     /// The node of the pool to use, if this host has several
     #[arg(long, value_name = "K")]
     pub node: Option<u32>,
-    /// Mount the pool for as long as the program runs, at its prefix if that can be done: so
-    /// static programs, and those of Go, see it too
+    /// Mount the pool while the program runs, at the pool's prefix if possible, so that static
+    /// programs and Go programs see it, too
     #[arg(long)]
     pub with_mount: bool,
     /// The program and its arguments; all that follows the program is for it

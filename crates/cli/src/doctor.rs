@@ -113,8 +113,8 @@ pub fn doctor(a: &Doctor) -> Result<u8, Fail> {
     let mut findings = host::checks();
     findings.extend(reach::checks());
     findings.extend(a.hosts.iter().map(|host| reach::remote(host, &a.rsh)));
-    // The trial needs memory. If something that all pools need is missing, it would only fail for
-    // the same reason.
+    // The trial needs memory. If something that all pools need is missing, the trial would only
+    // fail for the same reason.
     let can_work = |findings: &[Finding]| !findings.iter().any(|f| f.needed);
     let has_memory = !findings
         .iter()

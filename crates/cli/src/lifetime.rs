@@ -218,7 +218,7 @@ struct Watcher {
     pool: Arc<Pool>,
     /// Number of attachments by other processes at the last check.
     foreign: Option<u32>,
-    /// Remaining time at the last warning. Seconds.
+    /// Remaining time at the last check; a warning is given once for each bound. Seconds.
     warned: u64,
     /// The last reported reason why the pool couldn't be removed.
     reported: String,

@@ -266,8 +266,8 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         let mut signal = 0;
         // SAFETY: both pointers are valid; the signals are blocked in all threads.
         while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}
-        // After this the kernel reports the unmount, and `serve` returns, unless the mount is in
-        // use.
+        // After this call the kernel reports the unmount, and `serve` returns, unless the mount is
+        // in use.
         let _ = unmount(&at, true);
         std::thread::sleep(GRACE);
         end(&ours, &mine, stops.stop());

@@ -29,7 +29,7 @@ pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
             others.at(node, &["node", word, &node.to_string(), "--pool", name])?;
             return Ok(code::OK);
         }
-        // No such node here: the error lists those that there are.
+        // The node isn't on this host: the error of `choose` lists the nodes that are.
         forebay_client::choose(name, Some(node))?;
         return Ok(code::FAILED);
     };

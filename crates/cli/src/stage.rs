@@ -86,7 +86,7 @@ pub struct How {
 }
 
 /// Stages all files, or only those in `only`, and shows progress. Calls `stop` repeatedly; staging
-/// ends when it returns true.
+/// ends when `stop` returns true.
 pub fn transfer(
     pool: &Arc<Pool>,
     way: &Way<'_>,
@@ -218,7 +218,7 @@ fn carry(
 }
 
 /// Calls `work`, and shows its progress meanwhile. Calls `stop` repeatedly; `work` is told to end
-/// when it returns true.
+/// when `stop` returns true.
 fn watched<T>(stop: &(dyn Fn() -> bool + Sync), work: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();
     let done = std::sync::Mutex::new(false);

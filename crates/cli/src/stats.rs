@@ -34,7 +34,7 @@ pub fn ask_host(pool: &str) -> [&str; 6] {
 /// Parses the counters that a host has printed.
 ///
 /// # Errors
-/// A sentence about why there are none.
+/// Why there are no counters, as a sentence.
 pub fn read(host: &str, output: Result<Vec<u8>, Fail>) -> Result<Vec<Process>, String> {
     let bytes = output.map_err(|e| format!("{}; its counters are left out", e.message))?;
     serde_json::from_slice(&bytes).map_err(|e| format!("{host}: its counters can't be read: {e}"))

@@ -30,7 +30,7 @@ pub struct Figures {
     pub requests: f64,
     /// Time in operations. Seconds per second.
     pub time: f64,
-    /// Operations whose kinds have timed operations; `time` covers only these kinds.
+    /// Rate of operations of the kinds that have timed operations; `time` covers only these kinds.
     pub timed: f64,
 }
 

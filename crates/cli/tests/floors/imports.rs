@@ -455,7 +455,7 @@ pub fn cycles(imports: &Imports) -> Vec<BTreeSet<String>> {
     found.into_iter().collect()
 }
 
-/// Describes the imports of which each circle consists.
+/// Describes the imports of which each cycle consists.
 pub fn describe(imports: &Imports, cycles: &[BTreeSet<String>]) -> String {
     let mut text = String::new();
     for cycle in cycles {

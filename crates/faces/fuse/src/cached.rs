@@ -201,8 +201,9 @@ impl Cached {
         }
         let one = telling.lock().unwrap_or_else(|e| e.into_inner());
         if self.answers(node, size, thread).is_some() {
-            // The notices act like a reply that isn't discarded. After them, no older reply is
-            // left, nor data stored to the last byte through a mapping.
+            // The notices act like a reply that isn't discarded. After them, all older replies are
+            // processed, and the last byte is written back if a program has stored to it through a
+            // mapping.
             self.notices.forget_pages(node);
             if let Some(last) = last() {
                 self.notices.store(node, size - 1, &[last]);

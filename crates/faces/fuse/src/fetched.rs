@@ -21,7 +21,7 @@ pub const PAGE: usize = 4096;
 /// some.
 const MAX_PAGES: usize = 1 << 16;
 
-/// The files, by node number.
+/// The kept content of mapped pages, by the node numbers of the files.
 #[derive(Default)]
 pub struct Fetched(Mutex<Files>);
 
@@ -30,7 +30,7 @@ struct Files {
     by_node: HashMap<u64, File>,
     /// Number of pages of all files.
     pages: usize,
-    /// Counts the pages that were added or replaced.
+    /// Number of pages that were added or replaced so far.
     clock: u64,
 }
 

@@ -56,15 +56,15 @@ const MAX_NAMES: usize = 1 << 17;
 /// the store refused it. The pause doubles each time that sole use was shorter than [`WORTH`].
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
-/// Sole use that lasts at least as long as this isn't short.
+/// Duration of sole use after which the pause is [`FIRST_RETRY_DELAY`] again.
 const WORTH: Duration = Duration::from_secs(10);
 /// Maximum number of objects whose attributes the kernel may have. Attributes of further objects
 /// aren't cacheable.
 const MAX_CACHED_NODES: usize = 1 << 17;
-/// Whether attributes are cacheable, too. That isn't strictly safe yet: if an older reply arrives
-/// during the request, the kernel discards the reply that wasn't cacheable, and then [`Seen`]
-/// proves nothing. This happens about once in 1,000 changes while three other processes read the
-/// object.
+/// Whether attributes are cacheable, too. Caching them isn't strictly safe yet: if an older reply
+/// arrives during the request, the kernel discards the reply that wasn't cacheable, and then
+/// [`Seen`] proves nothing. This happens about once in 1,000 changes while three other processes
+/// read the object.
 const KEEPS_ATTRIBUTES: bool = false;
 /// How long the kernel takes at most to store a reply's attributes in the inode. If the same thread
 /// sends another request, they are stored.

@@ -33,8 +33,8 @@ impl Notices {
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
-    /// Ends the validity of a name: the kernel asks again before it uses the name. Mounts on the
-    /// name stay. Waits for requests that create, look up or remove names in the directory.
+    /// Ends the validity of a name: the kernel looks the name up again before it uses it. Mounts on
+    /// the name stay. Waits for requests that create, look up or remove names in the directory.
     pub fn expire_name(&self, dir: u64, name: &[u8]) {
         let mut message = Reply::new();
         message.u64(dir).u32(name.len() as u32).u32(p::EXPIRE_ONLY);

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Minimum time for which a file is kept open; the maximum is twice as long.
 const MIN_OPEN_TIME: Duration = Duration::from_millis(200);
-/// Number of kept files that are left when the oldest are closed; they are closed from twice as
-/// many on.
+/// Number of kept files that remain when the oldest are closed, because there are twice as many.
 const MAX_OPEN_FILES: usize = 128;
 const WAKES: usize = 2 * MAX_OPEN_FILES;
 /// Maximum number of kept files, which is reached only if the thread that closes them is delayed.

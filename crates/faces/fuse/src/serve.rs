@@ -7,8 +7,8 @@
 //!
 //! These threads never wait for a resource that a client may hold, since the client may wait for
 //! the thread's reply. So they read nothing about other processes in /proc ([`answer_others`]), and
-//! send the kernel no notices. A request that needs either, or that waits for a program's lock,
-//! gets a thread of its own.
+//! send the kernel no notices. A request that needs one of the two, or that waits for a program's
+//! lock, gets a thread of its own.
 //!
 //! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]), and
 //! no thread is started.

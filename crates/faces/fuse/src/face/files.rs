@@ -260,7 +260,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Handles close(2) of a descriptor: releases the process's locks.
+    /// Handles close(2) of a descriptor: releases the process's locks of the file, and copies
+    /// written data to the origin, if the file's mode or controls require that.
     pub(super) fn flush(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let open = handle(a)?;
         a.skip(8)?;
