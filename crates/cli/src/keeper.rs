@@ -166,7 +166,7 @@ pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>, then: 
                 print_notice(format!("keeper: can't save the pool: {e}"));
             }
             if then == OnTerm::Ends {
-                // Other threads may be in the middle of an operation.
+                // Not `detach`: other threads may be in the middle of an operation.
                 let _ = pool.store().recovery().end();
                 std::process::exit(0);
             }

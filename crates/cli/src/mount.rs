@@ -373,7 +373,7 @@ fn place_at(prefix: &Path) -> Result<bool, String> {
 }
 
 /// Starts the process that serves the mount. It isn't a child of this process, which becomes a
-/// program that doesn't expect any.
+/// program that doesn't expect children.
 fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> {
     let mut command = background::command();
     command.args(["mount", "--pool", &pool.config().name]);
