@@ -62,24 +62,26 @@ impl Directories {
         Ok(true)
     }
 
-    /// Makes, at the origin, a directory whose attributes in the pool are lost. Only its owner may
-    /// read it.
+    /// Makes a directory at the origin for one whose attributes are lost, and the missing
+    /// directories above it. No other user may read them.
     pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
-        match self.shared.side.mkdir(at, 0o700) {
-            Err(Errno::EXIST | Errno::NOENT) => self.make_dirs(at),
-            made => made,
-        }
+        self.make_all(at, 0o700)
     }
 
     /// Makes a directory at the origin, and the missing directories above it.
     pub fn make_dirs(&self, at: &[u8]) -> Result<()> {
-        match self.shared.side.mkdir(at, 0o777) {
+        self.make_all(at, 0o777)
+    }
+
+    /// Makes a directory at the origin, and the missing directories above it, with this mode.
+    fn make_all(&self, at: &[u8], mode: u32) -> Result<()> {
+        match self.shared.side.mkdir(at, mode) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) if self.shared.side.meta(at)?.is_dir() => Ok(()),
             Err(Errno::NOENT) if at.contains(&b'/') => {
                 let cut = at.iter().rposition(|&b| b == b'/').unwrap_or(0);
-                self.make_dirs(&at[..cut])?;
-                match self.shared.side.mkdir(at, 0o777) {
+                self.make_all(&at[..cut], mode)?;
+                match self.shared.side.mkdir(at, mode) {
                     Err(Errno::EXIST) => Ok(()),
                     made => made,
                 }
