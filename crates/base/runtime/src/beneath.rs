@@ -254,7 +254,7 @@ impl Tree {
         rustix::fs::renameat_with(&dir, name, &new.dir, new.name, flags)
     }
 
-    /// Makes another name of `old`. If `old` is a symbolic link, of the link itself.
+    /// Makes `new` another name of `old`; if `old` is a symbolic link, of the link itself.
     ///
     /// # Errors
     /// As linkat(2).
@@ -421,7 +421,7 @@ fn chmod_by_proc(spot: &Spot<'_>, mode: u32) -> Result<()> {
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))
 }
 
-/// Returns a path in the form in which [`Tree`] takes it.
+/// Returns the bytes of a path, as the functions of [`Tree`] take them.
 pub fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*, compiler_fence};
 /// The state of a thread's critical sections.
 struct Section {
     depth: Cell<u32>,
-    /// Whether a signal arrived inside; if so, leaving the outermost section delivers it.
+    /// Whether a signal arrived inside a section. Leaving the outermost section delivers the
+    /// signal.
     owed: Cell<bool>,
 }
 
@@ -25,9 +26,9 @@ static ON_LEAVING: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// lock is held, since a handler that used the pool would wait for its own thread. Sections nest.
 ///
 /// Signals aren't blocked, since that would take two system calls. Instead, handlers that may use
-/// the pool are wrapped when they are installed. The wrapper asks [`is_critical`]; if so, it only
-/// notes the signal and calls [`owe_signal`]. A signal without a handler kills as SIGKILL does,
-/// which the store survives in any case.
+/// the pool are wrapped when they are installed. If [`is_critical`], the wrapper only notes the
+/// signal and calls [`owe_signal`]. A signal without a handler kills as SIGKILL does, which the
+/// store survives in any case.
 pub struct Critical(std::marker::PhantomData<*const ()>);
 
 impl Critical {
@@ -112,7 +113,7 @@ impl ProcessLock {
     }
 
     /// Takes the lock without a guard, to hold it over a fork. The caller must be in a critical
-    /// section. The child resets its own copy.
+    /// section. The forked child resets its copy of the lock.
     #[inline]
     pub fn seize(&self) {
         let mut turns = 0;
@@ -124,7 +125,7 @@ impl ProcessLock {
             turns += 1;
             match turns {
                 ..1000 => std::thread::yield_now(),
-                // The holder waits for something, too.
+                // After so many yields, the holder is probably waiting itself.
                 _ => std::thread::sleep(std::time::Duration::from_micros(100)),
             }
         }

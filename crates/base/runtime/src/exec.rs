@@ -37,7 +37,8 @@ impl Drop for Executing {
     }
 }
 
-/// Resets these states in a forked child, which has only the thread that forked.
+/// Forgets in a forked child which threads were about to execute a program: only the thread that
+/// forked exists there.
 pub fn forget_exec() {
     EXECUTING.store(0, SeqCst);
     EXECUTES.with(|e| e.set(false));

@@ -2,14 +2,14 @@
 //!
 //! When a library opens a file, it gets the lowest free number, but the program may count on
 //! getting that number. So every descriptor that Forebay keeps is moved to the upper end of the
-//! usual numbers, and listed here. The preload uses the list to hide them from a program that
-//! closes all descriptors.
+//! usual numbers, and listed here. The preload uses the list to hide our descriptors from a program
+//! that closes all descriptors.
 //!
-//! A program may still ask for such a number (dup2). Then Forebay's descriptor moves to another one
-//! ([`vacate`]). Threads that are using a number of ours are counted ([`Using`], [`Lent`]), and a
-//! move waits until there are none. So no thread uses a number that has become the program's. The
-//! rest of Forebay therefore stores no numbers: a [`Place`] stores a descriptor's index in the
-//! list. LMDB stores numbers, and each move corrects them ([`follow`]).
+//! A program may still ask for such a number (dup2). Then Forebay's descriptor moves to another
+//! number ([`vacate`]). Threads that are using a number of ours are counted ([`Using`], [`Lent`]),
+//! and a move waits until no thread is counted. So no thread uses a number that has become the
+//! program's. The rest of Forebay therefore stores no numbers: a [`Place`] stores a descriptor's
+//! index in the list. LMDB stores numbers, and each move corrects them ([`follow`]).
 
 use crate::critical::Critical;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -156,8 +156,7 @@ pub fn after_fork_in_child() {
 /// A descriptor of ours, which keeps its number while this value exists.
 pub struct Lent {
     number: RawFd,
-    /// The descriptor, if a vfork child opened it: the list, which belongs to its parent, hasn't
-    /// got it.
+    /// The descriptor, if a vfork child opened it: the list is the parent's and doesn't contain it.
     _own: Option<OwnedFd>,
     _using: Using,
 }
@@ -191,7 +190,7 @@ impl AsRawFd for Lent {
 pub struct Place(AtomicI32);
 
 impl Place {
-    /// Without a descriptor.
+    /// A place without a descriptor.
     pub const fn empty() -> Place {
         Place(AtomicI32::new(-1))
     }
@@ -419,9 +418,8 @@ pub fn unfollow(fd: RawFd) {
 /// `replace`, which makes the old number the program's. Until this function returns, no thread uses
 /// numbers of ours. (In a vfork child, our descriptor isn't moved: its parent keeps it.)
 ///
-/// # Errors
-/// EBUSY if the descriptor is one that can't move, or other threads use ours for too long; EMFILE
-/// if no number is left. `replace` wasn't called then.
+/// # Errors EBUSY if the descriptor can't move, or other threads use numbers of ours for more than
+/// 1 s; EMFILE if no number is left. After an error, `replace` wasn't called.
 pub fn vacate(fd: RawFd, mut replace: impl FnMut()) -> Result<()> {
     let _critical = Critical::enter();
     if let Some(mut given) = CHILD.get() {
@@ -492,7 +490,8 @@ fn move_away(fd: RawFd, replace: &mut dyn FnMut()) -> Result<()> {
     kept.number.store(new, Release);
     let copy = kept.copy.load(Relaxed);
     if !copy.is_null() {
-        // SAFETY: `follow`'s caller promised that it is valid, and read by users only.
+        // SAFETY: `follow`'s caller promised that `copy` is valid, and read only by threads that
+        // are using our numbers.
         unsafe { copy.write(new) };
     }
     Ok(())

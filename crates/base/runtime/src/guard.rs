@@ -148,7 +148,7 @@ mod arch {
         0
     }
 
-    /// Without recovery: a fault kills the process.
+    /// Calls `f` without recovery: a fault kills the process.
     ///
     /// # Safety
     /// `f` may be called with `arg`.
@@ -166,7 +166,7 @@ mod tests {
         // SAFETY: the kernel passes a ucontext.
         let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
         let Some(to) = landing() else {
-            // SAFETY: not ours: end here.
+            // SAFETY: no attempt was in progress, so the process ends here.
             unsafe { libc::_exit(99) }
         };
         context.uc_mcontext.gregs[libc::REG_RSP as usize] = to.stack_pointer as i64;

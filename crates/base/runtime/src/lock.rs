@@ -21,7 +21,8 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 60 };
 const WAIT_INTERVAL: Duration = Duration::from_millis(20);
 /// After this many waits for the same holder (30 s) the operation fails rather than hangs.
 const MAX_TURNS: u32 = 1500;
-/// After this many waits for the same holder (1 s) the waiter checks whether it is stopped.
+/// After this many waits for the same holder (1 s) the waiter checks whether that holder is
+/// stopped.
 const STOPPED_CHECK_TURNS: u32 = 50;
 
 /// Identity of the stopped holder that this process reported last.

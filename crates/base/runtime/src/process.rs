@@ -1,8 +1,8 @@
 //! Identifies processes and finds out whether they live.
 //!
 //! A process's id and its start time together distinguish it from all other processes of the node,
-//! also from later ones with the same id. The two and the state of a slot form the *owner word* of
-//! the slot ([`own_word`]) in a table of processes ([`crate::slots`]).
+//! also from later ones with the same id. Id, start time and the state of a slot together form the
+//! *owner word* of the slot ([`own_word`]) in a table of processes ([`crate::slots`]).
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -243,7 +243,7 @@ pub mod state {
     pub const RESERVED: u32 = 1;
     /// In use by the process `pid`.
     pub const USED: u32 = 2;
-    /// The slot's process died; a reaper is releasing what it held.
+    /// The slot's process died; a reaper is releasing what that process held.
     pub const REAPING: u32 = 3;
 }
 

@@ -85,9 +85,10 @@ pub fn pid_of_identity(table: &impl Table, identity: u32) -> u32 {
 /// Whether this process may use the reserve of every table: see [`use_reserve`].
 static USES_RESERVE: AtomicBool = AtomicBool::new(false);
 
-/// Lets this process use the last entries of every table from now on: process slots, live entries,
-/// descriptions, locks and reader slots. For commands that inspect a pool, repair it or save its
-/// data, and for keepers and daemons: they must work even when programs have used up the rest.
+/// Lets this process use the reserved entries of every table from now on: process slots, live
+/// entries, descriptions, locks and reader slots. For commands that inspect a pool, repair it or
+/// save its data, and for keepers and daemons: they must work even when programs have used up the
+/// rest.
 pub fn use_reserve() {
     USES_RESERVE.store(true, Relaxed);
 }
@@ -154,9 +155,9 @@ pub fn reserve(table: &impl Table) -> Result<u32, Errno> {
     Ok(identity(table, slot))
 }
 
-/// Called in the parent as soon as the child exists: makes the process `child` the owner of the
-/// slot that is reserved for it. So the slot isn't reaped if the parent ends before the child has
-/// claimed it.
+/// Makes the process `child` the owner of the slot that is reserved for it. The parent calls this
+/// as soon as the child exists, so that the slot isn't reaped if the parent ends before the child
+/// has claimed it.
 pub fn hand_over(table: &impl Table, reserved: u32, child: u32) {
     let owner = table.owner(slot_of(reserved));
     let now = owner.load(Acquire);
@@ -167,9 +168,10 @@ pub fn hand_over(table: &impl Table, reserved: u32, child: u32) {
     }
 }
 
-/// Makes a slot that was reserved for this process its own. False: its parent was killed before it
-/// could hand the slot over, and the slot has been reaped. A child that can't read its start time
-/// can't report that here; its owner word then has no start time: see [`own_word_or_id`].
+/// Makes this process the owner of the slot that its parent reserved for it. Returns false if the
+/// parent was killed before it could hand the slot over, and the slot has been reaped. A child that
+/// can't read its start time can't report that here; its owner word then has no start time: see
+/// [`own_word_or_id`].
 pub fn claim(table: &impl Table, reserved: u32) -> bool {
     let owner = table.owner(slot_of(reserved));
     let mine = own_word_or_id();
@@ -186,8 +188,8 @@ pub fn claim(table: &impl Table, reserved: u32) -> bool {
     }
 }
 
-/// Whether a slot whose owner word is `now` is still reserved by the holder of the identity
-/// `reserved`, which [`reserve`] returned.
+/// Whether a slot whose owner word is `now` is still reserved under the identity `reserved`, which
+/// [`reserve`] returned.
 fn is_reserved(table: &impl Table, reserved: u32, now: u64) -> bool {
     state_of(now) == state::RESERVED && identity(table, slot_of(reserved)) == reserved
 }

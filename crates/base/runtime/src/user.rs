@@ -107,7 +107,7 @@ impl<'a> UserSlice<'a> {
         to.reserve(self.len);
         let end = to.len();
         // SAFETY: the vector has room for `len` bytes behind its end, and no reference to them
-        // exists; else the rules of the type.
+        // exists; the rest is promised by the rules of the type.
         unsafe {
             if !guard::copy(self.at, to.as_mut_ptr().add(end), self.len) {
                 return Err(Errno::FAULT);

@@ -1,7 +1,8 @@
-//! The memory for counters: the kinds of operations, and the counters of each kind.
+//! A process's block of counters in shared memory: the kinds of operations, and the counters of
+//! each kind.
 //!
 //! A block belongs to a process. It stays unchanged after the process has ended. The next process
-//! that gets it first adds its numbers to the node's [`Ended`] ([`Block::hand_over`]).
+//! that gets the block first adds these numbers to the node's [`Ended`] ([`Block::hand_over`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -47,7 +48,7 @@ pub const KINDS: usize = 24;
 pub const LANES: usize = 4;
 /// After the first [`FIRST`] operations of a frequent kind, one in `SAMPLE` is timed.
 pub const SAMPLE: u64 = 16;
-/// Number of operations of each kind at the beginning that are all timed.
+/// Number of the first operations of each kind, which are all timed.
 pub const FIRST: u64 = 64;
 /// Number of classes of durations: two for each power of two of ticks, from 2^[`LEAST`] on.
 pub const CLASSES: usize = 64;
@@ -62,7 +63,7 @@ const _: () = assert!(OPERATIONS.len() <= KINDS);
 pub struct Counts {
     /// Number of operations that have ended.
     pub count: AtomicU64,
-    /// Number of bytes that they transferred.
+    /// Number of bytes that these operations transferred.
     pub bytes: AtomicU64,
     /// Number of operations that failed.
     pub errors: AtomicU64,
@@ -76,9 +77,9 @@ pub struct Counts {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Times {
-    /// Number of operations that the timed ones stand for: all but the latest.
+    /// Number of operations that the timed ones stand for: all but those since the last timed one.
     pub timed: AtomicU64,
-    /// The sum of their durations. Ticks.
+    /// Sum of the durations of these `timed` operations. Ticks.
     pub ticks: AtomicU64,
     /// Number of operations in each class of durations.
     pub classes: [AtomicU64; CLASSES],
@@ -152,7 +153,7 @@ pub type Ended = Block;
 pub struct Sum {
     /// Number of operations, as in [`Counts`].
     pub count: u64,
-    /// Number of bytes that they transferred.
+    /// Number of bytes that these operations transferred.
     pub bytes: u64,
     /// Number of operations that failed.
     pub errors: u64,
@@ -182,7 +183,7 @@ impl Block {
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
 
-    /// Adds all numbers to `to` and sets them to 0 here.
+    /// Adds all numbers to `to` and sets them to 0 in this block.
     pub fn hand_over(&self, to: &Block) {
         if self.process.swap(0, AcqRel) == 0 {
             return;

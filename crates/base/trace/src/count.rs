@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 
 static BLOCK: AtomicPtr<Block> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Lets this process count in `block` from now on. If another process counted there, adds its
-/// counts to the node's [`Ended`] first.
+/// Lets this process count in `block` from now on. If another process counted there, adds that
+/// process's counts to the node's [`Ended`] first.
 ///
 /// # Safety
 /// `block` stays mapped until [`stop`] or [`count_in`] is called.
@@ -190,7 +190,8 @@ fn more(thread: &Thread, (kind, counts): (Operation, &Counts), begin: u64, errno
     }
     if requests != 0 || waiting != 0 || begin != 0 {
         let now = clock::now();
-        // For an operation that wasn't timed, the time of its requests and waits is a lower bound.
+        // For an operation that wasn't timed, the time of its requests and waits is a lower bound
+        // of its duration.
         let known = now.saturating_sub(request_ticks + waiting);
         let begin = if begin == 0 { known } else { begin };
         let took = now.saturating_sub(begin);
@@ -292,7 +293,7 @@ mod tests {
     fn counts_are_exact_whatever_the_number_of_threads() {
         let _one = ONE.lock();
         let block = block();
-        // SAFETY: it lives until `stop`.
+        // SAFETY: the block lives until `stop`.
         unsafe { count_in(&*block) };
         std::thread::scope(|s| {
             for _ in 0..LANES * 3 {
@@ -313,7 +314,8 @@ mod tests {
             (n, 10 * n, n / 100, 0)
         );
         let timed = block.times[Operation::Write as usize].timed.load(Relaxed);
-        // Threads that share a lane may count the same operations as those that theirs stand for.
+        // Two threads that share a lane may each take an untimed operation as one that theirs
+        // stands for.
         assert!(timed > n * 9 / 10 && timed < n * 11 / 10, "{timed} of {n}");
         let ended = self::block();
         block.hand_over(&ended);
@@ -325,7 +327,7 @@ mod tests {
     fn those_that_are_always_timed_count_no_more_than_others() {
         let _one = ONE.lock();
         let block = block();
-        // SAFETY: it lives until `stop`.
+        // SAFETY: the block lives until `stop`.
         unsafe { count_in(&*block) };
         // One in 13 sends a request to another node; the others take no time.
         for i in 0..13_000 {
@@ -351,7 +353,7 @@ mod tests {
     fn an_operation_that_asks_is_remote_and_timed() {
         let _one = ONE.lock();
         let block = block();
-        // SAFETY: it lives until `stop`.
+        // SAFETY: the block lives until `stop`.
         unsafe { count_in(&*block) };
         for _ in 0..3 {
             let begun = begin(Operation::Read);

@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 /// Device and inode of the file that the process is attached to; inode 0 if it isn't attached.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
-/// Number of [`Attached`] values of the process for that file.
+/// Number of [`Attached`] values for the file that the process is attached to.
 static USERS: AtomicU32 = AtomicU32::new(0);
 /// The lock: whether a thread is attaching or detaching.
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// Number of attempts to take the lock, with a yield between two.
 const ATTEMPTS: u32 = 10_000;
 
-/// Represents that the process has a pool open. Dropping the last one of a pool detaches the
+/// Represents that the process has a pool open. Dropping the last `Attached` of a pool detaches the
 /// process.
 pub struct Attached {
     identity: (u64, u64),
@@ -36,7 +36,8 @@ pub struct Attached {
 struct Turn;
 
 impl Turn {
-    /// Takes the lock. None if it doesn't become free in time: then tracing stays as it is.
+    /// Takes the lock. None if the lock doesn't become free in time: then the process stays
+    /// attached, or not, as it is.
     fn take() -> Option<Turn> {
         (0..ATTEMPTS).find_map(|_| {
             if !BUSY.swap(true, Acquire) {

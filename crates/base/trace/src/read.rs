@@ -38,8 +38,8 @@ pub struct Ring {
     pub records: Vec<Record>,
     /// The number that the next event in the ring will have.
     pub next: u64,
-    /// Number of events since `from` that were overwritten before they were read, or whose
-    /// recording hasn't ended.
+    /// Number of events from number `from` of [`read`] on that were overwritten before they were
+    /// read, or whose recording hasn't ended.
     pub lost: u64,
 }
 
@@ -105,7 +105,7 @@ pub fn read(words: &Words<'_>, from: u64, extent: Extent) -> Result<Ring, String
     let from = from.max(words.get(5));
     // The latest events may not have been written yet: a writer may wait for this reader before it
     // overwrites an older event. Each place in the ring contains the number of its event, so an
-    // older one is recognised.
+    // older event is recognised.
     let mut number = from.max(next.saturating_sub(2 * u64::from(events)));
     ring.lost = number - from;
     while number < next {

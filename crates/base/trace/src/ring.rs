@@ -162,7 +162,7 @@ fn place(ring: &Header, count: u64) -> u64 {
     number
 }
 
-/// Waits until the reader has taken the events that will be overwritten by those before number
+/// Waits until the reader has taken the events that will be overwritten by the events before number
 /// `end`.
 #[cold]
 fn wait(ring: &Header, end: u64) {

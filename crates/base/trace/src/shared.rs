@@ -84,7 +84,7 @@ pub struct SlowEntry {
     pub who: AtomicU64,
     /// Number of requests to other nodes.
     pub requests: AtomicU64,
-    /// Time spent in these requests. Ticks.
+    /// Time spent in requests to other nodes. Ticks.
     pub request_ticks: AtomicU64,
 }
 

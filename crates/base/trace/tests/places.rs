@@ -1,4 +1,4 @@
-//! Every tracepoint is used in the crate that the table names.
+//! Test that every tracepoint is used in the crate that the table of tracepoints names.
 
 use forebay_trace::points::POINTS;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// Returns the directory of a crate, which is in one of the wings.
+/// Returns the directory of a crate: below a folder of `crates`, in `crates` itself or in `tools`.
 fn folder(name: &str) -> PathBuf {
     let wings = std::fs::read_dir(root().join("crates")).unwrap();
     let mut wings: Vec<PathBuf> = wings.map(|wing| wing.unwrap().path()).collect();

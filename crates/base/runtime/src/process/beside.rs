@@ -1,10 +1,10 @@
 //! Reads a small file in a process that has no free descriptor.
 //!
-//! A process at its limit of descriptors must still be able to read in /proc when it started, and
-//! whether another process lives. So it starts a helper process, which shares its memory but has a
-//! copy of its descriptors. The helper closes one of the copies, opens the file with the number
-//! that becomes free, reads it and ends. The calling thread sleeps until then (as in vfork), with
-//! all signals blocked; other threads go on.
+//! A process at its limit of descriptors must still be able to read in /proc its own start time,
+//! and whether another process lives. So it starts a helper process, which shares its memory but
+//! has a copy of its descriptors. The helper closes one of the copies, opens the file with the
+//! number that becomes free, reads it and ends. The calling thread sleeps until then (as in vfork),
+//! with all signals blocked; other threads go on.
 
 use rustix::io::Errno;
 use std::ffi::CStr;
