@@ -128,7 +128,7 @@ impl Declared {
         }
     }
 
-    /// Returns those of these declarations whose controls `other` doesn't declare.
+    /// Returns the declarations of controls that `other` doesn't declare.
     pub fn beside(self, other: &Declared) -> Declared {
         Declared {
             consistency: self.consistency.filter(|_| other.consistency.is_none()),

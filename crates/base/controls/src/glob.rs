@@ -1,9 +1,9 @@
 //! Patterns of paths: `/ckpt/**`, `/run-*/out.{dat,log}`.
 //!
 //! A pattern is matched name by name. In a name, `*` stands for any characters, `?` for one,
-//! `[a-z]` for one of these, `[!a-z]` for one of the others, `{a,b}` for either text, and `\` makes
-//! the next character literal. A name `**` stands for any number of names, including none; at the
-//! end of a pattern for at least one. So `/ckpt/**` matches everything below `/ckpt`, but not
+//! `[a-z]` for one of the range, `[!a-z]` for one outside it, `{a,b}` for either text, and `\`
+//! makes the next character literal. A name `**` stands for any number of names, including none; at
+//! the end of a pattern for at least one. So `/ckpt/**` matches everything below `/ckpt`, but not
 //! `/ckpt` itself.
 //!
 //! Matching is incremental: [`Pattern::below`] computes an entry's state from that of its

@@ -6,8 +6,8 @@
 //! mutability = "immutable"
 //! on_violation = "report"
 //! ```
-//! For each control, the last rule counts that matches the path and declares the control. Rules
-//! apply when an object is created; when it is renamed, it keeps its controls.
+//! Each control has its value from the last rule that matches the path and declares the control.
+//! Rules apply when an object is created; when it is renamed, it keeps its controls.
 //!
 //! Invalid rules are refused with line and column: malformed TOML, unknown words, paths that match
 //! nothing, two rules for the same path that contradict each other.
@@ -452,7 +452,7 @@ mutability = "append"
 
     #[test]
     fn a_configuration_keeps_them() {
-        // Through any format of serde; here through their own text.
+        // Rules survive any format of serde; this test uses the text form of [`Written`].
         let r = rules(EXAMPLE).unwrap();
         for rule in r.all() {
             let written = Written::from(rule.clone());

@@ -74,7 +74,7 @@ fn unknown(what: &str, known: &[&str]) -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Consistency {
-    /// As POSIX: the next read in any process sees it.
+    /// As POSIX: the next read in any process sees the write.
     #[default]
     Sequential,
     /// After the writer's flush, fsync or close.
@@ -181,7 +181,7 @@ words! {
 words! {
     /// Which events data outlives.
     Persistence {
-        /// Stays as long as the pool.
+        /// The data stays as long as the pool exists.
         #[default]
         Pool = "pool",
         /// The file is removed when the process that created it ends.
@@ -198,7 +198,7 @@ words! {
 words! {
     /// How damage of an object's stored bytes is noticed.
     Integrity {
-        /// Not at all.
+        /// Damage isn't noticed.
         #[default]
         None = "none",
         /// Checksums of written data are stored, and verified by each reader.
@@ -214,7 +214,7 @@ words! {
         Stop = "stop",
         /// Carry out the remaining operations.
         Continue = "continue",
-        /// Undo the completed ones.
+        /// Undo the completed operations.
         Rollback = "rollback",
     }
 }

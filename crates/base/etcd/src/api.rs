@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde_json::{Value, json};
 
-/// The keys from the first one up to, but not including, the second one.
+/// A range of keys: from the first member up to, but not including, the second one.
 pub type Range = (Vec<u8>, Vec<u8>);
 
 /// Returns the range of all keys with this prefix.

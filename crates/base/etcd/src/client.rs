@@ -173,8 +173,8 @@ impl Client {
 
     /// Sends a request that must not be carried out twice.
     ///
-    /// # Errors
-    /// As for [`Client::ask`]. Only after [`Error::Lost`], it may have been carried out.
+    /// # Errors As for [`Client::ask`]. Only after [`Error::Lost`], the request may have been
+    /// carried out.
     pub fn ask_once(&self, path: &str, request: &Value) -> Result<Answer> {
         self.try_all(path, request, false)
     }
@@ -273,7 +273,7 @@ impl Client {
         Err(why)
     }
 
-    /// Checks that all endpoints are of one cluster.
+    /// Checks that `id`, the cluster of an endpoint, is the cluster that replied before.
     fn check_cluster(&self, id: u64) -> std::result::Result<(), Tried> {
         if id == 0 {
             return Err(Tried::Lost(not_etcd(b"no cluster")));

@@ -32,7 +32,7 @@ pub enum Error {
     NotEtcd(String),
     /// etcd granted no lease.
     NoLease,
-    /// etcd doesn't accept its own login.
+    /// etcd doesn't accept the token of a login that it has just granted.
     LoggedOut,
     /// etcd refuses this client's certificate, which names a user.
     CommonName,

@@ -62,7 +62,8 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Returns the size of a map for `cells` cells. `tracks`: with durability bits. Bytes.
+    /// Returns the size of a map for `cells` cells in bytes. `tracks`: whether it has durability
+    /// bits.
     pub fn map_len(cells: usize, tracks: bool) -> usize {
         let pending = Cells::summary_len(cells) + cells * size_of::<Pending>();
         Cells::pending_at(cells) + if tracks { pending } else { 0 }
@@ -224,7 +225,7 @@ impl Cells {
             }
         }
         // First look for an empty cell: for a whole extent, or as this process's next cell for
-        // small ones. Then try any cell that isn't full.
+        // small extents. Then try any cell that isn't full.
         for summary in [true, false] {
             for word in 0..reserved.div_ceil(64) {
                 let taken = if summary {

@@ -46,7 +46,7 @@ pub fn end() -> bool {
     LEFT.load(Relaxed) < 0
 }
 
-/// Called before an operation that can fail.
+/// Returns the planned error if this attempt of `point` has to fail. Called before each attempt.
 ///
 /// # Errors
 /// The planned error.

@@ -226,7 +226,7 @@ impl Medium {
         }
     }
 
-    /// Reserves the room of `cell` if it is parked. Returns whether it was.
+    /// Reserves the room of `cell` if it is parked. Returns whether it was parked.
     fn use_again_only(&self, cell: usize) -> Result<bool> {
         if self.cells.begin_unparking_of(cell) {
             self.end_unparking(cell).map(|()| true)
@@ -269,7 +269,8 @@ impl Medium {
             let given = file.and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::fs::fallocate(&file, hole, at, len))
             });
-            // After another error, part of the room may be gone: the cell stays parked.
+            // After another error, part of the room may have been given back: the cell stays
+            // parked.
             match given {
                 Ok(()) => self.cells.end_parking(cell, true),
                 Err(e) => {
@@ -341,7 +342,8 @@ impl Medium {
             match slot.compare_exchange(base, new, AcqRel, Acquire) {
                 Ok(_) => base = new,
                 Err(other) => {
-                    // SAFETY: the mapping is only known here: it lost the race.
+                    // SAFETY: only this thread knows the mapping, since another thread stored its
+                    // own first.
                     let _ = unsafe { munmap(new.cast(), len) };
                     base = other;
                 }
@@ -370,7 +372,7 @@ impl Medium {
         if self.is_memory()
             && let Ok(at) = self.address(cell * CELL)
         {
-            // SAFETY: pages of an owned mapping; their content stays. If this fails, the kernel
+            // SAFETY: pages of an owned mapping; their content stays. If madvise fails, the kernel
             // allocates pages when they are touched.
             let _ = unsafe { madvise(at.cast(), CELL, Advice::LinuxPopulateWrite) };
         }
@@ -394,8 +396,8 @@ impl Medium {
     }
 
     /// Copies `len` bytes at `from` into the extent at byte `offset`, and marks the pages of that
-    /// range initialised. Bytes of such a page outside the range become zero if it wasn't
-    /// initialised.
+    /// range initialised. If such a page wasn't initialised, its bytes outside the range become
+    /// zero.
     ///
     /// # Errors
     /// EFAULT if `from` isn't readable; EIO and others of `files` media.
@@ -413,7 +415,7 @@ impl Medium {
         let end = offset + len;
         let (first, last) = (offset / PAGE, (end - 1) / PAGE);
         let (start_page, base) = (e.start(), e.start() as usize * PAGE);
-        // Must come before the first write to these pages.
+        // Must come before the first write to these pages (see [`Touched`]).
         self.touch(base + offset, len)?;
         // An uninitialised page may contain anything: clear its bytes around the written ones.
         let head = offset % PAGE;
@@ -425,8 +427,8 @@ impl Medium {
             self.zero_bytes(base + end, PAGE - tail)?;
         }
         if let Some(to) = self.mapped(base + offset)? {
-            // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs may
-            // race with their own bytes.
+            // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs that
+            // race here damage only their own bytes.
             if !unsafe { guard::copy(from, to, len) } {
                 return Err(Errno::FAULT);
             }
@@ -542,7 +544,8 @@ impl Medium {
         self.cells.is_init(e.start() + page as u64)
     }
 
-    /// Makes all bytes written so far durable. Does nothing on `memory`, which can't.
+    /// Makes all bytes written so far durable. Does nothing on `memory`, whose bytes can't be
+    /// durable.
     ///
     /// # Errors
     /// EIO and others of the file system.

@@ -198,7 +198,7 @@ pub fn left() -> Option<Left> {
         .min_by_key(Left::for_pools)
 }
 
-/// Checks whether `bytes` may be taken now.
+/// Checks whether `bytes` bytes of memory may be reserved now.
 ///
 /// # Errors
 /// ENOSPC if the host or a control group of this process doesn't have that much left.

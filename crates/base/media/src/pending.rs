@@ -5,10 +5,11 @@
 //!   stable storage. After a loss of power, every other page reads as zero.
 //! - *limbo*: the page is durable and was freed, but the journal on stable storage doesn't yet
 //!   record that it is free. If the page were reused now, a loss of power could show the new bytes
-//!   in the old file. So it stays in use until the journal is written.
+//!   in the file that had the page before. So the page stays in use until the journal is written.
 //! - *fresh*: the page is initialised, and being written to stable storage now (`sync_all`).
 //!
-//! A page that isn't durable may be reused at once: in the old file it would read as zero.
+//! A page that isn't durable may be reused at once: in the file that had it before, it would read
+//! as zero.
 
 use crate::CELL_PAGES;
 use crate::Extent;
@@ -198,7 +199,7 @@ impl Cells {
         true
     }
 
-    /// Called after a loss of power: makes durable pages, and only these, initialised.
+    /// Makes durable pages, and only these, initialised. Called after a loss of power.
     pub fn init_from_durable(&self) {
         for i in 0..self.count() {
             for (init, durable) in self.cell(i).init.iter().zip(&self.pending(i).durable) {
@@ -327,7 +328,8 @@ impl Cells {
         self.limbo_pages().store(total, Relaxed);
     }
 
-    /// Part of [`Cells::rebuild`]: clears the bits of the pages of cell `i` that aren't in `used`.
+    /// Part of [`Cells::rebuild`]: in cell `i`, clears the durable bits of the pages that aren't in
+    /// `used`, and the limbo and fresh bits of all pages.
     pub(crate) fn rebuild_pending(&self, i: usize, used: &[u64]) {
         let pending = self.pending(i);
         for (w, &bits) in used.iter().enumerate() {

@@ -89,7 +89,7 @@ impl Region {
 
     /// Maps `len` bytes of the same file from `offset` (a multiple of [`crate::PAGE`], after this
     /// region) on, without a descriptor. For a moment this takes the address space from the end of
-    /// the region up to there, too.
+    /// the region up to `offset`, too.
     ///
     /// # Errors
     /// EINVAL for an offset that isn't after this region; ENOMEM without address space.

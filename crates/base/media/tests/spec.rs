@@ -1,5 +1,5 @@
-//! Any text is parsed as a medium or a size, or gives an error; a formatted medium is parsed to the
-//! same medium.
+//! Tests that any text is parsed as a medium or a size, or gives an error, and that a formatted
+//! medium is parsed to the same medium.
 
 use forebay_media::{MediumSpec, format_size, parse_size};
 

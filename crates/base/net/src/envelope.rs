@@ -1,8 +1,8 @@
 //! The envelope of a message, and limits on messages. No I/O.
 //!
 //! Everything after the handshake is a *frame*: the length of what follows (2 bytes,
-//! little-endian), then a Noise message. A frame's plain text is a [`Header`] and a head. On the
-//! bulk lane a body follows the frame. See docs/internals/wire.md.
+//! little-endian), then a Noise message. A frame's plain text is a [`Header`] and the message's
+//! head. On the bulk lane a body follows the frame. See docs/internals/wire.md.
 
 use crate::CutReason;
 

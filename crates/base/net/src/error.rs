@@ -108,7 +108,7 @@ pub enum Error {
         peer: Peer,
         /// The part of the message that exceeds its limit.
         what: &'static str,
-        /// Its size. Bytes.
+        /// The part's size. Bytes.
         size: usize,
         /// The limit. Bytes.
         limit: usize,

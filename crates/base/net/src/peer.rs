@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 /// A node, and its listening address or, if the node has connected to this one, the address from
-/// which it did.
+/// which it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The node.

@@ -77,8 +77,7 @@ fn ends(socket: TcpStream, seal: Seal, out: u64, come: u64) -> Result<(PipeReade
 
 /// Connects to the process that listens for `node` at one of these addresses.
 ///
-/// # Errors
-/// If no process at that address has the key.
+/// # Errors If no process at any of the addresses has the key.
 pub fn call(
     addresses: &[SocketAddr],
     key: &PoolKey,
@@ -228,8 +227,8 @@ mod tests {
         let soon = || Instant::now() + Duration::from_secs(10);
         let theirs = key.clone();
         let server = std::thread::spawn(move || {
-            // Before the right caller come unauthenticated peers, a call for another node, and
-            // garbage.
+            // Unauthenticated peers, a call for another node, and garbage come before the right
+            // caller.
             let mut refused = 0;
             loop {
                 let (socket, _) = listener.accept().unwrap();

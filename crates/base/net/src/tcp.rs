@@ -105,7 +105,7 @@ impl Default for Limits {
     }
 }
 
-/// A node's end of the network.
+/// The transport of one node over TCP.
 pub struct TcpTransport {
     core: Arc<Core>,
     acceptor: Arc<Acceptor>,

@@ -86,7 +86,7 @@ impl Body {
 pub struct Request {
     /// The operation; the layer above defines the numbers.
     pub kind: u16,
-    /// Its arguments.
+    /// The arguments of the operation.
     pub head: Vec<u8>,
     /// The body, if any.
     pub body: Option<Box<dyn Source>>,
@@ -106,9 +106,9 @@ pub struct Reply {
     pub body: Option<Body>,
 }
 
-/// Called once with a request's result: on a thread of the transport or, if the connection ends
-/// during the sending, on the sending thread. It must be quick, never block, and take no lock that
-/// is held while sending.
+/// A function that is called once with a request's result: on a thread of the transport or, if the
+/// connection ends during the sending, on the sending thread. It must be quick, never block, and
+/// take no lock that is held while sending.
 pub type Done = Box<dyn FnOnce(Result<Reply, Error>) + Send>;
 
 /// A connection to one other node. It works in both directions, whichever node made it.
@@ -182,7 +182,7 @@ pub struct Incoming {
     pub connection: Arc<dyn Connection>,
     /// The operation.
     pub kind: u16,
-    /// Its arguments.
+    /// The arguments of the operation.
     pub head: Vec<u8>,
     /// The body, in the landing that [`Handler::landing`] returned.
     pub body: Option<Body>,
@@ -225,7 +225,7 @@ pub trait Handler: Send + Sync {
     fn ended(&self, _peer: Peer, _why: &Error) {}
 }
 
-/// Gives one reply. Dropping it tells the other side that there will be no reply.
+/// Gives one reply. Dropping the responder tells the other side that there will be no reply.
 pub struct Responder {
     to: Option<Box<dyn ReplyTo>>,
 }

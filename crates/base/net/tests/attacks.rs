@@ -1,4 +1,4 @@
-//! A peer without the key can do nothing.
+//! Tests that a peer without the key can do nothing.
 
 mod support;
 
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Returns the node's answer to `bytes` until it closes the connection; None if it doesn't within
-/// `wait`.
+/// Returns the node's answer to `bytes` until it closes the connection; None if the node doesn't
+/// close it within `wait`.
 fn answer_to(to: SocketAddr, bytes: &[u8], wait: Duration) -> Option<Vec<u8>> {
     let mut socket = TcpStream::connect(to).unwrap();
     let _ = socket.write_all(bytes);

@@ -1,4 +1,5 @@
-//! Cuts and stalls between two nodes: each request ends in time, and no resource is left over.
+//! Tests of cuts and stalls between two nodes: each request ends in time, and no resource is left
+//! over.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Without work, no thread of the network wakes up. This file has no other test, since the test
-//! counts the context switches of the process's threads.
+//! Test that no thread of the network wakes up while there is no work. This file has no other test,
+//! since the test counts the context switches of the process's threads.
 
 mod support;
 

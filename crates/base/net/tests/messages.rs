@@ -62,7 +62,7 @@ fn many_at_once_from_many_threads() {
                 });
             }
         });
-        // Also from one thread, without waiting for each reply.
+        // One thread also sends requests without waiting for each reply.
         let got = Arc::new(AtomicUsize::new(0));
         for i in 0..20_000usize {
             let got = got.clone();

@@ -87,8 +87,8 @@ impl Share {
     }
 
     /// Returns the number of slots that the node must give (negative) or take. If it is off its
-    /// share by more than twice the slack, it gets to that distance; if it has less than half of
-    /// its share, it gets the whole share.
+    /// share by more than twice the slack, it must get within twice the slack; if it has less than
+    /// half of its share, it gets the whole share.
     fn must(&self) -> i32 {
         let (least, most) = (self.floor - 2 * self.slack(), self.ceil + 2 * self.slack());
         let to = match self.held {
@@ -288,8 +288,8 @@ impl Ring {
     }
 }
 
-/// Reduces a neighbour's need by the slots of the gap that it gets. Returns the node and their
-/// number.
+/// Reduces a neighbour's need by the slots of the gap that it gets. Returns the node and the number
+/// of these slots.
 fn want(
     wants: &mut BTreeMap<NodeId, u32>,
     node: Option<NodeId>,

@@ -39,7 +39,7 @@ use twox_hash::XxHash3_64;
 pub const SLOTS: u32 = 1 << 18;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
 /// Number of neighbouring slots that share the entries of a `local-all` directory. They usually
-/// belong to one node. At most the number of a node's shards.
+/// belong to one node. `GROUP` is at most the number of a node's shards.
 const GROUP: u32 = 64;
 
 /// Identity of an object: a sequence number and, in the low bits, its slot.

@@ -1,5 +1,5 @@
-//! Random sequences of joins, leaves and weight changes: each slot always has one node, shares are
-//! in proportion to weights, and moves are near the minimum.
+//! Tests with random sequences of joins, leaves and weight changes: each slot always has one node,
+//! shares are in proportion to weights, and moves are near the minimum.
 
 use forebay_fuzz::Random;
 use forebay_placement::{Claim, Moved, NodeId, SLOTS, Slices, Slot};
@@ -31,7 +31,7 @@ fn count(moves: &[Moved]) -> u32 {
     moves.iter().map(|m| m.slots.end - m.slots.start).sum()
 }
 
-/// Checks what holds for all slices.
+/// Checks that the slices cover each slot once, and that neighbours have different nodes.
 fn check_cover(slices: &Slices) {
     let mut at = 0;
     let mut before = None;
@@ -53,7 +53,8 @@ fn check_cover(slices: &Slices) {
     }
 }
 
-/// Checks what holds for every change. Returns the number of slots that moved.
+/// Checks that a change brings each node near its exact share, and moves no more slots than needed.
+/// Returns the number of slots that moved.
 fn check_change(old: &Slices, new: &Slices, claims: &Claims) -> u32 {
     let moves = old.moved(new);
     let exact = exact(old, claims);

@@ -210,7 +210,7 @@ impl Env {
         }
     }
 
-    /// Closes the file. Nothing in this process uses it.
+    /// Closes the record file, which nothing in this process uses any more.
     pub fn close_for_good(&self) {
         let env = self.ptr.swap(null_mut(), AcqRel);
         if !env.is_null() {

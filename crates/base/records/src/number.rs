@@ -1,6 +1,6 @@
 //! Numbers in the values of attributes, and their comparison.
 //!
-//! The index is sorted by this order, so a change here is a change of the format.
+//! The index is sorted by this comparison, so a change of it is a change of the format.
 
 use std::cmp::Ordering;
 
@@ -38,7 +38,8 @@ impl Number {
         }
     }
 
-    /// Splits the number into the largest double that isn't larger, and the remaining difference.
+    /// Splits the number into the largest double that isn't larger than the number, and the
+    /// remaining difference.
     pub(super) fn split(self) -> (f64, u128) {
         match self {
             Number::Real(real) => (real, 0),

@@ -28,10 +28,11 @@
 //! 'R' key:8 order:16 id:8 -> ()                     the same by order: the hash of the key, the
 //!                                                   value's order (`order.rs`)
 //! 'T' id:8               -> name:8 ...             hashes of names under which attributes of the
-//!                                                   object may still be in the index; without an
-//!                                                   inode, all that is left of it is to go
+//!                                                   object may still be in the index; if it has
+//!                                                   no inode, its other records are to be removed
 //!                                                   (`leftovers.rs`)
-//! 'W' id:8               -> path                    a directory of the view that was looked up
+//! 'W' id:8               -> path                    a directory of the view `.by` that was looked
+//!                                                   up
 //! ```
 //! Numbers in keys are big-endian, so that they sort; those in values are little-endian. Decoding
 //! accepts any bytes and returns None for what isn't a record.

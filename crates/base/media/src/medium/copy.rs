@@ -14,7 +14,7 @@ const PIECE: usize = 256 << 10;
 pub struct Position {
     /// The extent.
     pub extent: Extent,
-    /// The byte's number in it.
+    /// The byte's number in the extent.
     pub offset: usize,
 }
 

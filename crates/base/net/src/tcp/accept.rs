@@ -36,8 +36,8 @@ const EVENTS: usize = 64;
 /// Pause when the process has no free descriptor.
 const NO_DESCRIPTORS: Duration = Duration::from_millis(50);
 
-/// Maximum number of unproved connections while descriptors are short. The other descriptors are
-/// left to nodes.
+/// Maximum number of connections that haven't proved the key while descriptors are short. The other
+/// descriptors are left to nodes.
 const WHERE_SHORT: usize = 4;
 
 const WAKE: u64 = 0;
@@ -189,7 +189,7 @@ impl Acceptor {
         }
     }
 
-    /// Answers a hello. None: the connection is closed.
+    /// Answers a hello. None: the connection must be closed.
     fn hello(&self, table: &mut Table, number: u64, bytes: &[u8; HELLO]) -> Option<()> {
         let options = &self.core.options;
         let (called, hello) = Called::read(&options.key, &options.pool, bytes)?;
@@ -262,7 +262,8 @@ impl Acceptor {
     }
 
     fn established(&self, session: Arc<Session>) {
-        // Reported before it is put into service, since requests may arrive from then on.
+        // The session is reported before it is put into service, since requests may arrive as soon
+        // as it is in service.
         self.core.handler.connected(session.clone());
         let _ = self.core.adopt(&session);
     }

@@ -1,7 +1,7 @@
 //! This side's requests that wait for a reply.
 //!
-//! A request past its deadline keeps its entry until its reply comes or the connection ends. For
-//! the other side is still busy with it, and may be given no more than [`WINDOW`] requests.
+//! A request past its deadline keeps its entry until its reply comes or the connection ends: until
+//! then the other side is busy with the request, and may be given no more than [`WINDOW`] requests.
 
 use super::timers::Timers;
 use crate::transport::{Done, Landing, Peer, Reply, WINDOW};
@@ -111,7 +111,7 @@ impl Calls {
     }
 
     /// Returns the landing for the body of the reply to request `id`; the inner None if no thread
-    /// waits for it. None if there is no such request.
+    /// waits for that reply. None if there is no such request.
     pub fn landing(&self, id: u64) -> Option<Option<Box<dyn Landing>>> {
         let mut state = lock(&self.state);
         let call = state.open.get_mut(&id)?;
@@ -128,7 +128,8 @@ impl Calls {
             self.room.notify_one();
         }
         drop(state);
-        // Drop the landing first: the receiver of the error may use the memory again.
+        // Drop the landing before `done` is called: the receiver of an error may use the landing's
+        // memory again.
         drop(call.landing);
         if let Some(done) = call.done {
             timers.remove(call.deadline, (self.session, id));

@@ -97,7 +97,7 @@ fn lane(
                 why: e.to_string(),
             },
         })?;
-    // Both messages fit into a new socket's buffer, so writing them doesn't block.
+    // Hello and confirm fit into a new socket's buffer, so writing them doesn't block.
     let _ = socket.set_nodelay(true);
     socket.write_all(&bytes).map_err(failed)?;
     let mut answer = [0; HELLO];

@@ -32,7 +32,8 @@ thread_local! {
     static IN_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether messages of other requests wait for this thread: an I/O thread outside [`Group::leave`].
+/// Whether this is an I/O thread outside [`Group::leave`], for which messages of other requests may
+/// wait.
 pub(super) fn on_io_thread() -> bool {
     IS_IO.get()
 }

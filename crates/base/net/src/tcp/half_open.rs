@@ -51,7 +51,7 @@ pub(super) enum Brought {
     Hello([u8; HELLO]),
     /// The confirm that answers the stored welcome.
     Confirm([u8; CONFIRM], Box<Welcomed>),
-    /// The peer has closed.
+    /// The peer has closed the connection.
     End,
 }
 
@@ -87,7 +87,7 @@ impl HalfOpen {
         }
     }
 
-    /// Called after a welcome was sent: the confirm is the next message.
+    /// Makes a confirm the next expected message. Called after a welcome was sent.
     pub fn expect_confirm(&mut self, sent: Welcomed) {
         self.stage = Stage::Confirm(Box::new(sent));
     }

@@ -18,7 +18,7 @@ pub(super) type IncomingRequest = (Incoming, Responder);
 /// Requests without a body that were received but not served yet.
 #[derive(Default)]
 pub(super) struct Left {
-    /// Requests before the last one; their kinds are brief.
+    /// Requests before the last one; their kinds are brief (`Handler::is_brief`).
     pub brief: Vec<IncomingRequest>,
     pub last: Option<IncomingRequest>,
 }
@@ -48,7 +48,7 @@ pub(super) enum Stage {
 pub(super) struct Arriving {
     pub header: Header,
     pub head: Vec<u8>,
-    /// None if no thread wants the body, or none wants it any longer.
+    /// None if no thread wants the body, or the thread that wanted it has given up.
     pub landing: Option<Box<dyn Landing>>,
     pub length: usize,
     pub at: usize,

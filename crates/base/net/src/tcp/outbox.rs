@@ -62,7 +62,7 @@ impl Outbox {
         }
     }
 
-    /// Called when the I/O thread knows the socket: a writer may have been parked before.
+    /// Calls `want_out` if a writer was parked before the I/O thread knew the socket.
     pub fn register(&self, want_out: impl FnOnce()) {
         if self.armed {
             want_out();
@@ -204,7 +204,7 @@ impl Writer {
         Ok(Some(wrote))
     }
 
-    /// Called before the last bytes of a body are written: encrypts the checksum of the whole body.
+    /// Encrypts the checksum of the whole body, if the body's last bytes are about to be written.
     fn seal_sum(&mut self, seal: &Seal) -> Result<(), CutReason> {
         let Some(body) = &mut self.body else {
             return Ok(());

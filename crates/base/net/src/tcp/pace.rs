@@ -8,7 +8,7 @@ use crate::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time whose bytes may be sent at once after a pause.
+/// After a pause, as many bytes as the limit allows in this time may be sent at once.
 const AHEAD: Duration = Duration::from_millis(20);
 /// Maximum delay that messages which don't wait can cause to later messages.
 const DEBT: Duration = Duration::from_millis(200);

@@ -116,8 +116,8 @@ impl Session {
         Ok(got)
     }
 
-    /// Called when a stall timer of this lane is due. Returns whether the peer has stalled within a
-    /// message: nothing has arrived since the timer was started.
+    /// Returns whether the peer has stalled within a message: nothing has arrived since the lane's
+    /// stall timer was started. Called when that timer is due.
     pub fn receiving_stalled(&self, index: usize) -> bool {
         let Ok(mut input) = self.lanes[index].input.try_lock() else {
             // Another thread is reading now.

@@ -142,8 +142,8 @@ impl Session {
         }
     }
 
-    /// Called when a stall timer of this lane is due. Returns whether nothing was sent since it was
-    /// started.
+    /// Returns whether nothing was sent since the lane's stall timer was started. Called when that
+    /// timer is due.
     pub fn sending_stalled(&self, index: usize) -> bool {
         let mut out = lock(&self.lanes[index].out);
         let then = out.watched.take();

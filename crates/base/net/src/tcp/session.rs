@@ -29,7 +29,7 @@ pub(super) const IN_STALLS: [u64; 2] = [u64::MAX - 2, u64::MAX - 3];
 /// Id of the timer of a retired session. It checks whether requests are still in progress.
 const RETIRES: u64 = u64::MAX - 4;
 
-/// Interval of these checks of a retired session.
+/// Interval of the checks whether a retired session still has requests in progress.
 const RETIRING: Duration = Duration::from_secs(1);
 /// Number of checks after which a retired session is cut, whatever is in progress.
 const RETIRING_LOOKS: usize = 10;
@@ -50,8 +50,8 @@ pub(super) struct Session {
     /// Number of the peer's requests that aren't answered yet.
     pub serving: AtomicUsize,
     /// Whether the peer has given the session up. Messages that it sent before, but that are read
-    /// only now, aren't served: the peer wouldn't learn the result. It sends again what it still
-    /// wants.
+    /// only now, aren't served: the peer wouldn't learn the result. The peer sends again the
+    /// requests that it still needs.
     pub given_up: AtomicBool,
     /// Number of checks since the session was retired.
     looks: AtomicUsize,
@@ -306,7 +306,7 @@ impl Connection for Session {
     }
 }
 
-/// Avoids BBR, which paces packets with about one timer for each. It is made for long paths and
+/// Avoids BBR, which paces packets with about one timer per packet. BBR is made for long paths and
 /// full queues, and costs a third of the throughput between nearby nodes. Other algorithms of the
 /// host are left unchanged.
 fn unpaced(socket: &TcpStream) {

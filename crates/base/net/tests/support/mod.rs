@@ -38,7 +38,7 @@ pub const HUGE: u16 = 8;
 /// The kind of a message whose body gets no landing.
 pub const UNWANTED: u16 = 9;
 
-/// Serves the kinds above.
+/// Serves requests of the kinds above.
 #[derive(Default)]
 pub struct Served {
     pub held: Mutex<Vec<Responder>>,

@@ -17,13 +17,15 @@ struct Kept {
     /// The record file: device and inode.
     file: (u64, u64),
     map_size: usize,
-    /// The process that opened it. A forked child can't use an environment of its parent.
+    /// The process that opened the environment. A forked child can't use an environment of its
+    /// parent.
     pid: u32,
     env: *mut ffi::MDB_env,
     beside: Option<OwnedFd>,
 }
 
-// SAFETY: nothing uses the environment while it is here, and LMDB ties it to no thread (`NOTLS`).
+// SAFETY: nothing uses the environment while it is in the list, and LMDB ties it to no thread
+// (`NOTLS`).
 unsafe impl Send for Kept {}
 
 static IDLE_READERS: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
@@ -68,7 +70,7 @@ fn file_of(env: *mut ffi::MDB_env) -> Option<(u64, u64)> {
     if unsafe { ffi::mdb_env_get_fd(env, &mut fd) } != 0 || fd < 0 {
         return None;
     }
-    // SAFETY: the environment's descriptor, open as long as it is.
+    // SAFETY: the environment's descriptor, which is open as long as the environment is.
     let found = fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
     Some((found.st_dev, found.st_ino))
 }

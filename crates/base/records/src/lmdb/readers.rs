@@ -37,8 +37,8 @@ use std::sync::atomic::Ordering::*;
 /// Maximum number of read transactions of all processes at the same time in one record file: twice
 /// the number of process slots.
 pub const MAX_READERS: u32 = 8192;
-/// Number of these that are reserved for commands that inspect a pool, repair it, or save its data
-/// ([`forebay_runtime::slots::use_reserve`]).
+/// Number of the [`MAX_READERS`] slots that are reserved for commands that inspect a pool, repair
+/// it, or save its data ([`forebay_runtime::slots::use_reserve`]).
 pub const RESERVED_READERS: u32 = 256;
 
 /// LMDB's layout of the lock file, in bytes: a head with a mutex at [`MUTEX_AT`]; another mutex;
@@ -82,8 +82,9 @@ fn is_held(file: &OwnedFd, pid: u32) -> bool {
     rc != 0 || i32::from(lock.l_type) != libc::F_UNLCK
 }
 
-/// Marks the file as in use, by a lock as LMDB takes it. Without this lock, a process that opens
-/// the file might count as its only user and empty the table, even if it has the file open already.
+/// Marks the file as in use, by the same kind of lock that LMDB takes. Without this lock, a process
+/// that opens the file might count as its only user and empty the table, even if it has the file
+/// open already.
 fn keep_in_use(file: impl AsFd) -> Result<()> {
     let file = file.as_fd();
     let lock = record_lock(libc::F_RDLCK, 0);
@@ -178,10 +179,9 @@ pub(super) fn in_use(env: *mut ffi::MDB_env) -> Result<fd::Using> {
 const READERS_LOCK_TIMEOUT: i64 = 1;
 
 /// Moves the descriptor of a lock file with `go`, which closes the old number. Closing it releases
-/// this process's record locks; they are taken again before another process can act on that. For a
-/// process that checks whether a reader lives checks again under the lock of the reader slots
-/// before it frees slots. And since the file is marked as in use meanwhile, no process opens it
-/// exclusively.
+/// this process's record locks; they are taken again before another process can act on the release.
+/// A process that finds a reader dead checks again under the lock of the reader slots before it
+/// frees slots. And since the file is marked as in use meanwhile, no process opens it exclusively.
 fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -> Result<RawFd> {
     let head = forebay_media::Region::map(file, 0, SLOTS_AT)?;
     // SAFETY: inside the head, where LMDB has made a robust mutex for several processes.
@@ -342,7 +342,7 @@ impl Env {
     }
 
     /// Frees the slots of this process's idle read transactions. Called before the process ends or
-    /// executes another program; if it continues, it takes new slots.
+    /// executes another program; if the process continues after all, it takes new slots.
     pub fn end_readers(&self) {
         let _critical = Critical::enter();
         for idle in &self.idle {
@@ -405,8 +405,8 @@ fn check_readers(env: *mut ffi::MDB_env) -> Result<()> {
     check(unsafe { ffi::mdb_reader_check(env, &mut dead) })
 }
 
-/// Calls `each` for every slot in use, with its process id and the transaction whose state it keeps
-/// alive, if any.
+/// Calls `each` for every slot in use, with the slot's process id and the number of the transaction
+/// whose state the slot keeps alive, if any.
 pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>)) -> Result<()> {
     unsafe extern "C" fn note<F: FnMut(u32, Option<u64>)>(
         line: *const c_char,
@@ -520,7 +520,7 @@ mod tests {
     fn a_table_full_of_dead_readers_is_cleared_when_it_is_opened() {
         let dir = Dir::new("full");
         drop(dir.env().snapshot().unwrap());
-        // No process has the file open: LMDB would begin with an empty table.
+        // If no process had the file open, LMDB would begin with an empty table.
         let other = dir.env();
         drop(other.snapshot().unwrap());
         dir.take(1, MAX_READERS, NOBODY);
@@ -570,8 +570,8 @@ mod tests {
         assert_eq!(dir.slots(), [NOBODY, pid()]);
     }
 
-    /// Other processes see the locks as this file's second descriptor does. A reader that seems
-    /// dead is checked again under the lock of the reader slots.
+    /// The test checks the locks by a second descriptor of the file, which sees them as other
+    /// processes do. A reader that seems dead is checked again under the lock of the reader slots.
     #[test]
     fn a_lock_file_whose_descriptor_moves_stays_locked() {
         use std::sync::atomic::AtomicBool;

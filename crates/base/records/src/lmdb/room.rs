@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Number of pages that a transaction may need for the tree and the free list besides its payload.
 const MARGIN: u64 = 64;
-/// Bounds of the room that is reserved beyond what a transaction needs, which is an eighth of the
-/// file. Bytes.
+/// Beyond what a transaction needs, room for an eighth of the file is reserved, within these
+/// bounds. Bytes.
 const MIN_AHEAD: u64 = 16 << 10;
 const MAX_AHEAD: u64 = 4 << 20;
 /// How long a transaction that needs freed pages waits for readers of old states.
@@ -83,8 +83,8 @@ impl Env {
                 OnFull::Updates => behind(2 * LAST_MARGIN, payload),
             };
             if !makes_do {
-                // A long value needs consecutive pages. Only those after the last page are sure to
-                // be consecutive.
+                // A long value needs consecutive pages. Only the pages after the last one are sure
+                // to be consecutive.
                 let long = if payload > PAGE / 2 { payload } else { 0 };
                 let wanted = match on_full {
                     OnFull::Removes => LAST_MARGIN
@@ -98,7 +98,7 @@ impl Env {
         }
         let mut begun = self.begin()?;
         begun.last = last - 1;
-        // SAFETY: it has just begun.
+        // SAFETY: the transaction has just begun.
         begun.todo = match unsafe { parked::todo(begun.txn, begun.last, room)? } {
             Todo::Park if full || self.parks_later() => Todo::Nothing,
             todo => todo,
@@ -127,8 +127,8 @@ impl Env {
     }
 
     /// Waits until `pages` freed pages can be reused: until readers that may still use them end, or
-    /// are found dead. Gives parked pages back. False if there are not enough. `room`: whether a
-    /// transaction may add some pages to the file.
+    /// are found dead. Gives parked pages back. False if there are not enough pages. `room`:
+    /// whether a transaction may add some pages to the file.
     #[cold]
     fn wait_for_free_pages(&self, pages: u64, room: bool) -> Result<bool> {
         let until = Instant::now() + READERS_TIMEOUT;
@@ -141,7 +141,7 @@ impl Env {
             if free + pinned < pages && (room || free >= LAST_MARGIN) {
                 let mut txn = self.begin()?;
                 txn.todo = Todo::GiveBack;
-                // SAFETY: it has just begun.
+                // SAFETY: the transaction has just begun.
                 if unsafe { parked::any(txn.txn)? } {
                     txn.commit()?;
                     continue;

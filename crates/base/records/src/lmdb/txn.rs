@@ -105,7 +105,7 @@ fn get<'a>(txn: *mut ffi::MDB_txn, key: &[u8]) -> Result<Option<&'a [u8]>> {
 const SEAL: usize = 8;
 
 /// Returns a checksum of key and value. The records are mapped writable in every process of the
-/// user: the checksum reveals a program's stray write into one.
+/// user: the checksum reveals a program's stray write into a record.
 #[inline]
 fn seal(key: &[u8], value: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(key), value)
@@ -191,7 +191,7 @@ pub(super) fn scan_stored(
     }
 }
 
-/// A write transaction on one shard. Dropping it undoes it.
+/// A write transaction on one shard. Dropping it undoes its changes.
 pub struct WriteTxn<'a> {
     pub(super) env: &'a Env,
     pub(super) txn: *mut ffi::MDB_txn,
