@@ -65,7 +65,8 @@ impl Serve for Quick {
     }
 }
 
-/// Process `ask daemon DIR NODE`: prints its address, then reads the addresses for the map.
+/// Runs the process `ask daemon DIR NODE`: prints its address, then reads the addresses for the
+/// map.
 fn daemon(dir: &Path, node: u32) -> Result<()> {
     let identity = Identity {
         pool: POOL,
@@ -97,7 +98,7 @@ fn daemon(dir: &Path, node: u32) -> Result<()> {
     Ok(())
 }
 
-/// Process `ask echo OUT BACK`: answers each OUT bytes with BACK bytes.
+/// Runs the process `ask echo OUT BACK`: answers each OUT bytes with BACK bytes.
 fn echo(out: usize, back: usize) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("{}", listener.local_addr()?);

@@ -246,7 +246,7 @@ mod bench {
         println!("syscall(SYS_getppid), not wanted: {unknown:.1} ns");
     }
 
-    /// Before the installation: the reference for patched calls.
+    /// Measures calls before the installation, as the reference for patched calls.
     pub fn unpatched() {
         if std::env::args().len() > 1 {
             return;

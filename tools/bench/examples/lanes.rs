@@ -221,7 +221,7 @@ fn row(
         let (a, b) = (bare()?, ours()?);
         theirs.push(a);
         own.push(b);
-        // For times, the ratio is ours to theirs; for rates, theirs to ours.
+        // `a` and `b` are times. For rates, the ratio is inverted: our rate to that of bare TCP.
         ratios.push(if size.is_some() { a / b } else { b / a });
     }
     let (unit, show): (_, Box<dyn Fn(f64) -> f64>) = match size {

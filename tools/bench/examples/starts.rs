@@ -1,5 +1,5 @@
-//! Starts of pools in virtual time, from one node to ten thousand, with trees of several fan-outs:
-//! their duration, messages and maps.
+//! Simulates starts of pools in virtual time, from one node to ten thousand, with trees of several
+//! fan-outs: their duration, messages and maps.
 
 #[expect(dead_code, reason = "its faults and what they leave are for tests")]
 #[path = "../../../crates/core/pool/tests/support/sim.rs"]

@@ -1,5 +1,5 @@
 //! Measures costs and gains of the index of attributes: `view FILES`, as root. Sets an attribute
-//! that isn't indexed (`trusted.k`) on this many files, and one that is (`user.k`, each value on a
+//! that isn't indexed (`trusted.k`) on FILES files, and one that is (`user.k`, each value on a
 //! hundred files). Then lists a hundred hits by the view. Times are in microseconds. A million
 //! files need 1 GiB of /dev/shm.
 

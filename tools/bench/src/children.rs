@@ -1,5 +1,5 @@
 //! Child processes of the driver. Each has its own process group; after a time limit, the whole
-//! group is killed. Its messages are kept for the report.
+//! group is killed. A child's messages are kept for the report.
 
 use crate::sys;
 use std::fs::File;
@@ -123,7 +123,7 @@ fn describe(command: &Command) -> String {
     words.join(" ")
 }
 
-/// The workers of one run. Dropping it kills the workers that are still running.
+/// The workers of one run. Dropping the team kills the workers that are still running.
 struct Team {
     children: Vec<Child>,
     events: Receiver<(usize, Option<String>)>,
@@ -186,7 +186,7 @@ fn start(
     Ok(())
 }
 
-/// Sends on each line of a worker, and `None` at the end of its output.
+/// Passes each line of a worker on to `sender`, and `None` at the end of the worker's output.
 fn pass_on(index: usize, out: ChildStdout, sender: &Sender<(usize, Option<String>)>) {
     for line in BufReader::new(out).lines().map_while(Result::ok) {
         if sender.send((index, Some(line))).is_err() {

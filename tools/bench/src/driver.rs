@@ -1,5 +1,5 @@
 //! The order of a measurement: costs first, then each workload with each number of processes. Plain
-//! and pool take turns, and so does which of them is first.
+//! and pool take turns; which of them is first alternates, too.
 
 use crate::batches;
 use crate::children::{self, Outcome};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(name = "forebay-bench", after_help = names_help())]
 pub struct Options {
-    /// The program [default: beside this one, then PATH]
+    /// The program forebay [default: beside this one, then PATH]
     #[arg(long, default_value_os_t = default_forebay(), hide_default_value = true)]
     pub forebay: PathBuf,
     /// The pool's media
@@ -19,16 +19,16 @@ pub struct Options {
     /// Smaller amounts (under 3 minutes in all)
     #[arg(long)]
     pub quick: bool,
-    /// With how many processes each workload runs
+    /// Numbers of processes with which each workload runs
     #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_parser = count)]
     pub procs: Vec<usize>,
-    /// Only these workloads, costs and parts; all if there are none
+    /// Only these workloads, costs and parts [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = known)]
     pub only: Vec<String>,
-    /// Writes all figures there as well
+    /// Write all figures to FILE as well
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// How often each is repeated, plain and pool in turn
+    /// Number of repetitions of each measurement, plain and pool in turn
     #[arg(long, default_value = "3", value_parser = count)]
     pub reps: usize,
 }

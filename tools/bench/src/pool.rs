@@ -74,8 +74,9 @@ impl Pool {
         &self.plain
     }
 
-    /// Returns the directory for the runs of a side. Both have the same depth, as in
-    /// /dev/shm/fbbench-1 and /fb/bench/1, since the cost of resolving a path depends on it.
+    /// Returns the directory for the runs of a side. The directories of both sides have the same
+    /// depth, as in /dev/shm/fbbench-1 and /fb/bench/1, since the cost of resolving a path depends
+    /// on it.
     pub fn directory(&self, side: Side) -> String {
         match side {
             Side::Plain => self.plain.display().to_string(),

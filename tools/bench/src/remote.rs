@@ -20,7 +20,7 @@ pub enum Middle {
     OfThreeQuarters,
 }
 
-/// Times PASSES times COUNT operations, each separately. Reports the median time.
+/// Measures the times of PASSES × COUNT operations, each separately. Reports the median time.
 pub fn median_of(
     w: &Worker,
     middle: Middle,

@@ -175,7 +175,8 @@ impl Figure {
         median(&self.pool) / median(&self.raw)
     }
 
-    /// Smallest and largest ratio of two consecutive runs; or, if there is no reference, value.
+    /// Smallest and largest ratio of two consecutive runs; if there is no reference, smallest and
+    /// largest value.
     fn spread(&self) -> (f64, f64) {
         if self.raw.is_empty() {
             extremes(self.pool.iter().copied())

@@ -230,7 +230,7 @@ pub fn stat(name: &Name) -> Result<i64, String> {
     // SAFETY: a Name ends with a zero; the result has room for a stat.
     let done = unsafe { libc::stat(name.pointer(), found.as_mut_ptr()) };
     good(done, "stat", name)?;
-    // SAFETY: stat succeeded, thus it filled the whole of it.
+    // SAFETY: stat succeeded, so it has filled all of `found`.
     Ok(unsafe { found.assume_init() }.st_size)
 }
 
@@ -242,7 +242,7 @@ pub fn fstat(fd: c_int) -> Result<i64, String> {
     if unsafe { libc::fstat(fd, found.as_mut_ptr()) } < 0 {
         return failed("fstat", "a file");
     }
-    // SAFETY: fstat succeeded, thus it filled the whole of it.
+    // SAFETY: fstat succeeded, so it has filled all of `found`.
     Ok(unsafe { found.assume_init() }.st_size)
 }
 
@@ -383,7 +383,8 @@ pub fn sleep_until(nanoseconds: u64) {
         tv_nsec: (nanoseconds % 1_000_000_000) as i64,
     };
     while now() < nanoseconds {
-        // SAFETY: the time is valid; with TIMER_ABSTIME nothing is returned.
+        // SAFETY: the time is valid. With TIMER_ABSTIME, the kernel doesn't write the remaining
+        // time, so that pointer may be null.
         unsafe {
             libc::clock_nanosleep(
                 libc::CLOCK_MONOTONIC,

@@ -1,7 +1,7 @@
 //! A worker: one process of one run. It prepares, prints `ready`, starts at the time that the
 //! driver sets, and prints `done OPERATIONS SECONDS` (if wanted, also its peak of memory in KiB).
-//! It cleans up only when the driver sends `end`, so that this doesn't disturb another worker's
-//! measurement.
+//! It cleans up only when the driver sends `end`, so that the removal of its files doesn't disturb
+//! another worker's measurement.
 
 use crate::sys;
 use std::io::{BufRead, Write};
@@ -33,7 +33,7 @@ impl Worker {
     }
 
     /// Reports the measured part, which began at `start`, and waits until all workers have ended
-    /// theirs.
+    /// their measured parts.
     pub fn done(&self, start: u64, operations: usize) -> Result<(), String> {
         self.report(operations, (sys::now() - start) as f64 / 1e9)
     }

@@ -28,7 +28,7 @@ impl Unit {
 
 /// Size of a large block. Bytes.
 pub const MIB: usize = 1 << 20;
-/// Size of a small file, the usual one in such comparisons with mdtest. Bytes.
+/// Size of a small file: the size that comparisons with mdtest usually use. Bytes.
 pub const SMALL: usize = 3901;
 /// Maximum size of all files of blocks of one run together. Bytes.
 const MAX_RUN_BYTES: usize = 1 << 30;
@@ -38,7 +38,8 @@ const MAX_RUN_BYTES: usize = 1 << 30;
 pub struct Amount {
     /// Number of files, or of blocks of a file.
     pub count: usize,
-    /// Number of passes over them. For `seq-write-4k` and `map-fresh`: number of files.
+    /// Number of passes over the files or blocks. For `seq-write-4k` and `map-fresh`: number of
+    /// files.
     pub passes: usize,
 }
 

@@ -173,8 +173,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Makes all workers carry out a command. Returns the worker that hangs, if any. If wanted,
-    /// kills one worker and records the time in `killed`.
+    /// Makes all workers carry out a command; for a command to one worker, `chosen` is its number.
+    /// Kills worker `victim`, if any, and records the time in `killed`. Returns [`End::Hang`] if a
+    /// worker hangs.
     fn command(
         &mut self,
         command: Command,

@@ -33,8 +33,8 @@ pub trait Host {
         Duration::from_micros(1500)
     }
 
-    /// Ends the run: waits for the workers, which were commanded to end, and kills those that
-    /// don't. `pids` are their processes.
+    /// Ends the run: waits for the workers, which were commanded to end, and kills those that don't
+    /// end. `pids` are their processes.
     fn end(&mut self, pids: &[u32]);
 }
 

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Length of a round. Nanoseconds.
 const ROUND: u64 = 40_000_000;
 const CELLS: u64 = 6;
-/// The word after `worker` on the command line of such a worker.
+/// The word after `worker` on the command line of a worker of this module.
 pub const WORD: &str = "later";
 
 /// Runs workers until the time limit, then judges their records.

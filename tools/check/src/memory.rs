@@ -104,8 +104,8 @@ impl Shared {
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it stays mapped, zeros are a valid value, and it is only changed as its types
-        // allow.
+        // SAFETY: the file stays mapped, zeros are a valid `Shared`, and processes change it only
+        // as its types allow.
         Ok(unsafe { &*at.cast::<Shared>() })
     }
 }

@@ -83,7 +83,7 @@ pub struct Object {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Handle {
-    /// The operation that opened it.
+    /// The operation that opened the file.
     pub id: Id,
     pub worker: u16,
     pub slot: u8,
@@ -296,7 +296,7 @@ impl State {
         };
         if operation.call.needs_open() {
             let Some(handle) = self.handle(worker, operation.slot) else {
-                // The slot must have an open file, so no result will match.
+                // The slot has no open file, though the call needs one: no result will match.
                 return Progress::default();
             };
             progress.a = handle.object;
@@ -378,8 +378,8 @@ impl State {
         }
     }
 
-    /// Bits of `p.seen`: for each cell, that the file was at least as long; then the values of each
-    /// cell; then the count.
+    /// Matches a read's results with the file's cells. Bits of `p.seen`: for each cell, that the
+    /// file reached up to it; then the values of each cell; then the count.
     fn look_at_cells(&self, o: &Operation, p: &mut Progress, rules: Rules) -> bool {
         let Some(file) = self.file(p.a) else {
             return false;

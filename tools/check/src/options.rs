@@ -68,10 +68,10 @@ pub struct Options {
     /// Nodes; worker W is on node W modulo N
     #[arg(long, default_value = "1", value_parser = value_parser!(u64).range(1..=1000))]
     pub nodes: u64,
-    /// How much [default: no end]
+    /// Maximum number of phases [default: no limit]
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true, value_parser = value_parser!(u64).range(1..))]
     pub phases: u64,
-    /// How long, at most
+    /// Maximum duration of the run. Seconds
     #[arg(long, default_value = "10", value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub seconds: u64,
     /// Repeats the random choices, though not the times [default: from the clock]
@@ -83,11 +83,11 @@ pub struct Options {
     /// Maximum number of operations of a process in a phase
     #[arg(long, default_value = "4", value_parser = value_parser!(u64).range(1..=12))]
     pub operations: u64,
-    /// Do something worse than documented, to see that it is found
+    /// Break a promise, to see that the checker finds it
     #[arg(long = "weak", value_name = "KIND", default_value = "none", value_parser = weak_name)]
     pub weak_name: String,
-    /// Nodes come and go: EIO, EHOSTDOWN, ETIMEDOUT and the like may be; such operations are done
-    /// at any time, in part, or never
+    /// Nodes may fail: EIO, EHOSTDOWN, ETIMEDOUT and the like are allowed; an operation with such
+    /// an error takes effect at any time, in part, or never
     #[arg(long)]
     pub faults: bool,
     /// No locks at all
@@ -122,19 +122,19 @@ pub struct Options {
     /// With --origin: the lag after which files are written back. Milliseconds
     #[arg(long, value_name = "MS", default_value = "2000")]
     pub lag: u64,
-    /// With --origin: within which time a change by others is noticed, as stated. Milliseconds
+    /// With --origin: the time within which a change by others must be noticed. Milliseconds
     #[arg(long, value_name = "MS", default_value = "5000")]
     pub look: u64,
     /// With --origin: what a loaded machine may add to each bound. Milliseconds
     #[arg(long, value_name = "MS", default_value = "1500")]
     pub slack: u64,
-    /// With --origin: lose copies of conflicts, to see that it is found
+    /// With --origin: lose copies of conflicts, to see that the checker finds it
     #[arg(long)]
     pub loses_copies: bool,
-    /// An operation that takes longer hangs. Seconds
+    /// Time after which an operation counts as hanging. Seconds
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = value_parser!(u64).range(1..=10_000))]
     pub bound: u64,
-    /// The workers' common arguments
+    /// The command that starts each worker
     #[arg(last = true, value_name = "COMMAND")]
     pub with: Vec<String>,
 }

@@ -3,10 +3,10 @@
 //!
 //! Several lanes run at the same time, each with a process in the pool and its own files. A lane
 //! runs one story after the other, chosen by the seed, with random pauses. Each story tests one way
-//! in which a change by others is noticed. It fails if the change isn't noticed within a bound; if
-//! a version is lost that no process has replaced knowingly; or if any process reads a part of a
-//! version. The process in the pool obeys lines on its standard input ([`work`]). The driver is the
-//! outside process.
+//! in which a change by others is noticed. The story fails if the change isn't noticed within a
+//! bound; if a version is lost that no process has replaced knowingly; or if any process reads a
+//! part of a version. The process in the pool obeys lines on its standard input ([`work`]). The
+//! driver is the outside process.
 //!
 //! A version is a file that begins with its number and size, which determine its other bytes.
 
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The word after `worker` on the command line of such a worker.
+/// The word after `worker` on the command line of a worker of this module.
 pub const WORD: &str = "outside";
 /// Maximum size of a version. Bytes.
 const LARGEST: u64 = 200_000;
@@ -406,7 +406,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Makes a file that both sides have, with its bytes in the pool. Returns its version.
+    /// Makes a file that the pool and the origin both have, with its bytes in the pool. Returns its
+    /// version.
     fn clean(&mut self, name: &str) -> Done<u64> {
         let id = if self.random.once_in(2) {
             let id = self.put(name)?;

@@ -361,8 +361,8 @@ impl Stepping<'_> {
         self.ends(state, p, 0);
     }
 
-    /// Closes a file. The process's locks are released first, then those of the open file
-    /// description; both when the call ends.
+    /// Closes a file. The process's locks are released in a first step, those of the open file
+    /// description in a later one.
     fn close(&mut self, state: &State, p: Progress) {
         let process = Owner::Process(self.worker);
         let holds = |list: &[(Owner, bool)]| list.iter().any(|l| l.0 == process);

@@ -67,7 +67,7 @@ pub struct Rules {
 /// Number of reads that showed something that `sequential` wouldn't have shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Number of reads of a value older than a write that had ended.
+    /// Number of reads of a value older than a write that had ended before the read began.
     pub older: usize,
 }
 
@@ -347,7 +347,7 @@ mod tests {
         };
         assert_eq!(judged(&writes, &commits, &[opened(13)]), OLDER);
         assert!(judged(&writes, &commits, &[opened(14)]).is_err());
-        // With a bound, a write counts as committed after that time.
+        // With a bound of staleness, a write counts as committed when that time has passed.
         let history = History {
             writes: writes.to_vec(),
             reads: vec![opened(14)],

@@ -110,7 +110,8 @@ pub fn run(name: &str, mut f: impl FnMut(&mut Random)) {
         return f(&mut Random::new(seed));
     }
     let seconds = variable("FOREBAY_FUZZ_SECONDS");
-    // The short form uses the same seeds each time; the long one begins with a random seed.
+    // Without FOREBAY_FUZZ_SECONDS, the seeds are the same each time; with it, the first one is
+    // random.
     let first = seconds.map_or(0, |_| Random::new(now()).number());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(1));
     let mut runs = 0u64;

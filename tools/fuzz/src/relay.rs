@@ -117,7 +117,7 @@ impl Relay {
     /// Errors of the connection.
     pub fn replay(&self, bytes: &[u8], wait: Duration) -> std::io::Result<Vec<u8>> {
         let mut socket = TcpStream::connect(*lock(&self.shared.node))?;
-        // The node may close before it has received everything.
+        // The node may close the connection before it has received everything.
         let _ = socket.write_all(bytes);
         let until = Instant::now() + wait;
         let mut answer = Vec::new();

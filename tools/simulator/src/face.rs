@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// A process's view of a pool.
 pub struct PoolFace {
     fs: Fs,
-    /// Open file descriptions and their paths, by the descriptor that the worker has.
+    /// Numbers of open file descriptions, by the descriptor that the worker has.
     open: HashMap<i32, u32>,
     next: i32,
 }

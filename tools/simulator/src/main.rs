@@ -325,7 +325,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// For each fault, plants it and runs seeds until one finds it.
+/// For each fault, plants it and runs seeds until a run finds it.
 fn planted(arguments: &Arguments) -> ExitCode {
     let mut all = true;
     for plant in PLANTS {

@@ -1,10 +1,11 @@
 //! The simulated network: the connections between daemons, with the interface of [`forebay_net`],
 //! over memory that all processes share.
 //!
-//! A message takes a random time. Messages of one connection and direction arrive in order; others
-//! may not. A message may be lost, as on a connection that is cut. Then all later messages of the
-//! connection are lost as well, and its two ends are notified, at different times. So the daemon
-//! sends the request again on another connection, whether the first one had arrived or not.
+//! A message takes a random time. Messages of one connection and direction arrive in order;
+//! messages of different connections or directions may not. A message may be lost, as on a
+//! connection that is cut. Then all later messages of the connection are lost as well, and its two
+//! ends are notified, at different times. So the daemon sends the request again on another
+//! connection, whether the first one had arrived or not.
 
 use crate::world::{NEVER, key, world};
 use forebay_net::transport::{Answer, ReplyTo};
@@ -30,7 +31,7 @@ const HEAD: usize = 64 << 10;
 const BODY: usize = 2 << 20;
 /// How long a retired connection continues to exist. Nanoseconds.
 const RETIRES: u64 = 2_000_000_000;
-/// In place of a node: this end of the connection was notified of the end.
+/// Replaces the node of a connection's end that was notified that the connection has ended.
 const NOBODY: u32 = u32::MAX;
 /// The port of node 0. Node N has this port plus N.
 const PORT: u16 = 7000;
@@ -108,7 +109,8 @@ pub fn make() -> &'static Wires {
 
 /// Returns the network.
 pub fn wires() -> &'static Wires {
-    // SAFETY: made before any caller; it stays mapped, and zeros are a valid value of it.
+    // SAFETY: the network was made before any caller; it stays mapped, and zeros are a valid value
+    // of it.
     unsafe { &*WIRES.load(SeqCst) }
 }
 
@@ -331,7 +333,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Simulated {
-    /// Starts the end of the network of one daemon.
+    /// Starts one daemon's end of the network.
     pub fn start(network: Network<'_>) -> Arc<dyn Transport> {
         let me = network.node.0;
         wires().daemons[me as usize].store(wires().next(), SeqCst);

@@ -99,7 +99,7 @@ impl Plan {
 /// The memory in which processes report to the first one.
 #[repr(C)]
 struct Progress {
-    /// Number of the processes that the first one waits for and that have finished.
+    /// Number of processes that have finished, of those for which the first process waits.
     done: AtomicU32,
 }
 
@@ -276,8 +276,8 @@ impl Processes<'_> {
         }
     }
 
-    /// Makes workers write, commit and read files with weaker consistency, and judges their
-    /// records.
+    /// Makes workers write, commit and read files with weaker consistency, and judges what these
+    /// workers recorded.
     fn later(&mut self, consistency: Consistency) -> Result<End, String> {
         let (world, plan) = (world(), self.plan);
         self.progress.done.store(0, SeqCst);
@@ -448,7 +448,7 @@ pub fn run(plan: &Plan) -> bool {
         println!("BROKEN: {p}");
         crate::world::world().broken.store(1, SeqCst);
     }));
-    // SAFETY: it stays mapped, and zeros are a value of it.
+    // SAFETY: the memory stays mapped, and zeros are a valid `Progress`.
     let progress = unsafe { &*world::shared(size_of::<Progress>()).cast::<Progress>() };
     let path = forebay_client::home().join("operations");
     std::fs::create_dir_all(forebay_client::home()).expect("a home can be made");
@@ -527,7 +527,8 @@ pub fn run(plan: &Plan) -> bool {
         Err(e) => broken(&e),
     }
     if world.broken.load(SeqCst) == 0 {
-        // Waits until daemons are back and keepers have released what dead processes held.
+        // Waits until daemons have been started again and keepers have released what dead processes
+        // held.
         let until = world.now() + 30_000 * MS;
         while world.now() < until {
             world.sleep(10 * MS);

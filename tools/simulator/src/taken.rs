@@ -244,8 +244,8 @@ fn end_key() -> libc::pthread_key_t {
     KEY.load(SeqCst)
 }
 
-/// Called up to four times (PTHREAD_DESTRUCTOR_ITERATIONS). At the last call, the destructors of
-/// all other keys have run.
+/// The destructor of [`end_key`]. Ends the thread's task at the last of up to four calls
+/// (PTHREAD_DESTRUCTOR_ITERATIONS): then the destructors of all other keys have run.
 unsafe extern "C" fn ends(turn: *mut c_void) {
     let turn = turn as usize;
     if turn == 4 {
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn pthread_create(
         world().drop_task(task);
         return result;
     }
-    // SAFETY: `real` has written it.
+    // SAFETY: `real` has written the thread's id.
     world().set_thread(task, unsafe { *thread });
     if world().once_in(2) {
         world().give_way();

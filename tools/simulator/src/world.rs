@@ -87,7 +87,7 @@ pub fn shared(bytes: usize) -> *mut u8 {
 pub fn make() -> &'static World {
     let world: *mut World = shared(size_of::<World>()).cast();
     WORLD.store(world, SeqCst);
-    // SAFETY: it stays mapped, and zeros are a valid value.
+    // SAFETY: the world stays mapped, and zeros are a valid value of it.
     unsafe { &*world }
 }
 

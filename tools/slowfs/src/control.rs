@@ -2,7 +2,7 @@
 //!
 //! | order | reply |
 //! |---|---|
-//! | `{"set": {SETTINGS}}` | `{}`: they hold from now on; what isn't given is off |
+//! | `{"set": {SETTINGS}}` | `{}`: the settings hold from now on; those not given are off |
 //! | `"stats"` | the counters |
 //! | `"reset"` | `{}`: the counters are 0 |
 //!

@@ -39,8 +39,8 @@ enum What {
     Watch { dir: PathBuf },
 }
 
-/// Starts the process that unmounts `dir` if this one is killed. It gets no environment, since
-/// tests find the processes that they have started by it, and kill them.
+/// Starts the process that unmounts `dir` if this one is killed. Its environment is empty: tests
+/// kill all processes in whose environment they find their own mark.
 fn start_watcher(dir: &str) -> Result<Child, String> {
     let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
     let mut command = Command::new(me);

@@ -1,7 +1,8 @@
 //! Mounts the file system, and ensures that it doesn't stay mounted.
 //!
 //! The file system is unmounted when standard input ends, and so also when the process dies that
-//! has started the server. If the server itself is killed, another process unmounts it ([`watch`]).
+//! has started the server. If the server itself is killed, another process unmounts the file system
+//! ([`watch`]).
 
 use crate::effects::Effects;
 use crate::passthrough::Passthrough;

@@ -99,8 +99,8 @@ pub struct Settings {
     pub rate: u64,
     /// Additional time that each operation takes. Milliseconds.
     pub latency_ms: f64,
-    /// Maximum of the time that each operation takes in addition to that, by a simulated load of
-    /// other users, which changes every 100 ms. Milliseconds.
+    /// Maximum of the time that each operation takes in addition to `latency_ms`, by a simulated
+    /// load of other users, which changes every 100 ms. Milliseconds.
     pub contention_ms: f64,
     /// Determines the operations that fail, and the simulated load.
     pub seed: u64,

@@ -1,7 +1,7 @@
 //! The nodes and open files that the kernel knows.
 //!
 //! A node is identified by its inode number and held by an `O_PATH` descriptor. So renames, hard
-//! links and removals by others don't change it.
+//! links and removals by others don't change the node.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::{Errno, Result};

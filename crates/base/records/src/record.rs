@@ -182,7 +182,7 @@ impl Key {
         Key::new(b'R', ObjectId(key), &rest)
     }
 
-    /// The path of a directory of the view that was looked up.
+    /// The path of a directory of the view `.by` that was looked up.
     pub fn view(id: ObjectId) -> Key {
         Key::new(b'W', id, &[])
     }

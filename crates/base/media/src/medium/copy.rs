@@ -19,8 +19,8 @@ pub struct Position {
 }
 
 impl Medium {
-    /// Copies `len` bytes from `from` of this medium to `into` of medium `to`. The caller must know that the pages are initialised: they aren't
-    /// checked.
+    /// Copies `len` bytes from position `from` of this medium to position `into` of medium `to`.
+    /// The pages at `from` must be initialised; this isn't checked.
     ///
     /// # Errors
     /// EIO and others of `files` media.
