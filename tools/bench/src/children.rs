@@ -98,7 +98,8 @@ pub fn run_one(
     }
 }
 
-/// Kills the group at the deadline, or when the user interrupts, unless the child ends before.
+/// Kills the process group of `leader` at the deadline or, with `heed`, when the user interrupts.
+/// Returns the reason; None if the child ended before.
 fn watch(end: &Receiver<()>, leader: u32, deadline: Instant, heed: bool) -> Option<String> {
     loop {
         match end.recv_timeout(GLANCE) {

@@ -70,7 +70,7 @@ pub fn small_write(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
-/// Worker: creates the files of [`list`] and of [`crate::remote`], which stay.
+/// Worker: creates the files that [`list`] and [`crate::remote`] use, and leaves them.
 pub fn fill(w: &Worker) -> Result<(), String> {
     let start = w.start()?;
     make(w, &[])?;

@@ -47,7 +47,7 @@ fn file(w: &Worker) -> Result<Name, String> {
     Name::of(&format!("{}/content", w.directory))
 }
 
-/// Worker: makes the file of content, which stays.
+/// Worker: makes the file that other workers read and write, and leaves it.
 pub fn content(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY)?;
     let data = vec![5; MIB];

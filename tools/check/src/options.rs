@@ -62,10 +62,10 @@ pub struct Options {
     /// An existing directory, as the workers see it
     #[arg(long, value_name = "DIR")]
     pub top: String,
-    /// Processes
+    /// Number of processes
     #[arg(long, default_value = "4", value_parser = value_parser!(u64).range(1..=WORKERS as u64).map(size))]
     pub workers: usize,
-    /// Nodes; worker W is on node W modulo N
+    /// Number of nodes N; worker W is on node W modulo N
     #[arg(long, default_value = "1", value_parser = value_parser!(u64).range(1..=1000))]
     pub nodes: u64,
     /// Maximum number of phases [default: no limit]

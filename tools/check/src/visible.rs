@@ -47,7 +47,7 @@ pub struct Read {
     pub end: u64,
 }
 
-/// All records. Those of each process are in its order.
+/// All records. The records of each process are in the order of its operations.
 #[derive(Default)]
 pub struct History {
     pub writes: Vec<Write>,

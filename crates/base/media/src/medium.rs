@@ -319,7 +319,7 @@ impl Medium {
     }
 
     /// As [`Medium::file`], but for reading only: the kernel then refuses to make a shared mapping
-    /// of it writable.
+    /// of this descriptor writable.
     ///
     /// # Errors
     /// Errors of open.

@@ -6,7 +6,7 @@ use rustix::io::Result;
 use std::sync::OnceLock;
 
 /// A function that is called after the kernel has written a file (or directory) to stable storage.
-/// Its error becomes the result of [`sync_data`] or [`sync_all`].
+/// An error of this function becomes the result of [`sync_data`] or [`sync_all`].
 pub type Observer = fn(BorrowedFd<'_>) -> Result<()>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();

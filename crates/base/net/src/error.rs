@@ -1,4 +1,4 @@
-//! Errors of the network crate. Every error names the peer.
+//! Errors of the network crate. Errors of a connection or a request name the peer.
 
 use crate::peer::Peer;
 use rustix::io::Errno;

@@ -148,7 +148,8 @@ pub trait Connection: Send + Sync {
         self.wait_for_room(deadline)?;
         self.start(request, deadline, done)?;
         let mut result = lock(&answer.0);
-        // The transport enforces the deadline. If it fails to, this thread must not hang either.
+        // The transport enforces the deadline. Even if the transport fails to, this thread must not
+        // hang.
         let give_up = deadline + Duration::from_secs(1);
         loop {
             if let Some(result) = result.take() {

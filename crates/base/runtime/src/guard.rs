@@ -66,7 +66,7 @@ pub unsafe fn attempt<T: Copy, F: FnOnce() -> T>(f: F) -> Option<T> {
 /// The ranges don't overlap, and no reference to the target is alive. Either range may be unmapped.
 #[inline]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> bool {
-    // SAFETY: the caller's promise; memcpy holds nothing.
+    // SAFETY: the caller's promise; memcpy holds no lock and no allocation.
     unsafe { attempt(|| std::ptr::copy_nonoverlapping(from, to, len)) }.is_some()
 }
 

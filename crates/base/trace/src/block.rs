@@ -2,7 +2,8 @@
 //! each kind.
 //!
 //! A block belongs to a process. It stays unchanged after the process has ended. The next process
-//! that gets the block first adds these numbers to the node's [`Ended`] ([`Block::hand_over`]).
+//! that gets the block first adds the block's numbers to the node's [`Ended`]
+//! ([`Block::hand_over`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 

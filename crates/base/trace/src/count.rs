@@ -3,12 +3,12 @@
 //! Every process counts in a [`Block`] of its own in shared memory. A thread has a lane of the
 //! block to itself, so that it adds without locked instructions; threads beyond [`LANES`] − 1 share
 //! the last lane. Numbers, bytes and errors are exact. Of the kinds that aren't frequent, all
-//! operations are timed. Of the frequent kinds, one operation in [`SAMPLE`] is timed, and each that
-//! sent a request to another node or waited for a lock. A timed operation that did neither stands
-//! for those before it that weren't timed.
+//! operations are timed. Of the frequent kinds, one operation in [`SAMPLE`] is timed, and so is
+//! each that sent a request to another node or waited for a lock. A timed operation that did
+//! neither stands for those before it that weren't timed.
 //!
-//! A block stays unchanged after its process has ended. The next process that gets it first adds
-//! its numbers to the node's [`Ended`].
+//! A block stays unchanged after its process has ended. The next process that gets the block first
+//! adds the block's numbers to the node's [`Ended`].
 
 use crate::block::{Block, Counts, FIRST, KINDS, LANES, Lane, Operation, SAMPLE};
 use crate::clock;

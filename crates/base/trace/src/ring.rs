@@ -77,7 +77,7 @@ const MAX_DIRECTORY_BYTES: usize = 512;
 /// Directory of the rings of the pool's processes: length and bytes of its path. A fixed array,
 /// since an event may be recorded inside the allocator.
 static RINGS: Mutex<(usize, [u8; MAX_DIRECTORY_BYTES])> = Mutex::new((0, [0; MAX_DIRECTORY_BYTES]));
-/// Makes the ring of this process in the directory `dir` from now on. If the path is longer than
+/// Sets the directory in which this process will make its ring. If the path is longer than
 /// [`MAX_DIRECTORY_BYTES`], nothing is recorded.
 pub(crate) fn make_in(dir: &Path) {
     let path = dir.as_os_str().as_encoded_bytes();
