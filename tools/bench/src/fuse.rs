@@ -53,7 +53,8 @@ const ROWS: &[Row] = &[
     ("list 10000", "list", Unit::Operations, 10_000, [4, 20]),
 ];
 
-/// Number of processes in those rows that are also measured with several.
+/// Number of processes in the second measurement of the rows that are measured with several
+/// processes, too.
 const TEAM: usize = 4;
 
 /// Which file system a run uses.

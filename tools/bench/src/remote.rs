@@ -167,7 +167,8 @@ pub fn transfers(w: &Worker, write: bool) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// Worker: makes COUNT calls of 1 MiB, each once and after the first MiB, which it has read before.
+/// Worker: reads the COUNT MiB after the first MiB once, in calls of 1 MiB. It has read the first
+/// MiB before.
 pub fn rest(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_RDONLY)?;
     let mut data = vec![0; MIB];

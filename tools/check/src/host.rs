@@ -23,7 +23,8 @@ pub trait Host {
     /// Waits until worker `w`, which was killed, has ended.
     fn wait(&mut self, w: usize);
 
-    /// Called repeatedly while a phase runs. Returns the maximum time until the next call.
+    /// Lets the host do its own work. Called repeatedly while a phase runs. Returns the maximum
+    /// time until the next call.
     fn tick(&mut self) -> Duration {
         Duration::from_millis(20)
     }

@@ -60,7 +60,7 @@ pub struct History {
 pub struct Rules {
     /// Every write counts as committed when it ends.
     pub at_once: bool,
-    /// A later write of a process isn't seen before its earlier ones.
+    /// A later write of a process isn't seen before the process's earlier writes.
     pub ordered: bool,
 }
 
@@ -295,7 +295,8 @@ mod tests {
         assert!(judged(&writes, &[], &[r(0, 0, 14, 15)]).is_err());
         // Other processes may see the first write.
         assert_eq!(judged(&writes, &[], &[r(1, 7, 14, 15)]), OLDER);
-        // A write of another process may supersede it, but not one that was committed before.
+        // A write of another process may be read instead, but not if it was committed before the
+        // reader's own write began.
         let writes = [w(0, 7, 10, 11), w(1, 8, 9, 10)];
         assert_eq!(judged(&writes, &[], &[r(0, 8, 14, 15)]), AS_EVER);
         let writes = [w(1, 8, 5, 6), w(0, 7, 10, 11)];

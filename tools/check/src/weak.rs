@@ -138,7 +138,7 @@ impl Weak {
 
     pub fn exchange(&mut self, one: &str, other: &str) -> Result<()> {
         if self.kind == Kind::ExchangeInTwo {
-            // Only a file gets a third name meanwhile, which no other process knows.
+            // If `one` is a file, it gets a third name meanwhile, which no other process knows.
             let kept = format!("{one}.{}", std::process::id());
             if self.face.stat(other).is_ok() && self.face.link(one, &kept).is_ok() {
                 let moved = self.face.rename(other, one).and_then(|_| {

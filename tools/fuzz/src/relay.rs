@@ -97,7 +97,7 @@ impl Relay {
         *lock(&self.shared.faults) = faults;
     }
 
-    /// Cuts all connections. New ones can be made.
+    /// Cuts all connections. New connections can be made.
     pub fn cut(&self) {
         for socket in lock(&self.shared.open).drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
@@ -194,7 +194,8 @@ impl Shared {
         ])
     }
 
-    /// Forwards bytes until either side closes. `sent` records the direction towards the node.
+    /// Forwards bytes until either side closes its connection. `sent` records the direction towards
+    /// the node.
     fn pass(&self, mut from: TcpStream, mut to: TcpStream, sent: Option<&Mutex<Vec<u8>>>) {
         let mut room = vec![0; 256 << 10];
         let mut passed = 0u64;

@@ -170,7 +170,8 @@ impl Effects {
 }
 
 impl Inner {
-    /// Returns the error of an operation, or 0 if it hangs; None if no fault concerns it.
+    /// Returns the errno with which an operation fails or, with `hangs`, 0 if the operation hangs;
+    /// None if no such fault concerns it.
     fn draw(&mut self, operation: &Operation<'_>, hangs: bool) -> Option<i32> {
         let (seed, drawn) = (self.settings.seed, &mut self.drawn);
         let faults = self.settings.faults.iter();

@@ -284,8 +284,8 @@ impl Medium {
         Ok(None)
     }
 
-    /// Reserves room for all cells up to the last one in use; room that exists stays. Only while no
-    /// other process uses the medium.
+    /// Reserves room for all cells up to the last one in use; room that is reserved already stays
+    /// reserved. Only while no other process uses the medium.
     ///
     /// # Errors
     /// ENOSPC, EDQUOT, EIO.

@@ -2,8 +2,8 @@
 //!
 //! RLIMIT_FSIZE is meant for the program's files, but applies to the pool's, too. A segment or a
 //! journal is longer than most limits: the kernel would refuse the write and send the program
-//! SIGXFSZ. The limit doesn't apply to writes through mappings. So while there is a limit, mappings
-//! are used beyond it.
+//! SIGXFSZ. The limit doesn't apply to writes through mappings. So bytes beyond the limit are
+//! written through mappings.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, Result};

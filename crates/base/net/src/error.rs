@@ -9,9 +9,9 @@ use std::time::Duration;
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CutReason {
-    /// The other side closed it.
+    /// The other side closed the connection.
     Closed,
-    /// This node closed it, for this reason.
+    /// This node closed the connection, for this reason.
     Here(&'static str),
     /// A message breaks the protocol, as the text says. Or this node can't send one.
     Broken(&'static str),

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 pub struct Peer {
     /// The node.
     pub node: NodeId,
-    /// Its address.
+    /// The node's address.
     pub address: SocketAddr,
 }
 

@@ -132,7 +132,8 @@ fn a_changed_bit_is_noticed() {
             };
             c.call(request, soon(5000))
         };
-        // A byte of an unencrypted body is changed: that request fails, the connection stays.
+        // A byte of an unencrypted body is changed: the request fails, and the connection isn't
+        // cut.
         relay.set(Faults {
             flip: Some(50_000),
             ..Faults::default()

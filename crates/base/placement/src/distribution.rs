@@ -156,7 +156,7 @@ impl ObjectId {
     }
 
     /// Whether this is the id of a copy on the node that uses the id. A copy also counts as a part
-    /// ([`ObjectId::is_part`]), since each node has its own.
+    /// ([`ObjectId::is_part`]), since each node has its own copy.
     pub fn is_copy(self) -> bool {
         self.0 & COPY == COPY
     }

@@ -55,9 +55,9 @@ pub enum MediumKind {
 /// A medium of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Medium {
-    /// Its kind.
+    /// The medium's kind.
     pub kind: MediumKind,
-    /// Its capacity. Bytes.
+    /// The medium's capacity. Bytes.
     pub capacity: u64,
 }
 
@@ -85,7 +85,7 @@ pub struct Node {
     pub name: String,
     /// The node's addresses, the preferred one first.
     pub addresses: Vec<Address>,
-    /// Its state.
+    /// The node's state.
     pub state: State,
     /// When the node got this state. Seconds since 1970.
     pub since: u64,

@@ -220,7 +220,7 @@ impl Env {
     }
 
     /// Forgets that the file is open: it was opened by another process that shares this one's
-    /// memory and has ended. The mapping stays.
+    /// memory and has ended. The file stays mapped.
     pub fn forget(&self) {
         self.opening.reset();
         let env = self.ptr.swap(null_mut(), AcqRel);

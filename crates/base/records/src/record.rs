@@ -393,8 +393,8 @@ pub struct Inode {
     pub has_attributes: bool,
     /// The declared controls and their state; 0: none (`controls.rs`).
     pub controls: u64,
-    /// Increases with each change of `controls`; odd while the file never changes and may be copied
-    /// (`controls.rs`).
+    /// Increases with each change of `controls`; odd while the file can't change any more and may
+    /// be copied (`controls.rs`).
     pub edition: u64,
     /// The relation of the object to its copy at the pool's origin.
     pub origin: OriginMark,

@@ -39,7 +39,7 @@ const MOVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A descriptor of ours.
 struct Kept {
-    /// Its number; -1: the entry is free.
+    /// The descriptor's number; -1: the entry is free.
     number: AtomicI32,
     /// One of [`mobility`].
     mobility: AtomicU8,

@@ -2,8 +2,8 @@
 //!
 //! A new thread allocates memory before its first function runs: Rust maps a signal stack, and ends
 //! the process if it can't. So [`start`] first checks whether the process, which may be at its
-//! limit of address space, has room for all threads that are about to begin. [`BEGINNING`] bytes of
-//! it are spare, for what other threads map meanwhile.
+//! limit of address space, has room for all threads that are about to begin. [`BEGINNING`] is
+//! larger than a thread needs: the surplus is for what other threads map meanwhile.
 //!
 //! [`lock`] locks a mutex even if a thread that held it has panicked.
 

@@ -2,7 +2,7 @@
 //!
 //! On x86-64 that is the time stamp counter, if the processor says that it is constant and never
 //! stops. Elsewhere a tick is a nanosecond of CLOCK_MONOTONIC. The process that makes the shared
-//! memory records there which clock it is, and the time by both clocks ([`crate::shared::Head`]).
+//! memory records in it which clock is used, and the time by both clocks ([`crate::shared::Head`]).
 //! From this pair of times and a later one, a reader computes the length of a tick.
 
 use rustix::time::{ClockId, clock_gettime};

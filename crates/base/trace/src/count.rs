@@ -329,7 +329,7 @@ mod tests {
         let block = block();
         // SAFETY: the block lives until `stop`.
         unsafe { count_in(&*block) };
-        // One in 13 sends a request to another node; the others take no time.
+        // One operation in 13 sends a request to another node; the other operations take no time.
         for i in 0..13_000 {
             let begun = begin(Operation::Write);
             if i % 13 == 0 {

@@ -36,8 +36,8 @@ pub struct Attached {
 struct Turn;
 
 impl Turn {
-    /// Takes the lock. None if the lock doesn't become free in time: then the process stays
-    /// attached, or not, as it is.
+    /// Takes the lock. None if the lock doesn't become free in time: then the process isn't
+    /// attached or detached.
     fn take() -> Option<Turn> {
         (0..ATTEMPTS).find_map(|_| {
             if !BUSY.swap(true, Acquire) {

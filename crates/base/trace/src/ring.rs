@@ -9,8 +9,8 @@
 //! of a second event. Writers don't wait for each other. If the ring wraps around while an event is
 //! being written, another writer may overwrite the event; the reader then drops it.
 //!
-//! The ring is made at the process's first event, and stays when the process ends. A forked child
-//! gets its own.
+//! The ring is made at the process's first event, and remains after the process has ended. A forked
+//! child gets its own.
 
 use crate::points::Point;
 use crate::shared::{READER_TIMEOUT, RING_EVENTS_RANGE, SHARED};

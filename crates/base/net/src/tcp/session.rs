@@ -26,7 +26,7 @@ pub(super) const BULK: usize = 1;
 /// a session have a request's id, which is small.)
 pub(super) const OUT_STALLS: [u64; 2] = [u64::MAX, u64::MAX - 1];
 pub(super) const IN_STALLS: [u64; 2] = [u64::MAX - 2, u64::MAX - 3];
-/// Id of the timer of a retired session. It checks whether requests are still in progress.
+/// Id of the timer of a retired session. The timer checks whether requests are still in progress.
 const RETIRES: u64 = u64::MAX - 4;
 
 /// Interval of the checks whether a retired session still has requests in progress.

@@ -76,7 +76,7 @@ pub(super) unsafe fn todo(txn: *mut ffi::MDB_txn, last: u64, room: &Room) -> Res
     })
 }
 
-/// State of a record file. Its processes share it.
+/// State of a record file, which all processes that use the file share.
 #[repr(C)]
 #[derive(Default)]
 pub struct Room {

@@ -255,7 +255,7 @@ impl Env {
         let fd = file.as_fd();
         let end = LOCK_HEAD + u64::from(readers.min(MAX_READERS)) * READER;
         if (rustix::fs::fstat(fd)?.st_blocks as u64) * 512 < end.next_multiple_of(PAGE) {
-            // The size is kept, since LMDB sets it.
+            // The file's size doesn't change, since LMDB sets it.
             memory::reserve(fd, true, 0, end)?;
         }
         self.readers.fetch_max(readers, Relaxed);

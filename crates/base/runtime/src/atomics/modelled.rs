@@ -1,8 +1,8 @@
 //! The types and functions of `atomics` under loom. Each atomic has the size of the plain one, so
-//! that it can lie in a mapped region. The loom atomic that belongs to it is found by its address.
-//! It is created at the first use, with the value in the plain one, and lasts for one run of a
-//! model. loom requires that an atomic is created before it is shared: so models use each atomic
-//! once before they start threads.
+//! that it can lie in a mapped region. The loom atomic that belongs to a plain one is found by the
+//! plain one's address. The loom atomic is created at the first use, with the value of the plain
+//! one, and lasts for one run of a model. loom requires that an atomic is created before it is
+//! shared: so models use each atomic once before they start threads.
 //!
 //! loom has no single order of all SeqCst accesses, only of SeqCst fences. So each SeqCst access is
 //! put between two fences here, which is a little stronger. (Miri checks the real atomics.)
