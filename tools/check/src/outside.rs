@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy)]
 struct Bounds {
     lag: Duration,
-    /// Interval between two checks of the origin by the pool, plus the duration of one.
+    /// Interval between two checks of the origin by the pool, plus the duration of a check.
     look: Duration,
     /// Time from the last change of a file until the origin has it.
     drained: Duration,
