@@ -41,7 +41,7 @@ fn one_worker(
     )
 }
 
-/// As [`one_worker`], in a directory.
+/// As [`one_worker`]; the worker uses `directory`.
 fn one_worker_in(
     pool: &Pool,
     side: Side,

@@ -50,8 +50,8 @@ pub struct Plan {
     pub apart: bool,
     /// Number of phases, of 1000, in which a worker is killed.
     pub kill: u64,
-    /// The consistency of all files. None: sequential. With another consistency than that, only the
-    /// bytes of files are checked.
+    /// The consistency of all files; None: sequential. For any other consistency, only the files'
+    /// bytes are checked.
     pub consistency: Option<Consistency>,
     /// Whether the daemon and the workers of a node are killed together.
     pub hosts: bool,

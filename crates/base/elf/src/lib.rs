@@ -1,5 +1,6 @@
-//! Reads what an ELF program needs from its loader: its interpreter, and the directories to search
-//! for its libraries. Reads headers only; files that it doesn't understand are left to the kernel.
+//! Reads the headers of an ELF program: its interpreter, and the directories in which the
+//! interpreter searches for libraries. Files that this crate doesn't understand are left to the
+//! kernel.
 
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! How much memory is available on the host, and in the control groups of this process.
+//! Finds out how much memory is available on the host, and in the control groups of this process.
 //!
 //! Shared memory is charged to the process that reserves it. Where a control group limits memory (a
 //! batch job, a container), the kernel doesn't return ENOSPC at the limit: it kills processes. The

@@ -1,5 +1,5 @@
-//! Which pages of a medium would survive a loss of power: three more bits per page, in pools with
-//! durable records.
+//! Tracks which pages of a medium would survive a loss of power: three more bits per page, in pools
+//! with durable records.
 //!
 //! - *durable*: the journal records that the page is initialised, and the page's bytes are on
 //!   stable storage. After a loss of power, every other page reads as zero.

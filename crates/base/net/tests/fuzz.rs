@@ -1,5 +1,6 @@
-//! Random input: handshakes of unauthenticated peers, and messages from a peer that holds the key
-//! and is broken or hostile. Nothing panics, and the node still serves other peers afterwards.
+//! Tests with random input: handshakes of unauthenticated peers, and messages from a peer that
+//! holds the key and is broken or hostile. Nothing panics, and the node still serves other peers
+//! afterwards.
 
 mod support;
 

@@ -95,7 +95,8 @@ fn check(rc: i32) -> Result<()> {
 }
 
 impl Env {
-    /// The record file `path`, which isn't opened yet. `map_size`: bytes of address space for it.
+    /// Represents the record file `path`, which isn't opened yet. `map_size`: bytes of address
+    /// space for it.
     pub fn new(path: PathBuf, map_size: usize) -> Env {
         Env {
             path,

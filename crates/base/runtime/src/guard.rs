@@ -19,8 +19,8 @@ pub struct Landing {
     pub instruction_pointer: usize,
 }
 
-/// For a fault handler, on the thread that faulted: returns where to continue if the thread is
-/// inside an [`attempt`], and ends the attempt, which then returns None.
+/// Returns where to continue if this thread is inside an [`attempt`], and ends the attempt, which
+/// then returns None. For a fault handler, on the thread that faulted.
 pub fn landing() -> Option<Landing> {
     let stack_pointer = ARMED.with(|a| a.replace(0));
     (stack_pointer != 0).then(|| Landing {

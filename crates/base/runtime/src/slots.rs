@@ -24,8 +24,8 @@ pub trait Table {
     const FIRST: usize;
     /// The slot's owner word: state, process id and start time of the owner. 0: free.
     fn owner(&self, slot: u32) -> &AtomicU64;
-    /// The generation: how many owners the slot has had. It tells a lock that an earlier owner left
-    /// from a lock of the present owner.
+    /// The generation: how many owners the slot has had. It distinguishes a lock that an earlier
+    /// owner left from a lock of the present owner.
     fn generation(&self, slot: u32) -> &AtomicU32;
     /// Identity of the process for whose lock the slot's owner has been waiting for a while. For
     /// reports.

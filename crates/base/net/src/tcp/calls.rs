@@ -1,4 +1,4 @@
-//! This side's requests that wait for a reply.
+//! The requests of this side of a connection that wait for a reply.
 //!
 //! A request past its deadline keeps its entry until its reply comes or the connection ends: until
 //! then the other side is busy with the request, and may be given no more than [`WINDOW`] requests.

@@ -63,7 +63,7 @@ pub(super) fn take(path: &Path, map_size: usize) -> Option<(*mut ffi::MDB_env, O
     Some((taken.env, taken.beside))
 }
 
-/// Device and inode of the record file.
+/// Device and inode of the record file of `env`.
 fn file_of(env: *mut ffi::MDB_env) -> Option<(u64, u64)> {
     let mut fd = -1;
     // SAFETY: an open environment, which fills `fd`.
