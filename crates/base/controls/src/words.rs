@@ -188,7 +188,7 @@ words! {
         Process = "process",
         /// Survives every process of the node, and takes none of its memory (`files` media).
         Node = "node",
-        /// After `fsync` it is on stable storage.
+        /// After `fsync` the data is on stable storage.
         Durable = "durable",
         /// After `fsync` and `close` the pool's origin has the data.
         Origin = "origin",

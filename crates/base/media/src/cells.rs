@@ -39,7 +39,7 @@ struct Header {
     cells: AtomicU64,
     used_pages: AtomicU64,
     /// Number of cells, counted from cell 0, that have reserved room. Parked cells are counted, but
-    /// have none.
+    /// have no room.
     reserved: AtomicU64,
     limbo_pages: AtomicU64,
 }
@@ -180,7 +180,7 @@ impl Cells {
     }
 
     /// Number of cells, counted from cell 0, that have reserved room. Parked cells are counted, but
-    /// have none.
+    /// have no room.
     pub fn reserved(&self) -> usize {
         self.header().reserved.load(Acquire) as usize
     }

@@ -31,7 +31,7 @@ impl Number {
     pub fn compare(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Whole(a), Number::Whole(b)) => a.cmp(&b),
-            // Both are finite.
+            // Both doubles are finite.
             (Number::Real(a), Number::Real(b)) => a.partial_cmp(&b).unwrap_or(Ordering::Equal),
             (Number::Whole(a), Number::Real(b)) => whole_to_real(a, b),
             (Number::Real(a), Number::Whole(b)) => whole_to_real(b, a).reverse(),
