@@ -15,14 +15,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Version of the formats of records, control region and media, counted together.
+/// Version of the formats: one number for records, control region and media together.
 pub const VERSION: u32 = 13;
 /// Maximum number of media of a pool.
 const MAX_MEDIA: usize = 16;
 /// Maximum length of a pool's name. Bytes.
 const MAX_NAME: usize = 64;
-/// How long a keeper waits for the lock of a medium: a killed keeper holds it until the kernel has
-/// removed the process.
+/// How long a keeper waits for the lock of a medium: a killed predecessor holds this lock until the
+/// kernel has removed its process.
 const MEDIUM_TIMEOUT: Duration = Duration::from_secs(2);
 const MEDIUM_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -117,7 +117,8 @@ impl PoolConfig {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|e| PoolError::io("no random numbers", Path::new("getrandom"), e))?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        // So many shards that processes which change one directory rarely need the same one.
+        // Enough shards that two processes that change the same directory rarely need the same
+        // shard.
         let shards = (4 * cores).next_power_of_two().clamp(16, MAX_SHARDS);
         let capacity: u64 = o.media.iter().map(|m| m.capacity).sum();
         // Address space only: memory is allocated as records are written.
@@ -157,8 +158,8 @@ impl PoolConfig {
         Ok(config)
     }
 
-    /// The reserve of medium `i` that is kept ready: the configured one, but at most an eighth of
-    /// the medium's capacity. Bytes.
+    /// Maximum room that the keeper keeps ready in medium `i`: the configured reserve, but at most
+    /// an eighth of the medium's capacity. Bytes.
     pub fn reserve_of(&self, i: usize) -> u64 {
         self.reserve.min(self.media[i].capacity / 8)
     }
@@ -205,11 +206,11 @@ impl PoolConfig {
     }
 
     /// Locks all `files` media of the pool in `dir`; each lock is held until its descriptor is
-    /// dropped. Several pools' directories (another FOREBAY_HOME, another host) may lead to one
-    /// medium: these locks tell a keeper that another one uses it.
+    /// dropped. Several pools' directories (another FOREBAY_HOME, another host) may link to the
+    /// same medium. By these locks, a keeper notices that another keeper uses it.
     ///
     /// # Errors
-    /// [`PoolError::Daemon`] if another keeper has a medium; [`PoolError::Io`].
+    /// [`PoolError::Daemon`] if another keeper has locked a medium; [`PoolError::Io`].
     pub(crate) fn hold_media(&self, dir: &Path) -> Result<Vec<OwnedFd>, PoolError> {
         let mut held = Vec::new();
         for (i, spec) in self.media.iter().enumerate() {
@@ -280,7 +281,7 @@ impl PoolConfig {
     ///
     /// # Errors
     /// [`PoolError::Foreign`] if others own or can change `dir`; [`PoolError::Damaged`] if the file
-    /// is missing, malformed or of another version; [`PoolError::Io`] if it can't be looked at.
+    /// is missing, malformed or of another version; [`PoolError::Io`] if it can't be read.
     pub fn read(dir: &Path) -> Result<PoolConfig, PoolError> {
         PoolConfig::read_in(dir, Above::Strict)
     }
@@ -417,7 +418,8 @@ fn errno(e: &std::io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
-/// Restarts the lifetime of the pool, or node, in `dir`, if it has one. The keeper must have ended.
+/// Restarts the limited lifetime of the pool, or node, in `dir`, if it has any limit. The keeper
+/// must have ended.
 ///
 /// # Errors
 /// As for [`PoolConfig::read`]; [`PoolError::Io`] if pool.json can't be written.

@@ -114,7 +114,8 @@ fn remove(bottom: &OwnedFd, place: &OwnedFd, names: &[&str]) -> Result<()> {
     unlinkat(place, names[0], AtFlags::REMOVEDIR)
 }
 
-/// As [`remove`], for an innermost directory that couldn't be opened.
+/// Removes the directories by their paths, innermost first: for a failure of [`dig`], which leaves
+/// no open directory.
 fn remove_by_path(place: &OwnedFd, names: &[&str]) -> Result<()> {
     for depth in (1..=names.len()).rev() {
         unlinkat(place, names[..depth].join("/"), AtFlags::REMOVEDIR)?;

@@ -50,8 +50,8 @@ pub(crate) fn note_start(dir: &Path) {
     let _ = std::fs::write(dir.join(GROUPS), lines.collect::<String>());
 }
 
-/// Whether the dead keeper of the pool or node in `dir` was killed for lack of memory. None:
-/// nothing indicates it.
+/// Returns the signs that the dead keeper of the pool or node in `dir` was killed for lack of
+/// memory; None if there are none.
 pub fn of_keeper(dir: &Path) -> Option<Death> {
     let pid = std::fs::read_to_string(dir.join("keeper.pid")).ok();
     let pid: Option<u32> = pid.and_then(|text| text.trim().parse().ok());

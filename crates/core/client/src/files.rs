@@ -1,5 +1,5 @@
-//! Rebuilds the control region and the media's maps of a pool that can't be opened. Their content
-//! is recovered from the records, or lost. Segments and records are never changed here.
+//! Rebuilds a pool's control region and its media's maps where these files can't be opened. Their
+//! content is recovered from the records, or lost. Segments and records are never changed here.
 
 use crate::error::cant_look;
 use crate::home::{is_absent, name_of};

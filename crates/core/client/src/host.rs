@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// All keepers of a host together keep at most one part in `READY_SHARE` of the memory of the host
-/// (or of its control group) ready.
+/// All keepers of a host together keep ready at most one part in `READY_SHARE` of the memory of the
+/// host (or of its control group).
 const READY_SHARE: u64 = 16;
-/// All keepers of a host together keep at most one part in `READY_LEFT` of the memory that is left
-/// ready.
+/// All keepers of a host together keep ready at most one part in `READY_LEFT` of the host's free
+/// memory ([`Host::left`]).
 const READY_LEFT: u64 = 8;
 /// Shared memory that a new node uses besides its media. Bytes.
 const BESIDE: u64 = 8 << 20;
@@ -32,7 +32,7 @@ pub struct Host {
     pub promised: u64,
     /// Memory that is left for pools; `u64::MAX` if it can't be determined. Bytes.
     pub left: u64,
-    /// The limit of the host or of a control group that leaves the least memory. Bytes.
+    /// Memory limit of the host, or of the control group in which less memory is left. Bytes.
     pub limit: u64,
 }
 
@@ -46,7 +46,7 @@ fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
                 return;
             };
             if let Ok(segment) = std::fs::metadata(medium.join("segment")) {
-                // A link leads to a `files` medium.
+                // A `files` medium is a symbolic link in the pool's directory.
                 each(stat.is_dir(), segment);
             }
         }
@@ -133,8 +133,8 @@ pub fn check(wanted: &[MediumSpec], nodes: u64) -> Result<(), String> {
             promises(host.promised)
         ));
     }
-    // By device number: the number of bytes needed, how many of them for other things than media, a
-    // directory there, and the number of free bytes.
+    // For each file system, by device number: the number of bytes needed, how many of them for
+    // other things than media, a directory of the file system, and its number of free bytes.
     let mut disks: BTreeMap<u64, (u64, u64, PathBuf, u64)> = BTreeMap::new();
     // If no medium is memory, journals and checkpoints are stored beside the first medium.
     let only_files = wanted.iter().all(|m| m.kind != MediumKind::Memory);
@@ -198,7 +198,7 @@ impl Host {
     /// Returns a measurement that is at most [`FRESH`] old.
     pub fn now() -> Host {
         static KNOWN: Mutex<Option<(Instant, Host)>> = Mutex::new(None);
-        // Never block here: a forked child may have inherited the lock held.
+        // Never block here: a forked child may have inherited the mutex in its locked state.
         let Ok(mut known) = KNOWN.try_lock() else {
             return Host::look();
         };
@@ -208,7 +208,7 @@ impl Host {
         }
     }
 
-    /// Bytes that the keeper of each memory medium may keep ready.
+    /// Bytes that a keeper may keep ready in each memory medium.
     pub fn ready_each(&self) -> u64 {
         let all = (self.limit / READY_SHARE).min(self.left / READY_LEFT);
         all / self.media.max(1)

@@ -64,13 +64,14 @@ const ASK_OWNERS_IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
 /// exist.
 const SWEEP_COPIES: Duration = Duration::from_secs(5);
 const QUIET_TICK: Duration = Duration::from_secs(1);
-/// Length of a period. Room that was in use in the current or the previous one stays reserved.
+/// Length of the periods for which the peak of the room in use is recorded. Room that was in use in
+/// the current or the previous period stays reserved.
 const PEAK_PERIOD: Duration = Duration::from_secs(5);
 /// Maximum number of cells (1 MiB each) whose room is given back in one turn.
 const GIVE_BACK_CELLS: usize = 256;
 /// How often the keeper computes again how much room it may keep ready on this host.
 const SHARE_PERIOD: Duration = Duration::from_secs(5);
-/// How long the keeper reserves no room ahead after the host had none.
+/// How long the keeper reserves no room ahead of use after the host had no room left.
 const NO_ROOM: Duration = Duration::from_secs(1);
 /// How often the journal, and all bytes, are synced.
 const SYNC_JOURNAL: Duration = Duration::from_secs(1);
@@ -89,10 +90,10 @@ pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), Pool
     keeper.run()
 }
 
-/// The process that keeps a pool.
+/// A pool's keeper: this process, once it has locked keeper.pid.
 pub struct Keeper {
     pool: Arc<Pool>,
-    /// Lock on keeper.pid, held while this exists.
+    /// Lock on keeper.pid, held until this descriptor is closed.
     _charge: OwnedFd,
     /// Locks of the `files` media.
     _media: Vec<OwnedFd>,
@@ -103,7 +104,8 @@ impl Keeper {
     ///
     /// # Errors
     /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Daemon`] if a keeper
-    /// with another home uses a medium; [`PoolError::Io`] if keeper.pid can't be opened or written.
+    /// with another FOREBAY_HOME uses a medium; [`PoolError::Io`] if keeper.pid can't be opened or
+    /// written.
     pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {
         let file = pool.dir().join("keeper.pid");
         let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);
@@ -178,8 +180,8 @@ impl EphemeralFiles {
         }
     }
 
-    /// Removes the ephemeral files of ended creators. Returns whether files are left: of living
-    /// creators, or because they couldn't be removed.
+    /// Removes the ephemeral files of ended creators. Returns whether ephemeral files are left,
+    /// because their creators live or the removal failed.
     fn step(&mut self, cluster: Cluster<'_>) -> bool {
         let begun = Instant::now();
         let followed = cluster.declarations().follow_creators();
@@ -205,7 +207,8 @@ fn remove_ephemeral_files(pool: &Pool) {
     }
 }
 
-/// Removes copies of remote files that no longer exist, until the pool is removed.
+/// Removes this node's copies of remote files when those files no longer exist. Returns when the
+/// pool is removed.
 fn keep_copies(pool: &Pool) {
     let mut known = false;
     while is_there(pool.dir()) {
@@ -371,8 +374,8 @@ impl<'a> Tasks<'a> {
         failed
     }
 
-    /// Moves bursty files out of memory. When the last process has ended, moves the files that it
-    /// left, even before the next turn is due. Returns whether some are left.
+    /// Moves bursty files out of memory. If no process is attached, does so even before the
+    /// interval [`DRAIN`] has passed. Returns whether bursty files are left in memory.
     fn move_bursty(&mut self) -> bool {
         if !self.store.content().drains() || !self.drain.is_due() && self.store.any_attached() {
             return false;
@@ -558,7 +561,7 @@ struct Room {
     /// computed.
     share: u64,
     looked: Option<Instant>,
-    /// The host had no room: until this time nothing is reserved ahead.
+    /// Time until which no room is reserved ahead of use, because the host had none left.
     none_until: Option<Instant>,
 }
 
@@ -577,8 +580,8 @@ impl Room {
     }
 
     /// Reserves room ahead of use, up to `most` bytes, and gives back further unused room. A full
-    /// file system isn't reported here, but when room is needed. Returns whether nothing is left to
-    /// do.
+    /// file system isn't reported here, but by the operations that need room. Returns whether
+    /// nothing is left to do.
     fn step(&mut self, store: &Store, m: &Medium, most: u64) -> bool {
         if self.looked.is_none_or(|at| at.elapsed() >= SHARE_PERIOD) {
             self.share = match m.kind() {

@@ -26,9 +26,10 @@ pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
     };
     let dies_by = Instant::now() + Duration::from_secs(2);
     loop {
-        // The lock ends with the keeper, so an outdated number in the file does no harm. The test
-        // takes the lock shared: readers don't exclude each other, and a starting keeper only for
-        // an instant.
+        // The kernel releases the keeper's lock when the keeper ends, so an outdated process id in
+        // the file does no harm. The lock taken here is shared, so that several processes can look
+        // for the keeper at once, and only for an instant, so that it hardly delays a starting
+        // keeper.
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
             Ok(()) => return Ok(None),
             Err(Errno::WOULDBLOCK) => {}

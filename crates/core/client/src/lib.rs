@@ -17,8 +17,8 @@
 //!                         a node of several copies of key, map and plan.json
 //! ```
 //! A pool of several nodes has a directory HOME/NAME/node-K for each of its nodes on this host
-//! ([`places`]). Besides the above it contains `map` (the pool map), `key`, and `requests`, through
-//! which processes reach other nodes ([`requests`]).
+//! ([`places`]). Besides the files above, it contains `map` (the pool map), `key`, and `requests`,
+//! through which processes reach other nodes ([`requests`]).
 //!
 //! A process uses a pool by opening these files; there is no server. The keeper ([`run_keeper`])
 //! only reserves room ahead and cleans up behind dead processes.
@@ -136,7 +136,7 @@ impl Pool {
     }
 
     /// Creates a node of a new pool of several nodes, with the pool's key; see
-    /// [`PoolConfig::of_node`]. The node is usable once it has its map.
+    /// [`PoolConfig::of_node`]. The node is usable once its file `map` is written.
     ///
     /// # Errors
     /// [`PoolError`] if the name is taken, or a medium can't be made. Nothing is left behind.
@@ -322,8 +322,7 @@ impl Pool {
         })
     }
 
-    /// The same store, as one node of a pool of several nodes. It reaches its peers through
-    /// `others`.
+    /// Makes this pool one node of a pool of several nodes. It reaches its peers through `others`.
     pub fn among(self, others: std::sync::Arc<dyn forebay_cluster::peers::Peers>) -> Pool {
         let nodes = Nodes::new(others);
         Pool {
@@ -433,7 +432,8 @@ impl Pool {
         &self.store
     }
 
-    /// Must be the first call in a forked child: the parent's handles can't be used there.
+    /// Prepares the pool for use in a forked child, where the parent's handles can't be used. Must
+    /// be the child's first call.
     pub fn after_fork_in_child(&self) {
         self.store.after_fork_in_child();
         if let Some(nodes) = &self.nodes {
@@ -587,8 +587,8 @@ fn available(kind: &MediumKind, u: &Usage, host: Option<Host>) -> u64 {
     u.reserved.saturating_sub(u.used) + promised.min(there)
 }
 
-/// Ends the keepers of pool `name` on this host and removes its shared memory. `files` media stay
-/// as they are, with all that was synced.
+/// Ends the keepers of pool `name` on this host and removes its shared memory. The directories of
+/// `files` media, with everything that was synced, are not changed.
 pub fn forget(name: &str) {
     let places = places(name);
     // A keeper that can't be ended notices that its pool was removed.
@@ -596,8 +596,8 @@ pub fn forget(name: &str) {
     let _ = std::fs::remove_dir_all(home().join(name));
 }
 
-/// How long the removal of a pool is repeated. A cancelled start may still create files in the
-/// pool, until its processes notice the removal.
+/// How long the removal of a pool's directory is retried. The processes of a cancelled start may
+/// still create files in the directory, until they notice the removal.
 const REMOVAL: Duration = Duration::from_secs(5);
 
 /// Removes the node with this configuration, whether it is complete or not. Its keeper must have
@@ -607,7 +607,7 @@ pub fn remove_node(config: &PoolConfig) {
         return;
     };
     let dir = node_dir(&config.name, member.node);
-    // The creation may have failed because another pool exists.
+    // The creation may have failed because the directory belongs to another pool of this name.
     if !dir.join("pool.json").exists()
         || PoolConfig::read(&dir).is_ok_and(|c| c.uuid == config.uuid)
     {
@@ -633,7 +633,8 @@ fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
 ///
 /// # Errors
 /// [`PoolError`] if `medium` isn't such a directory, the pool has media in memory, its checkpoint
-/// is missing or damaged, a pool of this name exists, or a keeper with another home has a medium.
+/// is missing or damaged, a pool of this name exists, or a keeper with another FOREBAY_HOME uses a
+/// medium.
 pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
     let mut config = PoolConfig::read_of_medium(medium)?;
     config.lifetime = config.lifetime.begun();
@@ -719,8 +720,8 @@ fn make_journal(dir: &Path, at: &Path) -> Result<Journal, Errno> {
     Journal::open(&ring, at)
 }
 
-/// Links the directory of a `files` medium from the pool's directory, so that it is found even
-/// without pool.json.
+/// Creates a symbolic link in the pool's directory to the directory of a `files` medium, so that
+/// this directory is found even if pool.json is missing.
 fn link_medium(dir: &Path, i: usize, medium: &Path) -> Result<(), PoolError> {
     let link = dir.join(format!("medium-{i}"));
     rustix::fs::symlink(medium, &link).map_err(|e| PoolError::io("can't make", &link, e))

@@ -66,7 +66,7 @@ impl Lifetime {
         Some(ends.saturating_sub(boot_clock()))
     }
 
-    /// Time since the end of the time limit. Seconds; 0 before it.
+    /// Time since the time limit passed. Seconds; 0 before that.
     pub fn over_for(&self) -> u64 {
         match (self.left(), self.ends) {
             (Some(0), Some(ends)) => boot_clock().saturating_sub(ends),

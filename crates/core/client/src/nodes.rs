@@ -119,7 +119,7 @@ pub(crate) const NODE_FILES: [&str; 3] = ["key", "plan.json", "map"];
 /// loss of shared memory, also writes and syncs a copy beside its first medium.
 ///
 /// # Errors
-/// If one of the two can't be written.
+/// If the file or its copy can't be written.
 pub fn write_kept(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     write_whole(dir, name, bytes)?;
     let medium = PoolConfig::read(dir).ok().and_then(|c| c.journal_dir(dir));
@@ -232,7 +232,7 @@ pub(crate) fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError
     }
 }
 
-/// Checks that the place of a new node isn't used by another pool.
+/// Checks that the directory of a new node isn't used by another pool.
 pub(crate) fn check_room(config: &PoolConfig, member: Member) -> Result<(), PoolError> {
     let empty = |dir: &Path| std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
     for place in places(&config.name) {

@@ -2,10 +2,10 @@
 //! the origin service.
 //!
 //! The service runs in the keeper's process of one node, [`SERVICE_NODE`]. A process of this node
-//! that needs what is at the origin only connects to `origin.sock` in the node's directory, sends
-//! one [`Request`] and waits for the reply. Processes of other nodes do the same through their
-//! daemon. While the service works, it sends a sign of progress every second. A process that gets
-//! none for the origin's timeout gives up, so that a dead origin delays no process for ever.
+//! that needs something from the origin only connects to `origin.sock` in the node's directory,
+//! sends one [`Request`] and waits for the reply. Processes of other nodes do the same through
+//! their daemon. While the service works, it sends a sign of progress every second. A process that
+//! gets none for the origin's timeout gives up, so that a dead origin delays no process for ever.
 //!
 //! Modules: `config`, where the origin is, and the rules for the modes of paths; `modes`, the mode
 //! of a path, computed name by name; `request`, the messages; `ask`, sending them and waiting.

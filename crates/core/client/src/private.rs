@@ -92,7 +92,7 @@ fn unsafe_above(stat: &Stat) -> Option<String> {
     (others && !sticky).then(|| "lets another user rename what lies in it".into())
 }
 
-/// The user id that the kernel shows for users without one in this user namespace.
+/// The user id that the kernel shows for users that have no id in this user namespace.
 const OVERFLOW: u32 = 65534;
 
 /// Whether user ids are mapped in this user namespace: then root's directories may appear to belong

@@ -21,14 +21,14 @@ const ATTEMPTS: usize = 100;
 const LOOKED_AT: Duration = Duration::from_millis(100);
 /// Pause of [`Starting::begin`] between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// Whether this process holds such a lock: [`Starting::is_held`] must not report it as another
-/// process's.
+/// Whether this process is starting a pool: [`Starting::is_held`] must not report this process's
+/// lock as another process's.
 static OWN: AtomicBool = AtomicBool::new(false);
 
 /// The right to start the pool with this name.
 #[derive(Debug)]
 pub struct Starting {
-    /// The lock, held until it is closed.
+    /// The locked file. Closing it releases the lock.
     _file: OwnedFd,
     path: PathBuf,
 }

@@ -1,6 +1,6 @@
-//! The keeper's work for the tracing of its node. It removes rings of ended processes when all
-//! rings take more than half of their limit, and sets the bound for slow operations once it knows
-//! how long a tick of the trace clock is.
+//! The keeper's work for the tracing of its node. The keeper removes rings of ended processes when
+//! all rings take more than half of their limit, and sets the bound for slow operations once it
+//! knows how long a tick of the trace clock is.
 
 use forebay_store::{RINGS, process};
 use forebay_trace::clock::{Moment, Scale};
@@ -12,7 +12,8 @@ use std::time::SystemTime;
 /// Minimum time after the node's start for measuring the length of a tick. Nanoseconds.
 const LONG_ENOUGH: u64 = 500_000_000;
 
-/// Does the work that is due. The keeper calls it about every 2 s.
+/// Sets the bound for slow operations if it is due, and removes old rings. The keeper calls this
+/// function about every 2 s.
 pub fn look_after(dir: &Path, shared: &Shared) {
     set_bound(shared);
     remove_old_rings(dir, shared);
@@ -25,7 +26,7 @@ fn set_bound(shared: &Shared) {
     }
     let guess = first_slow_bound(shared.head.counter.load(Relaxed) != 0);
     let exact = Scale::between(begin, now).ticks(SLOW_BOUND);
-    // Unless another process has set a bound already.
+    // Don't replace a bound that another process has set.
     let _ = (shared.head.slow_bound).compare_exchange(guess, exact, Relaxed, Relaxed);
 }
 

@@ -52,7 +52,7 @@ fn file(dir: &Path) -> PathBuf {
 
 impl Pool {
     /// Records a violation, unless this process did so within [`REPEATS`] s. `hash` identifies the
-    /// violation and the file. Returns whether it was due.
+    /// violation and the file. Returns whether the violation had to be recorded.
     pub fn note_violation(&self, hash: u64, violation: impl FnOnce() -> Violation) -> bool {
         let now = forebay_store::now() / 1_000_000_000;
         if !is_due(hash, now as u64) {

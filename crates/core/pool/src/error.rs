@@ -15,7 +15,7 @@ pub enum Error {
     NotInMap(String),
     /// The peer's reply to a hello can't be read.
     Language,
-    /// The host hasn't what the node needs, as this sentence says.
+    /// The host lacks something that the node needs; the sentence says what.
     Host(String),
     /// The node's store wasn't made.
     NoStore,
@@ -23,14 +23,14 @@ pub enum Error {
     Thread(Errno),
     /// The limit on a daemon's memory is too low.
     LittleMemory {
-        /// The lowest limit. Bytes.
+        /// The lowest limit that is allowed. Bytes.
         least: u64,
     },
     /// The limit on a daemon's bandwidth is too low for the request timeout.
     LittleBandwidth {
         /// The request timeout. Seconds.
         request_timeout: f64,
-        /// The lowest limit. Bytes per second.
+        /// The lowest limit that is allowed. Bytes per second.
         least: u64,
     },
     /// The text is no choice of cores.

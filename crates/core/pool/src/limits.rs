@@ -41,7 +41,8 @@ impl Limits {
             let least = LEAST_MEMORY;
             return Err(Error::LittleMemory { least });
         }
-        // All requests that a node has in progress must fit through within the request timeout.
+        // It must be possible to transfer all requests in progress of a node within the request
+        // timeout.
         let least = (MAX_IN_PROGRESS as f64 / request_timeout) as u64;
         if self.bandwidth.is_some_and(|b| b < least) {
             return Err(Error::LittleBandwidth {
@@ -127,7 +128,7 @@ pub fn cores() -> Vec<usize> {
 /// Binds all threads of this process to these cores.
 ///
 /// # Errors
-/// [`Error::Unbound`] if that isn't allowed.
+/// [`Error::Unbound`] if the kernel refuses it.
 pub fn bind(cores: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|c| set.set(*c));
@@ -170,7 +171,7 @@ pub(crate) struct Budget {
     pub replies: usize,
     /// Maximum number of bytes of replies in the reply cache.
     pub remembered: usize,
-    /// Number of threads of each class whose number is limited.
+    /// Maximum number of threads, for each class of threads that has a maximum.
     pub threads: usize,
 }
 

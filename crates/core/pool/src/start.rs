@@ -27,7 +27,7 @@ use std::time::Duration;
 pub struct Missing {
     /// The node's index in the list of hosts.
     pub node: u32,
-    /// Number of its descendants, about which nothing is known because of that.
+    /// Number of the node's descendants: nothing is known about them, since the node didn't report.
     pub below: u32,
     /// The error, for users.
     pub why: String,
@@ -118,8 +118,8 @@ pub struct Start {
 }
 
 /// How long node `n` waits, from its own beginning, for its children to report and to be ready, if
-/// the user waits for `total`. Nodes at lower levels wait less, so that the first one to give up is
-/// the one that knows which nodes are missing.
+/// the user waits for `total`. Nodes further from the root wait less, so that the parent of a
+/// missing node gives up first: it knows which node is missing.
 pub fn subtree_timeout(tree: &Tree, n: u32, total: Duration) -> Duration {
     let levels = tree.depth() + 1;
     total * (levels - tree.level(n).min(tree.depth())) / levels

@@ -1,7 +1,7 @@
-//! Sends requests to the origin service of a pool, from its own node or from another.
+//! Sends requests to a pool's origin service, from the service's node or from another node.
 //!
-//! Each wait is bounded: by the origin's timeout without a sign of progress, and by some seconds
-//! for a service that is being restarted.
+//! Every wait is bounded: it ends when no sign of progress comes for the origin's timeout, or some
+//! seconds after the service last ran.
 
 use super::request::Request;
 use super::{MESSAGE, RESULT, SERVICE_NODE, SOCKET};
@@ -57,8 +57,8 @@ pub struct Asker<'p> {
 ///
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
-/// ETIMEDOUT: the service made no progress for the origin's timeout. EHOSTDOWN: its node can't be
-/// reached.
+/// ETIMEDOUT: the service made no progress for the origin's timeout. EHOSTDOWN: the service's node
+/// can't be reached.
 pub fn ask(from: &Asker<'_>, request: &Request) -> Result<String, Refusal> {
     let mut seen = Instant::now();
     loop {
@@ -128,8 +128,8 @@ fn result_of(message: &[u8]) -> Option<Result<String, Refusal>> {
 ///
 /// # Errors
 /// The errno of what failed on that node. ENOTCONN: no copier runs there. ETIMEDOUT: the copier
-/// made no progress for the timeout. EHOSTDOWN: the node can't be reached. After the last two, the
-/// copier may still be carrying out the order.
+/// made no progress for the timeout. EHOSTDOWN: the node can't be reached. After ETIMEDOUT and
+/// EHOSTDOWN, the copier may still be carrying out the order.
 pub fn order(
     from: &Asker<'_>,
     node: u32,

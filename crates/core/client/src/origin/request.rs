@@ -60,11 +60,11 @@ requests! {
         /// Fetches the entries of a directory.
         Entries 0 { dir: ObjectId }
         /// Fetches the bytes of a file, which has had this name. With `cut`, no bytes are fetched:
-        /// the file is about to be truncated to nothing.
+        /// the file is about to be truncated to length 0.
         Bytes 1 { id: ObjectId, dir: ObjectId, name: Bytes, cut: bool }
         /// Removes this name of the object.
         Remove 3 { dir: ObjectId, name: Bytes, id: ObjectId }
-        /// Renames the object from the first name to the second, which `replaced` has.
+        /// Renames the object from `from` to `to`. `replaced` is the object whose name is `to`.
         Rename 4 {
             from: (ObjectId, Bytes),
             to: (ObjectId, Bytes),
@@ -80,7 +80,7 @@ requests! {
         Prefetch 7 { path: Bytes }
         /// Returns the state of the service.
         Status 8 {}
-        /// Gives the object, which has had the first name, the second name, too.
+        /// Creates the hard link `to` to the object, which has had the name `known`.
         Link 9 { id: ObjectId, known: (ObjectId, Bytes), to: (ObjectId, Bytes) }
         /// Makes room for this many bytes that are about to be written to this file.
         Room 11 { id: ObjectId, bytes: u64 }
@@ -104,7 +104,7 @@ requests! {
         /// Returns limits and usage of the quota: a [`QuotaStatus`] as JSON, or an empty reply if
         /// there is no quota.
         Usage 21 {}
-        /// Makes the directory at the origin, too.
+        /// Creates this directory of the pool at the origin, too.
         Settle 30 { dir: ObjectId }
         /// Makes the pool show those entries of the directory that are at the origin only.
         OriginOnly 31 { dir: ObjectId }
@@ -121,8 +121,8 @@ requests! {
         /// Copies `length` bytes at `at` of this version of a file into the pool. The reply is the
         /// number of bytes copied, holes not counted.
         Copy 1 { id: ObjectId, path: Bytes, version: u64, at: u64, length: u64 }
-        /// Writes files of a directory back. With `compares`, also those that have the same size
-        /// and time at the origin. The reply is the copier's report.
+        /// Writes files of a directory back. With `compares`, also files whose size and time are
+        /// the same at the origin. The reply is the copier's report.
         Write 2 { path: Bytes, names: List<Bytes>, compares: bool }
         /// Checks whether a file exists, and thereby whether the copier sees the same directory as
         /// the service.

@@ -48,8 +48,8 @@ pub struct Claim {
     pub node: NodeId,
     /// Number of bytes of the body that is sent, or of the space for one that is received.
     pub body: usize,
-    /// The reply may stay uncollected for long. Only large cells are used for such requests, and at
-    /// most half of these.
+    /// Whether the requester may leave the reply in the cell for long. Such requests get only large
+    /// cells, and at most half of the large cells.
     pub is_kept: bool,
 }
 
@@ -96,8 +96,8 @@ impl Shared {
         found.unwrap_or(Err(&header.room))
     }
 
-    /// Number of cells in use for requests to `node`, among the first `of` cells. A node that
-    /// doesn't answer must not get all cells.
+    /// Number of cells in use for requests to `node`, among the first `of` cells. The caller limits
+    /// it: requests to a node that doesn't answer must not use up all cells.
     fn cells_for(&self, node: NodeId, of: usize) -> usize {
         let theirs = |&i: &usize| {
             let cell = self.cell(i);
@@ -143,7 +143,7 @@ impl Shared {
     fn may_reclaim(&self, now: u64) -> bool {
         let last = &self.header().reclaimed;
         let before = last.load(Relaxed);
-        // A time in the future is corrupt.
+        // A time in the future is corrupt, and counts as long ago.
         let due = now.wrapping_sub(before) >= OWNER_CHECK_INTERVAL.as_nanos() as u64;
         due && last.compare_exchange(before, now, AcqRel, Relaxed).is_ok()
     }
@@ -214,8 +214,8 @@ impl Shared {
         count
     }
 
-    /// Whether a request that `counts`, by its kind, may still be carried out although its requester
-    /// has died or has given it up. One-way requests don't count.
+    /// Whether a request of a kind for which `counts` is true may still be carried out although its
+    /// requester has died or has given it up. One-way requests are ignored.
     pub fn has_orphan(&self, counts: impl Fn(u16) -> bool) -> bool {
         (0..CELLS).any(|index| {
             let cell = self.cell(index);

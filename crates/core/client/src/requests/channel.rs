@@ -27,9 +27,10 @@ const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a thread spins for a reply before it sleeps. A reply in that time saves the daemon a
 /// wake-up. Nanoseconds.
 const SPIN: u64 = 40_000;
-/// A gap in the clock longer than this means that other tasks had the core. Nanoseconds.
+/// Two readings of the clock while spinning that are further apart than this mean that other tasks
+/// had the core. Nanoseconds.
 const PREEMPTED: u64 = 20_000;
-/// How long no thread spins after such a gap. Nanoseconds.
+/// How long no thread spins after other tasks had the core. Nanoseconds.
 const NO_SPIN: u64 = 50_000_000;
 /// After `MISSES` spins in a row without a reply, only one request in `ONE_IN` spins.
 const MISSES: u32 = 4;
@@ -100,7 +101,7 @@ impl Channel {
         if known != 0 && process::pid_of(known) == process::pid() {
             return known;
         }
-        // Only in a forked child, to which no error can be returned.
+        // Reached only in a forked child, to which no error can be returned.
         let own = process::own_word_or_id();
         self.owner.store(own, Relaxed);
         own
@@ -111,7 +112,8 @@ impl Channel {
         if self.shared.header().map.load(Acquire) != self.version.load(Acquire) {
             self.load_map();
         }
-        // SAFETY: made from a box, and never dropped: other threads may be using it.
+        // SAFETY: the map was made from a box. It isn't dropped before the channel, since other
+        // threads may be using it.
         unsafe { self.map.load(Acquire).as_ref() }
     }
 
@@ -145,7 +147,7 @@ impl Channel {
     /// Copies a request into a cell, which belongs to this thread until it is posted.
     ///
     /// # Safety
-    /// `bytes` must be readable.
+    /// `request.bytes` must be readable.
     unsafe fn fill(&self, index: usize, request: &PeerRequest<'_>, until: u64) -> Result<()> {
         assert!(
             request.head.len() <= MAX_HEAD,
@@ -270,7 +272,7 @@ impl Channel {
             return self.report_down(NodeId(cell.node.load(Relaxed)));
         }
         self.shared.header().missing.store(1, Release);
-        // A daemon that has just woken checks its cells again.
+        // Makes the daemon check its cells again, if it is alive.
         self.shared.ring();
         self.report_down(self.me)
     }
@@ -683,7 +685,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         let map = self.map.load(Acquire);
         if !map.is_null() {
-            // SAFETY: made from a box; the channel is not used any more.
+            // SAFETY: the map was made from a box, and the channel is not used any more.
             drop(unsafe { Box::from_raw(map) });
         }
     }

@@ -27,11 +27,12 @@ pub use request_server::{Body, Payload, RequestServer, Room, Taken};
 
 use forebay_placement::NodeId;
 
-/// Maximum number of bytes of a body in a cell without a body area: it is stored beside the head.
+/// Maximum number of bytes of a body in a cell without a body area: such a body is stored behind
+/// the cell's head.
 pub const SMALL_BODY: usize = 16 << 10;
 
-/// The node that a failed reply (EHOSTDOWN) names in its head: it didn't answer the node to which
-/// the request was sent. None: the latter didn't answer.
+/// Returns the node that a reply with EHOSTDOWN names in its head: the node to which the request
+/// was sent couldn't reach it. None: the request itself didn't reach its node.
 pub fn unreachable_in(head: &[u8]) -> Option<NodeId> {
     let number: &[u8; 4] = head.try_into().ok()?;
     Some(NodeId(u32::from_le_bytes(*number)))

@@ -239,7 +239,7 @@ pub fn reclaim_cells(dir: &Path) -> Result<usize> {
     Ok(shared.reclaim_dead(forebay_store::process::own_word_or_id()))
 }
 
-/// Creates the complete file under another name, then links it to its own.
+/// Creates the complete file under another name, then links it to `path`.
 fn create(dir: &Path, path: &Path) -> Result<()> {
     let part = dir.join(format!(
         "requests.{}",
@@ -259,7 +259,7 @@ fn create(dir: &Path, path: &Path) -> Result<()> {
         header.request_timeout.store(10_000, Relaxed);
         header.magic.store(MAGIC, Release);
         match rustix::fs::link(&part, path) {
-            // Another process created it first.
+            // Another process created the file first.
             Err(Errno::EXIST) => Ok(()),
             linked => linked,
         }

@@ -68,7 +68,7 @@ impl RequestServer {
     }
 
     /// Begins to serve. Returns the requests that the previous daemon had taken but not answered.
-    /// Those that it had sent already have a number, and keep it.
+    /// Requests that the previous daemon had sent keep their numbers.
     pub fn begin(&self, request_timeout: Duration) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
         let request_timeout = u32::try_from(request_timeout.as_millis()).unwrap_or(u32::MAX);
@@ -94,8 +94,8 @@ impl RequestServer {
         left
     }
 
-    /// Whether a request that `counts`, by its kind, may still be carried out although its requester
-    /// has died or has given it up.
+    /// Whether a request of a kind for which `counts` is true may still be carried out although its
+    /// requester has died or has given it up.
     pub fn has_orphan(&self, counts: impl Fn(u16) -> bool) -> bool {
         self.shared.has_orphan(counts)
     }
@@ -315,8 +315,8 @@ impl Taken {
         }
     }
 
-    /// The space for bytes that are received with the reply. None if there is none, or if it is in
-    /// use.
+    /// The space for bytes that are received with the reply. None if the request has no such space,
+    /// or while another [`Room`] of it exists.
     pub fn room(self: &Arc<Self>) -> Option<Room> {
         let has = matches!(self.payload, Payload::Receive(1..));
         let got = has && self.lent.swap(1, AcqRel) == 0;
@@ -352,7 +352,7 @@ impl Taken {
         cell.status.store(status, Relaxed);
         cell.answer.store(head.len() as u32, Relaxed);
         cell.received.store(received as u32, Relaxed);
-        // From this change of state on, the requester may free the cell.
+        // From the next change of state on, the requester may free the cell.
         let done = if last.is_some() { DONE } else { DONE | HELD };
         if last.is_some() {
             taken.free.store(true, Relaxed);
@@ -380,7 +380,7 @@ impl Drop for Taken {
             if state == ABANDONED | HELD {
                 return self.shared.free(self.index);
             }
-            // The next daemon answers a request that wasn't answered.
+            // If the request wasn't answered, the next daemon answers it.
             if state != DONE | HELD || cell.pass(state, DONE) {
                 return;
             }

@@ -171,7 +171,7 @@ fn without_a_daemon_waiting_is_bounded() {
     assert_eq!(ask(&channel, 1, b"x", Bytes::None), Err(Errno::HOSTDOWN));
     assert!(start.elapsed() >= Duration::from_millis(300));
     assert!(start.elapsed() < Duration::from_secs(4));
-    // The daemon is known to be missing now.
+    // The daemon is marked as missing now.
     let start = Instant::now();
     assert_eq!(ask(&channel, 1, b"x", Bytes::None), Err(Errno::HOSTDOWN));
     assert!(start.elapsed() < Duration::from_millis(100));
@@ -385,7 +385,7 @@ fn requests_of_the_dead_are_seen_while_they_may_be_carried_out() {
         assert!(!in_state(of_dead, cell::DONE, 7), "{state}");
         assert!(!in_state(of_living, state, 7), "{state}");
     }
-    // Its requester lives, and waits no longer.
+    // The cell's requester lives, and no longer waits.
     assert!(in_state(of_living, cell::ABANDONED | cell::HELD, 7));
     shared.free(of_living);
     assert!(!shared.has_orphan(|_| true));
@@ -439,7 +439,7 @@ fn one_way_requests_arrive_even_if_requester_or_daemon_die() {
         shared.cell(i).owner.store(dead, Release);
     }
     assert_eq!(shared.reclaim_dead(7), 0);
-    // This daemon takes them and dies.
+    // This daemon takes the requests and dies.
     let server = RequestServer::open(&dir.0).unwrap();
     assert!(server.begin(Duration::from_millis(5000)).is_empty());
     assert_eq!(server.take().len(), 10);
