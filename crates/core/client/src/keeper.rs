@@ -349,9 +349,9 @@ impl<'a> Tasks<'a> {
         Turn { pause, calm }
     }
 
-    /// Releases what dead processes held, here and on other nodes. If no other process is left,
-    /// also recovers what processes lost when they died in the middle of an operation. Returns the
-    /// failure, if any.
+    /// Releases what dead processes held, here and on other nodes. If no other process has an
+    /// operation in flight, also recovers the references, entries and pages lost by processes that
+    /// died in the middle of an operation. Returns the failure, if any.
     fn release_dead(&mut self) -> Option<Errno> {
         let reaped = self.store.recovery().reap();
         self.unfinished |= self.among && reaped.as_ref().map_or(true, |r| r.processes > 0);

@@ -77,8 +77,9 @@ impl OriginConfig {
         modes.mode(&modes.at(path))
     }
 
-    /// The mode of a path of the pool that leads to a directory, or may do so. A directory is in
-    /// the pool if files in it may have another mode than `off`; so is the origin's root.
+    /// Returns the mode of a path of the pool that leads, or may lead, to a directory. Instead of
+    /// `off`, returns `WriteBack` if such a directory is in the pool: the origin's root, or a
+    /// directory in which files may have another mode than `off`.
     pub fn mode_of_dir(&self, path: &[u8]) -> OriginMode {
         match self.mode_of(path) {
             OriginMode::Off => {

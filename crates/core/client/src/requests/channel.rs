@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
-/// How much earlier than the requester the daemon may reach the end of the request timeout, and
-/// report it to callers that can't wait for the daemon's reply either. Nanoseconds.
+/// How much earlier than the requester's own deadline the daemon gives a request up, so that the
+/// requester still receives the daemon's error, which may name the node that is down. Nanoseconds.
 const EARLY_REPORT: u64 = 300_000_000;
 /// Maximum time a waiting thread sleeps before it checks the clock again.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);

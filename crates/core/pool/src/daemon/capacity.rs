@@ -65,7 +65,8 @@ impl Capacity {
                 (known.sum, known.rooms.clone())
             }
             Err(TryLockError::Poisoned(_)) => lock(&self.last).clone(),
-            // Another thread computes the result. This thread waits only if there is no older one.
+            // Another thread computes the result. This thread waits only if there is no older
+            // result.
             Err(TryLockError::WouldBlock) => {
                 // Not by a match on the guard of `last`: this thread would hold that lock while it
                 // waits for the other thread, which needs it.

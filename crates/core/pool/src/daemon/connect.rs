@@ -1,4 +1,4 @@
-//! Connects a [`Link`] to its node. A thread does that, which exists while a connection is needed.
+//! Connects a [`Link`] to its node, in a thread that exists while a connection is needed.
 
 use super::link::{Link, Links, Live, PROBE, Reach, State};
 use super::local_node::LocalNode;

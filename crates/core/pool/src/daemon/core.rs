@@ -1,5 +1,5 @@
-//! The requests of this node's processes and of its daemon: each is passed to the link to its home,
-//! or, if that is this node, to [`Home`].
+//! Passes the requests of this node's processes and of its daemon on: each to the link to its home,
+//! or, if this node is the home, to [`Home`].
 
 use super::home::Home;
 use super::link::Links;

@@ -26,7 +26,8 @@ pub struct Direct {
     me: NodeId,
     nodes: Vec<NodeId>,
     core: OnceLock<Weak<Core>>,
-    /// The links live as long as workers carry requests out, and with them the map.
+    /// Through the links the map can be read even when the core is gone: the links exist as long as
+    /// workers carry requests out.
     links: OnceLock<Weak<Links>>,
 }
 
@@ -111,7 +112,7 @@ impl Direct {
             if received > room {
                 return Err(Errno::PROTO);
             }
-            // SAFETY: the caller's promise, and it fits.
+            // SAFETY: the caller's promise, and the bytes fit into the buffer.
             unsafe { std::ptr::copy_nonoverlapping(got.as_ptr(), to, received) };
         }
         Ok(PeerReply { head, received })

@@ -1,7 +1,7 @@
 //! The home's side: requests of other nodes to this node, and of this node to itself.
 //!
-//! A thread of the transport registers a request and passes it to a worker of its class. It may
-//! carry out a `Leaf` or an `Entry` itself.
+//! A thread of the transport registers a request and passes it to a worker of its class. The thread
+//! may carry out a `Leaf` or an `Entry` itself.
 
 use super::Serve;
 use super::link::{Links, Live, traced};
@@ -49,7 +49,7 @@ thread_local! {
 }
 
 /// Notes that a request that this thread has sent has failed with EHOSTDOWN because of `node`. If
-/// this thread carries a request out, which fails for that reason, the reply names the node.
+/// the request that this thread carries out fails for that reason, its reply names the node.
 pub(super) fn set_unreachable(node: NodeId) {
     UNREACHABLE.set(Some(node));
 }
@@ -141,10 +141,10 @@ impl Way {
     }
 }
 
-/// Sends a reply as soon as there is room, at the latest at `until`. If there is none, sends
-/// nothing; the requester then sends the request again.
+/// Sends a reply as soon as there is room, at the latest at `until`. If there is no room by then,
+/// sends nothing, and the requester sends the request again.
 fn answer(home: &Home, reply: Responder, kept: &Kept, until: Instant) {
-    // A peer that doesn't receive its replies must not delay those to others for long.
+    // A peer that doesn't receive its replies must not delay replies to other peers for long.
     let until = until.min(Instant::now() + WAITS);
     let body = match &kept.body {
         None => None,
@@ -238,7 +238,8 @@ impl Home {
             // Without a reply, the requester sends the request again: it wasn't carried out.
             Verdict::Full(way) => return drop(way),
         };
-        // The thread may wait for peers. Other threads receive their replies meanwhile.
+        // The request may make this thread wait for peers. Other threads receive the peers'
+        // replies.
         if here && class <= Class::Entry {
             return job();
         }
@@ -289,8 +290,8 @@ impl Home {
         local.workers(class).submit(job);
     }
 
-    /// Registers a request of this node to itself, and returns which of these are settled. Like a
-    /// remote request, it may have been begun by an earlier daemon, so it needs a number.
+    /// Registers a request of this node to itself, and returns which of these requests are settled.
+    /// The request needs a number, since an earlier daemon may have begun it.
     fn number_own(&self, pending: &PendingRequest) -> Settled {
         let mut own = lock(&self.own);
         if pending.number() == 0 {
@@ -360,7 +361,8 @@ impl Home {
     /// Handles a message between daemons.
     fn serve_daemon(self: Arc<Self>, request: Incoming, reply: Responder) {
         let workers = self.local().workers(Class::Composite).clone();
-        // These may wait: state kept for a previous daemon of the other node is released first.
+        // These messages may have to wait: state kept for the other node's previous daemon is
+        // released first.
         workers.submit(Box::new(move || {
             let connection = request.connection;
             match request.kind {
@@ -430,7 +432,7 @@ fn serve_traced(
     })
 }
 
-/// Called before the reply that an earlier daemon has recorded is sent.
+/// Tells the store that a successful reply which an earlier daemon recorded is about to be sent.
 fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
     if kept.status == 0
         && let Some((answer, _)) = wire::decode_answer(&kept.head)

@@ -9,9 +9,9 @@
 //! a restart. If that daemon has lost its records ([`forebay_client::requests::Replies`]), the
 //! outcome is unknown; then only a repeatable request is sent again.
 //!
-//! Each request says which earlier ones are settled, so that the other daemon forgets their
-//! replies: all with numbers below the lowest open one. Some requests also list the open ones: all
-//! others up to the last one listed are settled, too.
+//! Each request says which earlier requests are settled, so that the other daemon forgets their
+//! replies: all requests with numbers below the lowest open one's. Some requests also list the open
+//! requests: then all unlisted requests up to the last one listed are settled, too.
 
 use super::local_node::LocalNode;
 use super::pending::{Got, PendingRequest};
@@ -32,7 +32,7 @@ const MAX_REQUESTS_IN_PROGRESS: usize = WINDOW - 16;
 /// One in this many requests lists the open requests, if there are several.
 const LIST_EVERY: u32 = 64;
 /// How long a node that is out of reach, or reported to be, may take to answer an attempt to reach
-/// it: the answer takes it no work.
+/// it. Short, since the node answers without doing any work.
 pub(super) const PROBE: Duration = Duration::from_millis(500);
 /// Kinds of requests to which the planted fault `lost-reply` applies: it drops their replies.
 const CHANGES: [u16; 7] = [
@@ -48,8 +48,8 @@ const CHANGES: [u16; 7] = [
 /// Time limit given to the transport for long requests. It is never reached: the daemon decides
 /// when to give them up.
 const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
-/// If each side makes a connection within this time, neither knew of the other's. Longer than the
-/// time limit for making a connection ([`super::connect`]).
+/// If each side makes a connection within this time, neither knew of the other's connection. Longer
+/// than the time limit for making a connection ([`super::connect`]).
 const CROSSING: Duration = Duration::from_secs(5);
 /// After a node was given up, how long a failed attempt to connect makes new requests fail at once.
 /// Longer than an attempt and the pause before it, so that requests fail at once while attempts
@@ -104,8 +104,8 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Whether this connection stays if each side has made one. The one made by the lower node
-    /// number stays.
+    /// Whether this connection is the one to keep if each side has made one: the connection made by
+    /// the node with the lower number is kept.
     fn stays(&self, me: NodeId, other: NodeId) -> bool {
         self.ours == (me < other)
     }
@@ -191,16 +191,16 @@ impl Links {
         states
     }
 
-    /// Called when `node` has sent a message: the node can be reached, even if an attempt to
-    /// connect failed before.
+    /// Notes that `node` has sent a message: the node can be reached, even if an attempt to connect
+    /// failed before.
     pub fn heard_from(&self, node: NodeId) {
         if let Some(link) = self.get(node) {
             link.heard();
         }
     }
 
-    /// Merges the map that the daemon of `from` has sent. If others need the result, sends it to
-    /// all connected daemons; the others get it after their next hello.
+    /// Merges the map that the daemon of `from` has sent. If other nodes need the result, sends it
+    /// to all connected daemons; daemons that aren't connected get it after their next hello.
     pub fn learn(&self, theirs: PoolMap, from: NodeId) {
         if self.local.learn(theirs, from) {
             let connections = self.all().into_iter().filter_map(|link| link.connection());
@@ -208,7 +208,8 @@ impl Links {
         }
     }
 
-    /// Called after the reply to a hello: the side with the older map gets the newer one.
+    /// Gives the side with the older map the newer one. `hello`: the other side's. Called after the
+    /// reply to a hello.
     pub(super) fn compare_maps(&self, connection: &Arc<dyn Connection>, hello: &Hello) {
         if let Some(newer) = self.local.maps.compare(connection, hello) {
             self.learn(newer, connection.peer().node);
@@ -306,7 +307,7 @@ impl Link {
                 }
             }
         });
-        // If there is no room now, the next tick asks again.
+        // If the connection accepts no request now, the next tick asks again.
         let _ = connection.start(request, until, done);
     }
 
@@ -355,8 +356,8 @@ impl Link {
         self.watch();
     }
 
-    /// Called when another node has reported that this link's node doesn't answer. Checks whether
-    /// it answers this node, so that each daemon needn't wait for the whole request timeout.
+    /// Checks whether this link's node answers, after another node has reported that it doesn't. So
+    /// not every daemon has to wait for the whole request timeout.
     pub(super) fn suspect(self: &Arc<Self>) {
         let (Some(links), Some(connection)) = (self.links.upgrade(), self.connection()) else {
             return;
@@ -368,12 +369,13 @@ impl Link {
             Err(Error::Deadline { .. }) => this.is_silent(&links.local, &asked, PROBE),
             Err(_) => {}
         });
-        // If there is no room now, the requests in progress show whether the node answers.
+        // If the connection accepts no request now, the requests in progress show whether the node
+        // answers.
         let _ = connection.start(request, Instant::now() + PROBE, done);
     }
 
-    /// Called when a message of the node arrived: requests to it no longer fail at once, and a
-    /// connecting thread tries again now.
+    /// Notes that a message of the node has arrived: requests to the node no longer fail at once,
+    /// and a connecting thread tries again now.
     pub fn heard(&self) {
         let mut state = self.state();
         if state.connection.is_none() {
@@ -409,13 +411,13 @@ impl Link {
         let (Some(links), Some(connection)) = (self.links.upgrade(), self.connection()) else {
             return;
         };
-        // If the other side made the connection, it may not use it yet. If this call fails, the
-        // node is out of reach again.
+        // If the other side made the connection, the other side may not use it yet: wait for a
+        // reply on it. If this call fails, the node is out of reach again.
         let query = progress_query(&links.local, Duration::ZERO, Vec::new());
         let _ = connection.call(query, until);
     }
 
-    /// Called when a connection to the node has ended, whichever side had made it.
+    /// Connects again after a connection to the node has ended, whichever side had made it.
     pub fn ended(self: &Arc<Self>) {
         let links = self.links.upgrade();
         if links.is_some_and(|links| !links.local.stopped()) {
@@ -516,8 +518,8 @@ impl Link {
             return self.settle(&pending, Err(Errno::HOSTDOWN));
         };
         let Ok(landing) = origin.landing() else {
-            // An earlier attempt to send the request may use its space for received bytes for an
-            // instant longer.
+            // An earlier attempt to send the request may use the request's space for received bytes
+            // for an instant longer.
             return self.later(pending);
         };
         pending.set_sent_to(records);
@@ -713,7 +715,7 @@ impl State {
     }
 }
 
-/// Passes a reply on.
+/// Answers the request with the home's reply.
 fn answer(pending: &PendingRequest, reply: Reply) {
     let Some((head, inline)) = wire::decode_answer(&reply.head) else {
         return pending.fail(Errno::PROTO);

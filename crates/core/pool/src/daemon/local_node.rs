@@ -1,6 +1,7 @@
 //! This node, as the threads of its daemon share it: its settings, its map, the transport and the
-//! handler of requests, the worker pools, and the incarnations of the other nodes' daemons. It
-//! doesn't know the links to them ([`super::link::Links`]), which are built on it.
+//! handler of requests, the worker pools, and the incarnations of the other nodes' daemons.
+//! [`LocalNode`] doesn't know the links to other nodes ([`super::link::Links`]), which are built on
+//! it.
 
 use super::maps::{Learned, Maps};
 use super::wire::{self, Hello};
@@ -157,7 +158,7 @@ impl LocalNode {
     /// in `map`.
     ///
     /// # Errors
-    /// If the file can't be written.
+    /// If the file `map` can't be written.
     pub fn adopt(&self, map: &PoolMap) -> Result<bool, Errno> {
         let changed = self.maps.adopt(map)?;
         self.request_server.map_changed();
@@ -178,10 +179,10 @@ impl LocalNode {
         lock(&self.known).entry(node).or_default().clone()
     }
 
-    /// Called when the incarnation of `node`'s daemon has become known. If it isn't the first one,
-    /// reports to that daemon what this node has open there. Files and locks that processes of
-    /// `node` have here are kept: these processes are alive; `node` releases them for processes
-    /// that have died meanwhile.
+    /// Records the incarnation of `node`'s daemon. If another incarnation was known before, reports
+    /// to the new daemon what this node has open there. Files and locks that processes of `node`
+    /// have here are kept, since these processes are alive; for processes that have died meanwhile,
+    /// `node` releases them.
     pub fn met(&self, node: NodeId, incarnation: u64) {
         let before = std::mem::replace(&mut *lock(&self.known(node)), incarnation);
         if before != 0
@@ -196,7 +197,8 @@ impl LocalNode {
         }
     }
 
-    /// Called at the start for a node that an earlier daemon has met, and for which state is kept.
+    /// Records that an earlier daemon has met `node`, and has left state that is kept for `node`.
+    /// Called at the start.
     pub fn has_met(&self, node: NodeId) {
         let known = self.known(node);
         let mut known = lock(&known);
@@ -205,7 +207,8 @@ impl LocalNode {
         }
     }
 
-    /// Called when the node has been out of reach for `gone_after`. Releases what it has here.
+    /// Releases the files and locks that `node` has here. Called when the node has been out of
+    /// reach for `gone_after`.
     pub fn gone(&self, node: NodeId) {
         let known = self.known(node);
         let mut known = lock(&known);

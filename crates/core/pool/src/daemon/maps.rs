@@ -34,7 +34,7 @@ pub enum Learned {
     Nothing,
     /// This node has the sender's map now.
     Theirs,
-    /// This node has a map now that is newer than the sender's, too.
+    /// This node now has a map that is newer than its own old one and than the sender's.
     More,
 }
 
@@ -73,7 +73,7 @@ impl Maps {
     /// in `map`.
     ///
     /// # Errors
-    /// If the file can't be written.
+    /// If the file `map` can't be written.
     pub fn adopt(&self, map: &PoolMap) -> Result<bool, Errno> {
         let mut present = lock(&self.map);
         let own = lock(&self.own).clone();
@@ -130,8 +130,8 @@ impl Maps {
         let _ = connection.start(request, Instant::now() + SEND_LIMIT, Box::new(|_| {}));
     }
 
-    /// Called after the reply to a hello: sends the map if the other side's is older. If that is
-    /// newer, returns it.
+    /// Sends this node's map to the other side if, by its `hello`, the other side's map is older.
+    /// If that map is newer, fetches and returns it. Called after the reply to a hello.
     pub fn compare(&self, connection: &Arc<dyn Connection>, hello: &Hello) -> Option<PoolMap> {
         let mine = self.get()?;
         if hello.epoch < mine.epoch() {

@@ -4,8 +4,8 @@
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
 //! ```
-//! Modules import each other downwards only: `direct`, `about` and `capacity` use `core`, that
-//! uses `home` and `renewals`, these use `link` (with `connect`), and that uses `local_node`.
+//! Modules import each other downwards only: `direct`, `about` and `capacity` use `core`; `core`
+//! uses `home` and `renewals`; both use `link` (with `connect`); and `link` uses `local_node`.
 //!
 //! - [`local_node`]: this node, as all other modules know it; [`maps`]: its pool map;
 //! - [`pending`]: a request and its requester; [`link`]: the requests to one other node;
@@ -78,7 +78,7 @@ pub struct Options {
     pub gone_after: Duration,
     /// Limits on the daemon's use of the host.
     pub limits: crate::Limits,
-    /// Number of cores within these limits; None: all.
+    /// Number of cores that `limits` leave to the daemon; None: all.
     pub cores: Option<usize>,
 }
 
@@ -128,8 +128,8 @@ pub trait Serve: Send + Sync {
     /// Releases all that this node keeps for `node`, whose daemon has ended.
     fn gone(&self, node: NodeId);
 
-    /// Called after the daemon of `node` was restarted: the new daemon doesn't know what the
-    /// previous one kept for this node.
+    /// Reports to the restarted daemon of `node` what the previous one kept for this node, since
+    /// the new daemon doesn't know it.
     ///
     /// # Errors
     /// EHOSTDOWN if `node` can't be reached again.
@@ -327,7 +327,8 @@ pub struct Daemon {
     core: Arc<Core>,
     pool: Option<Arc<Pool>>,
     dispatcher: Mutex<Option<JoinHandle<()>>>,
-    /// Whether there was a map at the start: other nodes may know other addresses of this one.
+    /// Whether there was a map at the start. If so, other nodes may know outdated addresses of this
+    /// node.
     again: bool,
 }
 
@@ -550,7 +551,8 @@ impl Daemon {
     }
 
     /// Waits until each other node knows of this daemon or couldn't be reached, at most for
-    /// `limit`. A node that had given this one up refuses requests to it until then.
+    /// `limit`. Until then, a node for which this node was down fails its processes' requests to
+    /// this node.
     pub fn wait_announced(&self, limit: Duration) {
         let until = Instant::now() + limit;
         for link in self.core.links.all() {

@@ -111,10 +111,11 @@ impl PendingRequest {
         *lock(&self.deadline)
     }
 
-    /// Makes the requester wait until then, since the home reported progress. Has no effect after
-    /// the reply.
+    /// Makes the requester wait until the time `until`, since the home reported progress. Has no
+    /// effect after the reply.
     pub fn renew(&self, until: Instant) {
-        // Under this lock: `answer` takes the origin first.
+        // Hold this lock: `answer` takes the origin first, so a request that is being answered
+        // isn't renewed.
         let origin = lock(&self.origin);
         let mut deadline = lock(&self.deadline);
         if until <= *deadline {

@@ -23,7 +23,7 @@ const MAX_TICK: Duration = Duration::from_millis(500);
 #[derive(Default)]
 struct State {
     open: Vec<Arc<PendingRequest>>,
-    /// The thread sleeps, since no request is open.
+    /// Whether the thread sleeps because no request is open.
     idle: bool,
     stopped: bool,
 }
@@ -81,7 +81,7 @@ impl Renewals {
     }
 }
 
-/// Body of the thread.
+/// Body of the thread that asks homes for progress.
 pub fn run(links: &Weak<Links>, renewals: &Renewals, request_timeout: Duration) {
     let tick = (request_timeout / 8).clamp(MIN_TICK, MAX_TICK);
     while let Some(open) = renewals.next(tick) {

@@ -3,10 +3,10 @@
 //! carried out once.
 //!
 //! If a request arrives again while it is carried out, the reply is sent to the later sender. A
-//! reply is kept until its requester has acknowledged it ([`Settled`]); one with bytes only if
-//! carrying the request out again would do harm, and if there is room. A request that changes
-//! something also has a record in the node's directory ([`Replies`]), from before it is carried
-//! out. The record outlives the daemon, so the next daemon answers from it.
+//! reply is kept until its requester has acknowledged it ([`Settled`]). A reply with bytes is kept
+//! only if carrying the request out again would do harm, and if there is room. A request that
+//! changes something also has a record in the node's directory ([`Replies`]), from before it is
+//! carried out. The record outlives the daemon, so the next daemon answers from it.
 //!
 //! If there is no room for another request, it is neither carried out nor answered
 //! ([`Verdict::Full`]): its requester sends it again, until its timeout.
@@ -96,7 +96,7 @@ enum Seen<R> {
     Done {
         kept: Arc<Kept>,
         record: Option<u32>,
-        /// An earlier daemon carried it out.
+        /// Whether an earlier daemon carried the request out.
         before: bool,
     },
     /// The request was carried out, but there was no room for the reply.
@@ -160,8 +160,8 @@ impl<R> State<R> {
         }
     }
 
-    /// Forgets requests with records that can't be sent again any more, although their requester
-    /// hasn't settled them.
+    /// Forgets recorded requests so old that their requester can't send them again, even if it
+    /// hasn't acknowledged their replies ("settled").
     fn drop_old(&mut self, records: &Replies) {
         let now = clock();
         let mut old = Vec::new();
@@ -255,7 +255,8 @@ impl<R> ReplyCache<R> {
                 "open requests are listed in order"
             );
             entry.lowest = entry.lowest.max(settled.lowest);
-            // A settled request that is being carried out is forgotten when that is finished.
+            // A settled request that is still being carried out is forgotten in
+            // [`ReplyCache::finish`].
             let end = settled.lowest.max(settled.upto);
             let numbers: Vec<u64> = entry
                 .seen

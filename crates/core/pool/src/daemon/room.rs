@@ -138,7 +138,8 @@ impl Outgoing {
         Outgoing(Arc::new(Room::new(most)))
     }
 
-    /// Makes a buffer to be sent of these bytes; None if there is no space by `until`.
+    /// Reserves space for these bytes and returns them, ready to be sent; None if there is no space
+    /// by `until`.
     pub fn send(&self, bytes: &Arc<Vec<u8>>, until: Instant) -> Option<Sending> {
         self.0.take(bytes.len(), until).then(|| Sending {
             bytes: bytes.clone(),

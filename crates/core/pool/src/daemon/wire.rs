@@ -11,7 +11,7 @@ use forebay_net::NodeId;
 use rustix::io::Errno;
 use std::ops::Range;
 
-/// Kinds from this number on are the daemons' own.
+/// Kinds from this number on are those of the daemons' own requests, not the store's.
 pub const OWN: u16 = 0x8000;
 
 /// Defines the requests that aren't the store's: name, number, and purpose. `protocol.md` lists

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 /// How long to wait for more error output after a launch has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Maximum number of bytes of error output that are kept; they are the last ones.
+/// Maximum number of bytes of error output that are kept: the last ones of the output.
 const WORDS: usize = 4096;
 
 /// The launch of one daemon.
@@ -99,7 +99,7 @@ impl Child {
         let _ = self.written.recv_timeout(Duration::from_secs(1));
     }
 
-    /// Waits until the launch has ended, at most until the time `until`; then kills it.
+    /// Waits until the launch has ended, at most until the time `until`. Kills it if it hasn't.
     pub fn end(mut self, until: Instant) {
         self.to = None;
         let left = until.saturating_duration_since(Instant::now());
