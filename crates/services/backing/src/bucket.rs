@@ -1,8 +1,9 @@
 //! Buckets (S3 and compatible) as slow stores.
 //!
-//! It guarantees what staging and origins require. An object appears under its key only when it is
-//! complete and the server has confirmed its content. Reading a file returns bytes of one version
-//! only; a reply that breaks off isn't taken for the file's end.
+//! As a slow store, a bucket gives the guarantees that staging and origins require. An object
+//! appears under its key only when it is complete and the server has confirmed its content. Reading
+//! a file returns bytes of one version only; a reply that breaks off isn't taken for the file's
+//! end.
 //!
 //! Modules, each using those after it: `store`: the bucket as a slow store; `put`: uploads;
 //! `objects`: paths, listings, and the memory of a staging; `file`: reading an object; `calls`: the

@@ -18,7 +18,7 @@ pub enum Error {
     /// The destination's content differed from the source's, and was removed.
     Differs,
     /// The destination's content differs from the source's, and is still there: the store can't
-    /// remove it without risk for what others write.
+    /// remove it without the risk of removing what others have written.
     Damaged,
     Stopped,
 }

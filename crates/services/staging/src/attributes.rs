@@ -8,8 +8,8 @@ use rustix::io::{Errno, Result};
 pub struct Applied {
     /// Whether the source has extended attributes, but the destination can't store any.
     pub without_xattrs: bool,
-    /// Whether the destination has the closest time of modification, since it can't store the
-    /// source's.
+    /// Whether the destination can't store the source's modification time, and got the closest time
+    /// that it can store.
     pub without_time: bool,
 }
 
@@ -44,8 +44,8 @@ pub fn apply_metadata(meta: &Meta, to: &dyn Attributes) -> std::result::Result<(
     let at = |what| move |e| (what, e);
     let stat = || to.stat().map_err(at("reading its attributes"));
     let before = stat()?;
-    // If another user has replaced the directory by a program, its bits would mean something else
-    // there.
+    // If another user has replaced a directory by a program, the directory's mode bits would mean
+    // something else on the program.
     if before.kind() != meta.kind() {
         let step = "setting its attributes, while another object is in its place,";
         return Err((step, Errno::STALE));

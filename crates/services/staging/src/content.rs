@@ -73,8 +73,8 @@ pub fn copy(
 /// is true for the source's metadata. Returns the number of copied bytes, without holes.
 ///
 /// # Errors
-/// [`Error`]; [`Error::Changed`] if the source isn't wanted, ends before `end`, or changes
-/// meanwhile.
+/// [`Error`]; [`Error::Changed`] if `is_wanted` is false, or the source ends before `end` or
+/// changes meanwhile.
 pub fn copy_part(
     from: &dyn StoreFile,
     to: &dyn StoreFile,
@@ -99,7 +99,7 @@ pub fn copy_part(
 }
 
 /// Returns the file's metadata, after waiting until its last change is older than a tick of the
-/// clock (some milliseconds). So a later change has another time.
+/// clock (some milliseconds). So any later change sets another time.
 pub fn at_rest(file: &dyn StoreFile) -> rustix::io::Result<Meta> {
     const TICK: Duration = Duration::from_millis(20);
     let meta = file.meta()?;
@@ -116,7 +116,7 @@ pub fn at_rest(file: &dyn StoreFile) -> rustix::io::Result<Meta> {
     }
 }
 
-/// Adds a result to the list, or stores the first error in its place.
+/// Adds a result to the list, or replaces the list by the first error.
 fn note_first<T, E>(all: &Mutex<Result<Vec<T>, E>>, one: Result<T, E>) {
     let mut all = lock(all);
     match (&mut *all, one) {

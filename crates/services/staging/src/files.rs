@@ -50,8 +50,8 @@ impl Job<'_> {
         }
     }
 
-    /// Makes hard links: each entry of `links` to the file with its index in `first`, which was
-    /// copied before.
+    /// Creates the hard links `links`: each entry becomes a link to the file in `first` at the
+    /// entry's index. These files were copied before.
     pub fn link_all(&self, links: &[(Entry, usize)], first: &[Entry]) {
         for_each(self.threads, links, |(entry, leader)| {
             let outcome = match first.get(*leader) {
@@ -411,7 +411,7 @@ impl Job<'_> {
     }
 
     /// Copies an entry's content to the temporary file `part`, verifies it, and sets the
-    /// attributes. `dst`: its final name. After a failure, the temporary file is removed.
+    /// attributes. `dst`: the file's final name. After a failure, the temporary file is removed.
     fn copy(
         &self,
         entry: &Entry,

@@ -43,8 +43,8 @@ impl Job<'_> {
         }
     }
 
-    /// Makes the directories. If one can't be made, records the failure, and leaves out everything
-    /// below.
+    /// Makes the directories. If a directory can't be made, records the failure, and leaves out
+    /// everything below that directory.
     pub fn make_directories(&self, levels: &mut [Vec<Entry>], files: &mut Vec<Entry>) {
         let mut made: HashSet<Vec<u8>> = HashSet::new();
         for level in levels {

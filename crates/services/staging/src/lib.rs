@@ -7,9 +7,9 @@
 //!
 //! Guarantees: a file appears under its final name only when it is complete and has been read back
 //! with the source's BLAKE3 checksum. Until then its name begins with `.forebay-part-`. If a run is
-//! interrupted, the next run removes such files. The [`Report`] has all files that couldn't be
-//! staged; it isn't [`Report::complete`] then, so no partial success is reported. A bucket, which
-//! stores whole objects only, gives the same guarantees in another way
+//! interrupted, the next run removes such files. If any file couldn't be staged, the [`Report`]
+//! says so and isn't [`Report::complete`]: a partial success never looks like a success. A bucket,
+//! which stores whole objects only, gives the same guarantees in another way
 //! ([`forebay_backing::SlowStore::put`]).
 //!
 //! In a pool of several nodes, one process lists the source, creates the directories and

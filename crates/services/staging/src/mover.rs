@@ -112,7 +112,8 @@ fn work(
     write_message(&mut *output, &FromMover::Finished)
 }
 
-/// Passes orders on. The end of the input, or an invalid message, stops the work.
+/// Passes the leading process's orders on to the thread that copies. The end of the input, or an
+/// invalid message, stops the work.
 fn listen(mut input: impl BufRead, give: SyncSender<Vec<Entry>>, progress: &Progress) {
     let mut give = Some(give);
     loop {
@@ -197,7 +198,8 @@ fn other_directory(from: &dyn SlowStore, to: &dyn SlowStore, begin: &Begin) -> S
 
 /// Sends the results since the last report.
 fn send_report(job: &Job<'_>, output: &mut impl Write) -> Result<()> {
-    // The counters are read before the report, so that it has all files that they count.
+    // The counters are read before the report, so that the report has all files that the counters
+    // count.
     let files = job.progress.files_done.swap(0, Relaxed);
     let bytes = job.progress.bytes_done.swap(0, Relaxed);
     let report = job.ledger.take();

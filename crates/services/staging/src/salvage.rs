@@ -85,7 +85,7 @@ fn list_text(salvage: &Salvage, nodes: &str, report: &Report) -> String {
     text
 }
 
-/// Writes the list. Replaces an earlier one.
+/// Writes the list of the directories whose path isn't known. Replaces an earlier list.
 fn write_list(to: &dyn SlowStore, lost: &[u8], text: &[u8]) -> Result<()> {
     let path = join(lost, LIST);
     if to.is_object_store() {

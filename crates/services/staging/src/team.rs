@@ -235,7 +235,7 @@ fn start(job: &Job<'_>, movers: Vec<Mover>, into_pool: bool) -> Vec<Running> {
 }
 
 /// Returns a path outside the pool in absolute form, so that it is the same on any host. Paths in
-/// the pool stay.
+/// the pool are returned unchanged.
 fn absolute(path: &[u8], outside: bool) -> Vec<u8> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let as_path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));

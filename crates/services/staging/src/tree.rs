@@ -213,7 +213,8 @@ impl<'a> Job<'a> {
         }
         self.move_files(files, team);
 
-        // Deepest first: setting a directory's attributes may change the times of the one above.
+        // Deepest first: setting a directory's attributes may change the times of the directory
+        // above.
         for (depth, level) in levels.iter().enumerate().rev() {
             if depth == 0 && (self.options.only.is_some() || !self.may_set_root(root_is_new)) {
                 break;
@@ -233,8 +234,8 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Whether the destination's root gets the attributes of the source's root. A root that existed
-    /// doesn't if it is the root of a store, or sticky because other users share it.
+    /// Whether the destination's root gets the attributes of the source's root. An existing root
+    /// doesn't get them if it is the root of a store, or sticky because other users share it.
     fn may_set_root(&self, is_new: bool) -> bool {
         is_new
             || self.dst != b"/"

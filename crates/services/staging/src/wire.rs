@@ -9,7 +9,8 @@ use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
 /// Maximum length of a line. Bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// Maximum number of files in one message. With their paths, they are far shorter than `MAX_LINE`.
+/// Maximum number of files in one message. With all paths, such a message is far shorter than
+/// `MAX_LINE`.
 pub const MAX_FILES: usize = 512;
 
 /// A message to a mover.

@@ -154,7 +154,8 @@ impl Link {
         Ok((connection, hello))
     }
 
-    /// Called when a connection is established.
+    /// Notes that a connection is established, and logs it if the node was reported as out of
+    /// reach.
     pub(super) fn connected(&self, local: &LocalNode, state: &mut State) {
         state.heard = Instant::now();
         forebay_trace::event!(LINK_UP, self.node.0);
@@ -175,7 +176,8 @@ impl Link {
         (state.watch, state.gone) = (false, false);
     }
 
-    /// Called after a failed attempt. Returns whether to continue.
+    /// Notes a failed attempt to connect, and fails the requests that can't wait any longer.
+    /// Returns whether to try again.
     fn failed(&self, local: &LocalNode, why: &Error) -> bool {
         let now = Instant::now();
         let mut state = self.state();

@@ -29,9 +29,9 @@ pub trait Work: Send + 'static {
     /// # Errors
     /// The reason.
     fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), Error>;
-    /// Called when the node serves and everything is written that a later start needs: from now on
-    /// nothing is removed if this process is killed. Called before any message says that the pool
-    /// is up.
+    /// Makes the node outlive this process: from now on nothing is removed if this process is
+    /// killed. Called when the node serves and everything is written that a later start needs, and
+    /// before any message says that the pool is up.
     fn settle(&mut self);
     /// Stops the start at this node, and removes what was made.
     fn remove(self);
@@ -176,7 +176,8 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
     }
 
     fn send_up(&mut self, up: &Up) {
-        // A broken pipe is noticed on the other pipe.
+        // An error is ignored: the end of the other process is noticed by the thread that reads
+        // from it.
         let _ = self
             .to
             .write_all(&encode_up(up))
@@ -279,8 +280,8 @@ pub fn order(begin: &Begin, launcher: &dyn Launcher) -> Outcome {
         Ok(child) => child,
         Err(e) => return failed(e.to_string()),
     };
-    // Node 0 waits as long as the user does. Its report is more precise, so this waits a second
-    // longer.
+    // Node 0 has the same time limit, and its report is more precise. So this process waits a
+    // second longer.
     let late = Instant::now() + begin.plan.within + Duration::from_secs(1);
     let mut nodes = Vec::new();
     loop {

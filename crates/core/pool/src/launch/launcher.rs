@@ -168,7 +168,8 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
             command
         }
         How::Srun { components } => {
-            // Runs beside the steps of the job itself, without a share of the job's resources.
+            // The daemon's step runs beside the job's own steps, without a share of the job's
+            // resources.
             let mut command = Command::new("srun");
             let options = [
                 "--overlap",

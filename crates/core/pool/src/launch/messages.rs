@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 const GREETING: &[u8; 8] = b"FBSTART\x01";
 /// Maximum size of a frame; reports and maps of the largest pool fit. Bytes.
 const MAX_FRAME_BYTES: usize = 32 << 20;
-/// Maximum length of a reason that is passed on. Bytes.
+/// Maximum length of a reason (`why`) in a message. Bytes.
 const WHY: usize = 1000;
 /// Size of a pool's key. Bytes.
 pub const KEY: usize = 32;
@@ -155,7 +155,7 @@ fn read_frame(from: &mut impl Read) -> Result<(u8, Zeroizing<Vec<u8>>), Unread> 
     }
     // `length` counts the kind, which was read already, but not the newline. So `length` bytes
     // remain. A frame with the key fits the first allocation: a buffer that grows would leave
-    // copies of it in memory.
+    // copies of the key in memory.
     let mut body = Zeroizing::new(Vec::with_capacity(length.min(64 << 10)));
     from.by_ref().take(length as u64).read_to_end(&mut body)?;
     if body.len() < length {

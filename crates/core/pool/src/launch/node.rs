@@ -22,10 +22,11 @@ pub struct Host {
     pub media: Result<Vec<MediumSpec>, Error>,
     /// The addresses to listen on, or why there are none.
     pub listen: Result<Vec<IpAddr>, Error>,
-    /// Called before the node is made. Arranges that another process removes the node if this
-    /// process is killed.
+    /// Arranges that another process removes the node if this process is killed. Called before the
+    /// node is made.
     pub heir: Box<dyn FnMut(&PoolConfig) + Send>,
-    /// Called when the node serves: from now on it isn't removed if this process is killed.
+    /// Ends the arrangement of `heir`: from now on the node isn't removed if this process is
+    /// killed. Called when the node serves.
     pub settled: Box<dyn FnMut() + Send>,
 }
 
@@ -45,7 +46,7 @@ struct Made {
 pub struct Running {
     keeper: Keeper,
     daemon: Daemon,
-    /// The cores to which its threads are bound; None: all.
+    /// The cores to which the daemon's threads are bound; None: all.
     cores: Option<Vec<usize>>,
 }
 
@@ -81,8 +82,8 @@ impl Running {
     /// of the addresses `own` that its pool uses.
     ///
     /// # Errors
-    /// [`PoolError`] if the start of its pool was never completed, if it has a daemon, or if it
-    /// can't be opened.
+    /// [`PoolError`] if the start of the node's pool was never completed, or if the node has a
+    /// daemon already or can't be opened.
     pub fn again(dir: &Path, own: &[IpAddr]) -> Result<Running, PoolError> {
         let damaged = |why: String| PoolError::Damaged {
             name: PoolConfig::read(dir).map_or_else(|_| "?".into(), |c| c.name),
@@ -143,7 +144,7 @@ impl Own {
     }
 
     fn make(&mut self, config: &PoolConfig, listen: Vec<IpAddr>) -> Result<Running, Error> {
-        // If all nodes are on one host, the caller of the start has checked it.
+        // If all nodes are on one host, the caller of the start has checked the host's room.
         if !self.begin.plan.force && self.begin.plan.how != How::Local {
             check_host(&config.media, 1).map_err(Error::Host)?;
         }
