@@ -158,8 +158,8 @@ fn slow_requests_delay_no_others() {
     });
 }
 
-/// In whatever order nodes connect, even all at once, each ends with two sockets for each other
-/// node.
+/// In whatever order nodes connect, even all at once, each node ends up with two sockets for each
+/// other node.
 #[test]
 fn two_nodes_share_their_connection() {
     within(100, || {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// For each note, the result that the thread which sent it got.
+/// For each note, the result that its sender got.
 type Results = HashMap<String, Result<(), Errno>>;
 
 /// Minimum number of notes that a test needs to prove anything.
@@ -32,20 +32,20 @@ fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Results {
                 while !over.load(SeqCst) {
                     let note = format!("note-{t}-{}", count.fetch_add(1, SeqCst));
                     let answer = match t {
-                        // Some with many bytes in the reply.
+                        // Some requests with many bytes in the reply.
                         0 if kind == NOTE => {
                             receive(&channel, 1, GIVE_ONCE, 50_000, &note).map(|got| {
                                 assert!(got == pattern(50_000, 50_000u64 as u8));
                             })
                         }
-                        // Some with many bytes in the request.
+                        // Some requests with many bytes of their own.
                         1 => send(&channel, 1, kind, note.as_bytes(), &pattern(100_000, 1))
                             .map(|head| assert_eq!(head, b"noted")),
                         _ => call(&channel, 1, kind, note.as_bytes())
                             .map(|head| assert_eq!(head, b"noted")),
                     };
                     results.lock().unwrap().insert(note, answer);
-                    // Leaves the few cores to others for a moment.
+                    // Leaves the few cores to other threads for a moment.
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
@@ -224,7 +224,7 @@ fn an_answer_outlives_the_daemon() {
     });
 }
 
-/// One request isn't answered for a while; thousands of others by the same daemon are.
+/// One request isn't answered for a while. Meanwhile the same daemon answers thousands of others.
 #[test]
 fn a_slow_request_fails_no_others() {
     within(100, || {
@@ -390,7 +390,7 @@ fn a_node_that_continues_is_reached_at_once() {
         for round in 0..6 {
             assert!(call(&channel, 1, ECHO, b"x").is_ok());
             drop(daemons.pop());
-            // Wait until node 0 has given the node up: then it refuses requests at once.
+            // Wait until node 0 has given node 1 up: then requests to node 1 fail at once.
             until("it is refused at once", 5, || {
                 let start = Instant::now();
                 assert_eq!(call(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));
@@ -608,8 +608,8 @@ fn a_daemon_with_another_port_tells_the_others() {
             let map = forebay_pool::daemon::read_map(&nodes.of(dir)).unwrap();
             (map.epoch(), map.nodes()[2].addresses[0].port)
         };
-        // Other nodes can reach it through the connection that it has made. So a request may be
-        // answered before its new address has arrived at all nodes.
+        // Other nodes can reach node 2 through the connection that it has made. So a request may be
+        // answered before node 2's new address has arrived at all nodes.
         for node in 0..3 {
             until("all know", 10, || {
                 address(node) == (2, daemons[2].address.port())

@@ -14,7 +14,7 @@ pub trait Source: Sync {
     /// Fills `buffer` with the bytes at offset `at`. May be called again for the same bytes.
     ///
     /// # Errors
-    /// [`Error::Changed`] if the file is shorter; [`Error::Read`]; [`Error::Stopped`].
+    /// [`Error::Changed`] if the file has become shorter; [`Error::Read`]; [`Error::Stopped`].
     fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Error>;
 
     /// Adds to the count of bytes that have been stored.

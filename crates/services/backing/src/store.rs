@@ -135,8 +135,8 @@ pub trait SlowStore: Send + Sync {
     /// an object can have. The object appears when its content is confirmed to be the source's and
     /// [`Source::rests`] has succeeded. Returns the object's metadata.
     /// # Errors
-    /// [`Error`]: the object doesn't appear. [`Error::Write`] with [`CHANGED`](crate::CHANGED):
-    /// the object has another version than `replaced`.
+    /// [`Error`]: the object doesn't appear, except with [`Error::Damaged`]. [`Error::Write`] with
+    /// [`CHANGED`](crate::CHANGED): the object has another version than `replaced`.
     fn put(
         &self,
         _path: &[u8],
@@ -151,8 +151,9 @@ pub trait SlowStore: Send + Sync {
     fn put_symlink(&self, _path: &[u8], _target: &[u8], _meta: &Meta) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
-    /// Sets mode, owner, group and time of modification of an object or a directory. Also sets
-    /// those of the attributes `user` that it can have; None keeps its present ones.
+    /// Sets mode, owner, group and time of modification of an object or a directory. Of the
+    /// attributes `user`, sets those that the object can have; None leaves its attributes
+    /// unchanged.
     fn put_attributes(
         &self,
         _path: &[u8],
@@ -226,7 +227,8 @@ pub trait StoreFile: Sync {
     fn attributes(&self) -> Option<&dyn Attributes> {
         None
     }
-    /// Returns the `user.*` attributes that opening the file has brought, if it has.
+    /// Returns the `user.*` attributes that the store received when it opened the file; None if it
+    /// received none.
     fn user_attributes(&self) -> Option<&UserAttributes> {
         None
     }

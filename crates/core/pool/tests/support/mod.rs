@@ -321,7 +321,7 @@ impl Settings {
     fn from(text: &str) -> (Options, Duration) {
         let words: Vec<&str> = text.split(' ').collect();
         let ms = |i: usize| Duration::from_millis(words[i].parse().unwrap());
-        // Before the options are made, since some of them depend on the limit.
+        // The limit is set before the options are made, since some options depend on it.
         let descriptors: u64 = words[4].parse().unwrap();
         if descriptors > 0 {
             let limit = rustix::process::Rlimit {
@@ -411,7 +411,8 @@ pub fn again(what: &str) -> Command {
     command
 }
 
-/// Plays the role. Must be called by a test named `child`.
+/// Plays the role in the environment variable FB_CHILD, if it is set. Must be called by a test
+/// named `child`.
 pub fn child() {
     let Ok(what) = std::env::var("FB_CHILD") else {
         return;

@@ -273,7 +273,7 @@ impl Client {
     /// Writes a whole object.
     ///
     /// # Errors
-    /// [`CHANGED`]: the condition doesn't hold; another [`Fault`].
+    /// [`CHANGED`]: the condition `replaces` doesn't hold; another [`Fault`].
     pub fn put(
         &self,
         key: &str,
@@ -418,7 +418,7 @@ impl Client {
     /// Ends an upload: the object exists from now on. Returns its ETag.
     ///
     /// # Errors
-    /// [`CHANGED`]: the condition doesn't hold; another [`Fault`].
+    /// [`CHANGED`]: the condition `replaces` doesn't hold; another [`Fault`].
     pub fn end_upload(
         &self,
         upload: &Upload,

@@ -40,7 +40,7 @@ pub struct Limits {
     connect: Duration,
     reply: Duration,
     stall: Duration,
-    /// Time after which a failed attempt isn't repeated.
+    /// Time since a request's first attempt after which a failed attempt isn't repeated.
     attempts: Duration,
 }
 

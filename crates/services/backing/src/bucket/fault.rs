@@ -40,7 +40,8 @@ impl Fault {
         }
     }
 
-    /// Returns a fault for a reply that can't be understood. Another attempt may get a better one.
+    /// Returns a fault for a reply that can't be understood. Another attempt may get a better
+    /// reply.
     pub fn garbage(words: impl Into<String>) -> Fault {
         Fault {
             passes: true,
@@ -117,8 +118,8 @@ impl Fault {
     }
 }
 
-/// Returns a sentence for an errno, with advice, if this module knows it. `bucket`: the bucket's
-/// name.
+/// Returns a sentence for an errno, with advice; None for an errno that isn't in this module.
+/// `bucket`: the bucket's name.
 pub fn explain(errno: Errno, bucket: &str) -> Option<String> {
     Some(match errno {
         NO_BUCKET => format!("there is no bucket '{bucket}'; check its name and AWS_ENDPOINT_URL"),

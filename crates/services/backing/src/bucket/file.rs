@@ -1,4 +1,4 @@
-//! Reading an object.
+//! Reading an object of a bucket.
 //!
 //! Guarantees: all bytes are of the version whose attributes were read when the object was opened.
 //! A reply that breaks off is requested again from where it ended; it is never taken for the

@@ -31,8 +31,8 @@ const ASKERS: usize = 16;
 const MAX_KEY_BYTES: usize = 1024;
 /// Maximum length of a symbolic link's target. Bytes.
 const MAX_LINK_TARGET_BYTES: u64 = 4096;
-/// Number of new entries of a directory above which the attributes of objects that are too large
-/// for symbolic links aren't requested when it is listed.
+/// If a listed directory has more new entries than this, attributes are requested only of objects
+/// that are small enough to be symbolic links.
 const MAX_ENTRIES_WITH_ATTRIBUTES: usize = 1000;
 
 /// Default number of threads that copy. It exceeds the number of cores, since the threads wait for
@@ -44,7 +44,7 @@ pub struct BucketStore {
     pub(crate) client: Client,
     /// The directory in the bucket to which callers' paths are relative.
     root: Vec<u8>,
-    /// A prefix of all keys that are written.
+    /// A prefix that all keys written by this store have.
     pub(crate) below: String,
     /// The objects seen so far. None: this isn't a staging.
     pub(crate) seen: Option<Seen>,
@@ -201,8 +201,8 @@ impl BucketStore {
         [&self.root[..], path].concat()
     }
 
-    /// Returns the object or directory at a path in the bucket, from memory or from the server.
-    /// None: neither exists.
+    /// Returns the object or directory at a path in the bucket, as it is remembered or else from
+    /// the server. None: neither exists.
     ///
     /// # Errors
     /// The server's errors, as errnos for [`Client::explain`].
@@ -248,7 +248,7 @@ impl BucketStore {
         Ok(marker.unwrap_or_else(without_marker))
     }
 
-    /// Removes a path from memory.
+    /// Forgets the remembered attributes of a path.
     pub(crate) fn forget(&self, path: &[u8]) {
         if let Some(seen) = &self.seen {
             lock(&seen.known).remove(path);
@@ -393,7 +393,7 @@ impl BucketStore {
     /// ENOENT; EISDIR; ELOOP: the object is a symbolic link. Others as for [`BucketStore::find`].
     pub(crate) fn open_object(&self, path: &[u8]) -> Result<BucketFile<'_>> {
         let head = self.find(path)?.ok_or(Errno::NOENT)?;
-        // If the file may be replaced, its version is still needed, so it stays in memory.
+        // If the file may be replaced, its version is still needed, so it isn't forgotten.
         if (self.seen.as_ref()).is_some_and(|seen| seen.has_name(path).is_none()) {
             self.forget(path);
         }

@@ -8,7 +8,8 @@
 //!
 //! If the server confirms no checksums, the object already has its name while it is read back. If
 //! the content differs from what was sent, this version is removed, but never a version that others
-//! have written: a server without conditional deletes keeps it ([`Error::Damaged`]).
+//! have written. So on a server without conditional deletes, the wrong version isn't removed
+//! ([`Error::Damaged`]).
 
 use crate::bucket::attributes::{self, user_headers};
 use crate::bucket::calls::{Part, Replaces, Upload, sum_text, without_conditions};
@@ -140,7 +141,7 @@ impl BucketStore {
                 return Ok(written.etag);
             }
             Ok(written) => Some(written.etag),
-            // An earlier attempt, whose reply was lost, may have written it.
+            // An earlier attempt, whose reply was lost, may have written the object.
             Err(fault) if fault.errno == CHANGED && fault.may_be_done => None,
             Err(fault) => return Err(write(fault)),
         };
@@ -277,7 +278,7 @@ impl BucketStore {
     }
 
     /// Removes the version `etag` of an object, which has the wrong content, if the server can do
-    /// so without risk for a version that others write meanwhile. Returns what is to be reported.
+    /// so without risk for a version that others write meanwhile. Returns the error to be reported.
     fn remove_damaged(&self, key: &str, etag: &str) -> Error {
         let is_safe = self.deletes_conditionally.get_or_init(|| {
             let asked = self.client.deletes_conditionally(&probe_beside(key));
@@ -314,7 +315,7 @@ impl BucketStore {
     }
 }
 
-/// Returns a new key in the directory of `key`. Listings hide its name, as those of incomplete
+/// Returns a new key in the directory of `key`. Listings hide its name, as they hide incomplete
 /// files.
 fn probe_beside(key: &str) -> String {
     let directory = key.rfind('/').map_or("", |at| &key[..=at]);
@@ -357,7 +358,7 @@ mod tests {
     struct Server {
         objects: Mutex<HashMap<String, (u32, Vec<u8>)>>,
         has_conditional_deletes: bool,
-        /// Whether others write each object named `k` just before it is removed.
+        /// Whether another client writes the object `k` just before each removal.
         others_write: bool,
     }
 

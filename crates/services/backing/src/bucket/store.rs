@@ -257,11 +257,12 @@ impl BucketStore {
     }
 
     /// Sets an object's or directory's mode, owner and time of modification to those in `meta`, and
-    /// those of the attributes `user` that it can have, unless it has them already. `user` None:
-    /// its attributes stay. `of`: the expected version. Returns the new version; 0 for a directory.
+    /// those of the attributes `user` that it can have, unless it has them already. With `user`
+    /// None, the `user.*` attributes aren't changed. `of`: the expected version. Returns the new
+    /// version; 0 for a directory.
     ///
     /// # Errors
-    /// [`CHANGED`]: the object has another version. EEXIST: it is of another kind. ENOENT.
+    /// [`CHANGED`]: the object has another version. EEXIST: the object is of another kind. ENOENT.
     fn set_attributes(
         &self,
         path: &[u8],
@@ -324,7 +325,7 @@ impl BucketStore {
     }
 
     /// Copies an object on the server. Replaces nothing unless `replaces`. Returns the new object's
-    /// metadata, without those that only the server knows.
+    /// metadata, without the fields that only the server knows.
     ///
     /// # Errors
     /// ENOENT; EEXIST; EXDEV: the object is a directory. EBUSY: others have changed it meanwhile.
