@@ -72,7 +72,7 @@ pub struct PoolConfig {
     /// The rules: controls of new objects, by their paths.
     #[serde(default, skip_serializing_if = "Rules::is_empty")]
     pub rules: Rules,
-    /// Which of the pool's nodes this is; None in a pool of one node.
+    /// The node to which this configuration belongs; None in a pool of one node.
     #[serde(default)]
     pub member: Option<Member>,
     /// Limits after which the pool removes itself.
@@ -253,7 +253,8 @@ impl PoolConfig {
                 private::check(&at, Above::Any)?;
             }
             Medium::open(i, spec.kind.clone(), &at, &map, spec.capacity).map_err(|e| match e {
-                // This process may not read the files; the medium may be sound.
+                // This process isn't allowed to read the files, so nothing is known about the
+                // medium.
                 e if crate::error::cant_look(e) => {
                     PoolError::io("can't open the medium in", &at, e)
                 }
@@ -461,7 +462,7 @@ mod tests {
         for (i, place) in places.iter().enumerate() {
             assert!(!places[..i].contains(place), "{places:?}");
         }
-        // The format that was written before there were pools of several nodes.
+        // Versions without pools of several nodes wrote no `member`.
         let mut text = serde_json::to_value(&config).unwrap();
         text.as_object_mut().unwrap().remove("member");
         let read: PoolConfig = serde_json::from_value(text).unwrap();
@@ -485,7 +486,7 @@ mod tests {
             ("persistence=node", [false, false, true, true, true]),
             ("persistence=durable", [false, false, true, false, false]),
             ("temporality=bursty", [false, false, false, true, false]),
-            // The lists with memory have an origin here.
+            // `possible` tests the lists with memory with an origin, and the others without one.
             ("persistence=origin", [false, true, false, true, true]),
         ] {
             assert_eq!(all.map(|media| possible(text, media)), on, "{text}");

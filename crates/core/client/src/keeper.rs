@@ -50,8 +50,8 @@ const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// How long the locks and open files of a dead daemon are left as they are, so that its successor
-/// can take them over.
+/// Time after its start for which a node's keeper waits for other nodes to report again which files
+/// they have open here, before it releases anything of dead processes.
 const GRACE: Duration = Duration::from_secs(2);
 /// How often the keeper asks other nodes whether the owners of locks on this node's files are
 /// alive.
@@ -526,7 +526,8 @@ impl Saver {
         }
         let result = self.save(store);
         if let Err(e) = result {
-            // Reported once. Operations that need their changes synced return the error themselves.
+            // EIO is reported once, since nothing is synced after it. Operations that need their
+            // changes synced return the error themselves.
             eprintln!("forebay keeper: can't write to stable storage: {e}");
             self.failed = e == Errno::IO;
         }

@@ -147,7 +147,7 @@ impl Pool {
         let dir = node_dir(&config.name, member.node);
         let above = home().join(&config.name);
         let mut made = Err(PoolError::io("can't make", &above, Errno::NOENT));
-        // When another node of this name is removed, the common directory may be removed with it,
+        // When another node in the same directory `above` is removed, `above` may be removed, too,
         // and must be made again.
         for _ in 0..8 {
             private::make(&above, true, Above::Strict)?;
@@ -221,8 +221,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Absent`], [`PoolError::Foreign`], [`PoolError::Damaged`],
-    /// [`PoolError::OtherHost`], [`PoolError::Blind`]; [`PoolError::Io`] if a file can't be looked
-    /// at; [`PoolError::Invalid`] if FOREBAY_NODE is no node on this host.
+    /// [`PoolError::OtherHost`], [`PoolError::Blind`]; [`PoolError::Io`] if a file can't be read;
+    /// [`PoolError::Invalid`] if FOREBAY_NODE is no node on this host.
     pub fn open(name: &str) -> Result<Pool, PoolError> {
         Pool::open_node(name, None)
     }
@@ -261,7 +261,7 @@ impl Pool {
         }
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
-            // This process may not read the files; the pool may be sound.
+            // This process isn't allowed to read the files, so nothing is known about the pool.
             e if error::cant_look(e) => PoolError::io(&format!("can't open {what}"), dir, e),
             e => PoolError::Damaged {
                 name: config.name.clone(),
@@ -269,8 +269,8 @@ impl Pool {
             },
         };
         let media = config.open_media(dir)?;
-        // Segments and journals are longer than limits on file sizes that are meant for users'
-        // files.
+        // RLIMIT_FSIZE is meant for users' files, and segments and journals are longer than most
+        // limits. So they are written through mappings beyond the limit.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         forebay_media::set_size_limit(limit.unwrap_or(u64::MAX));
         let journal = match config.journal_dir(dir) {

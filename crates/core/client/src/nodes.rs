@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// The nodes of pool `name` on this host, by number; empty if there is no such pool.
+/// The nodes of pool `name` on this host, sorted by number; empty if there is no such pool.
 pub fn places(name: &str) -> Vec<Place> {
     let dir = home().join(name);
     let mut nodes: Vec<Place> = std::fs::read_dir(&dir)
@@ -198,8 +198,8 @@ pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
     Ok(places.swap_remove(at))
 }
 
-/// Takes over the remains of a dead keeper of another PID namespace, before a pool is reopened. A
-/// failure shows when the pool is opened.
+/// Takes the stores of pool `name` whose keepers are dead over into this process's PID and user
+/// namespaces. A failure isn't returned: opening the pool will fail, too.
 pub fn take_over(name: &str) {
     let places = places(name).into_iter();
     for place in places.filter(|p| p.state() == PoolState::Stale) {

@@ -70,7 +70,7 @@ fn a_damaged_pool_is_an_error_at_most() {
     let home = Home(format!("/dev/shm/forebay-damaged-{}", std::process::id()).into());
     std::fs::create_dir_all(&home.0).unwrap();
     std::fs::set_permissions(&home.0, std::fs::Permissions::from_mode(0o700)).unwrap();
-    // SAFETY: the only test of this program.
+    // SAFETY: this is the program's only test, so no other thread uses the environment.
     unsafe { std::env::set_var("FOREBAY_HOME", &home.0) };
     let options = CreateOptions {
         name: "damaged".into(),

@@ -29,7 +29,7 @@ fn makes_a_node(pool: &Path, time: Duration) {
 #[test]
 fn a_pool_that_is_still_being_made_is_removed() {
     let home = Home(format!("/dev/shm/forebay-removal-{}", std::process::id()).into());
-    // SAFETY: the only test of this program.
+    // SAFETY: this is the program's only test, so no other thread uses the environment.
     unsafe { std::env::set_var("FOREBAY_HOME", &home.0) };
     let options = CreateOptions {
         name: "busy".into(),

@@ -263,8 +263,8 @@ impl Start {
             }
             Phase::Spreading if gathered => {
                 self.phase = Phase::Ready;
-                // Node 0 reports to the user after it has sent the other nodes `Go`: if it dies in
-                // between, either all other nodes run, or none.
+                // Node 0 reports to the user after it has sent the other nodes `Go`: if node 0 dies
+                // between these two steps, either all other nodes run, or none.
                 let mut acts = if self.me == 0 { self.run() } else { Vec::new() };
                 acts.push(Act::Up(Up::Ready));
                 acts

@@ -193,7 +193,7 @@ fn two_nodes_share_their_connection() {
         // The surplus connection is closed; the remaining one still serves both nodes.
         ask_all();
         settled(&daemons);
-        // Restart a daemon: the highest, to which others connect, and the lowest.
+        // Restart the daemon with the highest number, to which the others connect, then the lowest.
         for node in [3, 0] {
             daemons[node].kill();
             daemons[node] = nodes.process(node as u32, &settings);

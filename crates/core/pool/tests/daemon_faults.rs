@@ -272,7 +272,7 @@ fn long_work_is_waited_for() {
         let done = AtomicBool::new(false);
         std::thread::scope(|s| {
             let far = s.spawn(|| call(&channel, 1, WAIT, b"far"));
-            // Processes of the home wait as long.
+            // A process of the home's own node waits as long as one of another node.
             let near = s.spawn(|| {
                 let answer = call(&nodes.channel(1), 1, WAIT, b"near");
                 done.store(true, SeqCst);

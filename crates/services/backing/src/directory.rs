@@ -391,7 +391,7 @@ impl StoreFile for DirectoryFile {
 
     fn seek_data(&self, at: u64) -> Result<u64> {
         match fs::seek(&self.0, fs::SeekFrom::Data(at)) {
-            // The file system has no holes: all is data.
+            // The file system can't tell where holes are: all bytes count as data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
             other => other,
         }

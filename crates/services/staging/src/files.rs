@@ -340,7 +340,7 @@ impl Job<'_> {
         })
     }
 
-    /// Whether the destination has this file.
+    /// Whether the destination has this regular file already, judged as the options require.
     fn is_there(&self, entry: &Entry) -> Result<bool, Outcome> {
         let m = &entry.meta;
         let dst = self.target(&entry.below);

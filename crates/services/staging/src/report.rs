@@ -58,7 +58,7 @@ pub struct Report {
 /// A file or link that would be copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {
-    /// Its path in the source, as text; `to`: in the destination.
+    /// The file's path in the source, as text; `to`: in the destination.
     pub from: String,
     pub to: String,
     /// Size, including holes; 0 for a further name of a file. Bytes.

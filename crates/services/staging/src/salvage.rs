@@ -9,7 +9,7 @@ use forebay_backing::{Error, Meta, Replaced, SlowStore, Source, join};
 use forebay_cluster::{LOST_AND_FOUND, Salvage};
 use rustix::io::{Errno, Result};
 
-/// Name of the list in the destination's `lost+found`.
+/// Name of the file in the destination's `lost+found` that lists directories without a known path.
 const LIST: &[u8] = b"LIST";
 
 /// Adds to the report of a staging from `source` to `dst` a failure that tells what couldn't be

@@ -94,7 +94,7 @@ impl OriginConfig {
         }
     }
 
-    /// The modes of paths, for callers that look up many.
+    /// The modes of paths, for callers that look up many paths.
     pub fn modes(&self) -> Modes {
         Modes::new(&self.rules, self.mode)
     }
@@ -216,7 +216,7 @@ mod tests {
         };
         assert_eq!(all.mode_of_dir(b"/"), OriginMode::WriteBack);
         assert!(outer("/", &all.modes()));
-        // Another directory than the configured one, and none.
+        // The path leads to another directory than the configured one, or to none.
         let here = |inode| OriginConfig {
             path: "/".into(),
             inode,

@@ -66,7 +66,7 @@ impl Channel {
     /// Opens the channel for a process of node `me`, one of `nodes`, whose directory is `dir`.
     ///
     /// # Errors
-    /// EINVAL if the file isn't of this version; errors of open and mmap.
+    /// EINVAL if the file `requests` isn't of this version; errors of open and mmap.
     pub fn open(dir: &Path, me: NodeId, nodes: u32) -> Result<Channel> {
         let shared = Shared::open(dir)?;
         if IMAGE.load(Relaxed) == 0 {
@@ -277,8 +277,8 @@ impl Channel {
         self.report_down(self.me)
     }
 
-    /// Passes a result on. If this node has lost its locks on `node`, first reports that to the
-    /// user, since no errno can.
+    /// Returns the result of a request to `node`. If this node has lost its locks on `node`, first
+    /// reports that to the user, since no errno says so, and returns EIO.
     fn report<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
         if matches!(answer, Err(Errno::OWNERDEAD)) {
             self.report_fenced(node);
@@ -303,8 +303,8 @@ impl Channel {
         }
     }
 
-    /// Reports to the user which node is down, since no errno can. Returns the error of the
-    /// request.
+    /// Reports to the user which node is down, since no errno says so. Returns the error of the
+    /// request, EHOSTDOWN.
     #[cold]
     fn report_down(&self, node: NodeId) -> Errno {
         self.tell_down(node);
@@ -676,7 +676,8 @@ impl Peers for Channel {
 
     fn after_fork_in_child(&self) {
         self.loading.reset();
-        // A later process may have the parent's process id.
+        // The parent's owner word is forgotten, since a later child may get the parent's process
+        // id.
         self.owner.store(0, Relaxed);
     }
 }

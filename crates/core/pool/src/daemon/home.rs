@@ -165,8 +165,8 @@ fn fail(reply: Responder, error: Errno) {
 }
 
 impl Home {
-    /// The home's side of the node of `links`. `left`: the requests that earlier daemons have left
-    /// in `records`.
+    /// Makes the home's side of this node. `left`: the requests that earlier daemons have left in
+    /// `records`.
     pub fn new(links: Arc<Links>, records: Replies, left: Vec<Left>) -> Home {
         let budget = &links.local.budget;
         Home {
@@ -337,7 +337,7 @@ impl Home {
         }
     }
 
-    /// Answers a request whose outcome is unknown.
+    /// Answers a request whose outcome is unknown with EIO, and logs that.
     fn forgotten(&self, way: Way, from: NodeId, kind: u16) {
         let local = self.local();
         local.log(&format!(

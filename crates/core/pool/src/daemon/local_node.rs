@@ -221,7 +221,7 @@ impl LocalNode {
                 self.name_of(node),
                 after.as_secs_f64()
             ));
-            // This waits for earlier requests of the node, so a worker does it.
+            // `Serve::gone` waits for earlier requests of the node, so a worker calls it.
             let work = move || serve.gone(node);
             self.workers(Class::Composite).submit(Box::new(work));
         }

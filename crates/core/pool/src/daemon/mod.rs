@@ -527,7 +527,7 @@ impl Daemon {
         let failed = |e| PoolError::Daemon(format!("a thread can't be started: {e}"));
         let (renewals, request_timeout) = (core.renewals.clone(), local.options.request_timeout);
         let weak = Arc::downgrade(&core.links);
-        // The thread ends with the links, or in `drop`.
+        // The thread ends when the links are dropped, or in `Daemon::drop`.
         thread("fb-renew")
             .spawn(move || renewals::run(&weak, &renewals, request_timeout))
             .map_err(failed)?;
@@ -543,8 +543,8 @@ impl Daemon {
             .map_err(failed)?;
         *lock(&self.dispatcher) = Some(dispatcher);
         if moved || self.again {
-            // Send this node's addresses to the other nodes, and receive the changes made
-            // meanwhile.
+            // Send this node's addresses to the other nodes, and receive the changes of the map
+            // that were made meanwhile.
             core.links.all().iter().for_each(|link| link.watch());
         }
         Ok(())

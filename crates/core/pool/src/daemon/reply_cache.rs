@@ -65,10 +65,10 @@ impl Settled {
 /// How a request may be repeated when its outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// Carrying the request out twice does no harm.
+    /// Whether carrying the request out twice does no harm.
     pub repeatable: bool,
-    /// The request changes something: a file that outlives the daemon records that it was carried
-    /// out.
+    /// Whether the request changes something, so that a file that outlives the daemon records that
+    /// the request was carried out.
     pub recorded: bool,
 }
 
@@ -79,7 +79,8 @@ pub enum Verdict<R> {
     New,
     /// The request is being carried out already; its reply will be sent to the new sender.
     Joined,
-    /// The request was carried out, and this is the reply. True: an earlier daemon recorded it.
+    /// The request was carried out, and this is the reply. The last field is true if an earlier
+    /// daemon recorded the reply.
     Again(R, Arc<Kept>, bool),
     /// The request was carried out, or may have been, and the reply isn't known.
     Forgotten(R),
@@ -502,7 +503,7 @@ mod tests {
         assert!(!cache.is_wanted(1, 10));
         assert!(cache.renew(1, 10, soon) && cache.is_wanted(1, 10));
         assert!(!cache.renew(1, 6, soon) && !cache.renew(3, 10, soon));
-        // Records in use: one of the other requester, and those of 9 and 10.
+        // Records in use: one of the other requester, and those of requests 9 and 10.
         assert_eq!(cache.records.in_use(), 3);
     }
 

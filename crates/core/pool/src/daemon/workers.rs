@@ -18,7 +18,7 @@ struct State {
     threads: usize,
     idle: usize,
     stopped: bool,
-    /// The last time when work found no idle thread, or took the last one.
+    /// The last time when work found no idle thread, or took the last idle thread.
     short: Option<Instant>,
 }
 

@@ -122,7 +122,7 @@ fn write(mut to: ChildStdin, queue: &Receiver<Zeroizing<Vec<u8>>>) {
     let _ = write_all();
 }
 
-/// Passes on the daemon's messages until the pipe ends.
+/// Passes the daemon's messages to `events` until the pipe ends. Returns why it ended.
 fn read(node: u32, from: ChildStdout, events: &Sender<Event>) -> Unread {
     let mut from = io::BufReader::new(from);
     if let Err(e) = hear_greeting(&mut from) {

@@ -67,7 +67,7 @@ pub fn drive<W: Work>(
     driver.finish()
 }
 
-/// Passes on the parent's messages, up to the last one.
+/// Passes the parent's messages to `events`, up to the last message.
 fn listen(mut from: impl Read + Send + 'static, events: Sender<Event>) {
     let listener = move || {
         loop {

@@ -254,7 +254,7 @@ impl Plan {
     pub fn write(&self, dir: &Path) -> std::io::Result<()> {
         let mut plan = self.clone();
         if let How::Ranks { rsh, .. } = &self.how {
-            // The ranks have ended by now, so a restart uses the remote shell.
+            // When a daemon is restarted, the ranks have ended, so a restart uses the remote shell.
             plan.how = How::Rsh(rsh.clone());
         }
         forebay_client::write_kept(dir, "plan.json", &serde_json::to_vec(&plan)?)

@@ -68,7 +68,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether a directory had a name when it was first listed. None: it wasn't listed.
+    /// Whether the directory of `path` had the name of `path` when the directory was first listed.
+    /// None: it wasn't listed.
     fn has_name(&self, path: &[u8]) -> Option<bool> {
         let (directory, name) = split(path);
         Some(lock(&self.names).get(directory)?.contains(name))
