@@ -12,9 +12,10 @@
 //! HOME/NAME/keeper.pid    locked by the keeper while it runs
 //! HOME/NAME/rings/        what processes have recorded, if tracepoints are on
 //! HOME/NAME/violations    operations done or refused against the controls of files, if any
-//! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, a copy of pool.json, and, if no
-//!                         medium is memory, in the first one checkpoint and journal, and of
-//!                         a node of several copies of key, map and plan.json
+//! DIR/forebay-UID-NAME-ID/  directory of a `files` medium: segment and a copy of pool.json. If
+//!                         no medium is memory, the first medium's directory also has the
+//!                         checkpoint and the journal and, in a pool of several nodes,
+//!                         copies of key, map and plan.json
 //! ```
 //! A pool of several nodes has a directory HOME/NAME/node-K for each of its nodes on this host
 //! ([`places`]). Besides the files above, it contains `map` (the pool map), `key`, and `requests`,

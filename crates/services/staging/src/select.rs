@@ -26,6 +26,8 @@ fn parse(text: &str) -> Result<Pattern, String> {
 }
 
 impl Selection {
+    /// Returns the selection that these patterns make.
+    ///
     /// # Errors
     /// A sentence about the first text that isn't a valid pattern.
     pub fn new(include: &[String], exclude: &[String]) -> Result<Selection, String> {

@@ -16,8 +16,8 @@ pub trait Launcher: Send + Sync {
     fn leaves(&self) -> bool;
 }
 
-/// The environment variable with the key and the addresses for `forebay reach`, as a rank gets
-/// them.
+/// Environment variable for `forebay reach`: the key of the start, and the addresses where the rank
+/// waits.
 pub const REACH: &str = "FOREBAY_REACH";
 
 /// The launcher of a plan.

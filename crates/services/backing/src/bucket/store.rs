@@ -340,7 +340,7 @@ impl BucketStore {
             there.etag == head.etag && same(&there.meta) == same(&head.meta)
         };
         match &there {
-            // An earlier attempt has made the copy, and died.
+            // An earlier attempt made this copy, and died afterwards.
             Some(there) if is_done(there) => return Ok(there.meta),
             Some(there) if there.meta.is_dir() => return Err(Errno::ISDIR),
             Some(_) if !replaces => return Err(Errno::EXIST),
