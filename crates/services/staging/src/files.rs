@@ -33,7 +33,7 @@ enum Outcome {
 }
 
 impl Job<'_> {
-    /// Copies files.
+    /// Copies the files in `list`.
     pub fn move_list(&self, list: &[Entry]) {
         let is_large = |e: &&Entry| e.meta.is_file() && e.meta.size >= LARGE;
         let (large, small): (Vec<&Entry>, Vec<&Entry>) = list.iter().partition(is_large);

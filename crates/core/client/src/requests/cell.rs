@@ -32,7 +32,8 @@ pub const ABANDONED: u32 = 5;
 /// The daemon or the network still uses the cell's bytes.
 pub const HELD: u32 = 16;
 
-/// How long a thread that waits for a cell sleeps before it checks for dead owners.
+/// How long a thread that waits for a cell sleeps before it checks whether owners of cells are
+/// dead.
 const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 fn change(word: &AtomicU32, from: u32, to: u32) -> bool {

@@ -303,8 +303,8 @@ impl Channel {
         }
     }
 
-    /// Reports to the user which node is down, since no errno says so. Returns the error of the
-    /// request, EHOSTDOWN.
+    /// Reports to the user which node is down, since the errno doesn't name the node. Returns the
+    /// error of the request, EHOSTDOWN.
     #[cold]
     fn report_down(&self, node: NodeId) -> Errno {
         self.tell_down(node);

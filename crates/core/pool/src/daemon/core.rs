@@ -53,7 +53,8 @@ impl Core {
         );
     }
 
-    /// Registers requests that an earlier daemon left, and that have numbers, as not settled.
+    /// Registers those requests of an earlier daemon that have numbers, so that none of them is
+    /// reported as settled before it is answered.
     pub fn expect(&self, left: &[Arc<Taken>]) {
         for taken in left.iter().filter(|t| t.number() != 0) {
             if taken.node() == self.local().me {

@@ -227,7 +227,8 @@ impl LocalNode {
         }
     }
 
-    /// Begins to end: nothing new is served, and no connection is made any more.
+    /// Makes the daemon serve no new requests, and make no more connections. Called before
+    /// [`LocalNode::stop`].
     pub fn begin_stop(&self) {
         self.stopped.store(true, Release);
         self.request_server.stop();

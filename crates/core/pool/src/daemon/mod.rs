@@ -98,7 +98,7 @@ impl Default for Options {
 
 /// Answers requests: the store, or a replacement in tests.
 pub trait Serve: Send + Sync {
-    /// The class of a kind of request; None if there is no such kind.
+    /// The class of the requests of this kind; None if no request has this kind.
     fn class(&self, kind: u16) -> Option<Class>;
 
     /// Whether a request of this kind may be carried out twice.
@@ -110,8 +110,8 @@ pub trait Serve: Send + Sync {
         !self.repeatable(kind)
     }
 
-    /// Whether carrying the request out may take longer than the request timeout. The replies of
-    /// such a kind carry no bytes besides their head.
+    /// Whether carrying out a request of this kind may take longer than the request timeout. The
+    /// replies to such long requests carry no bytes besides their head.
     fn is_long(&self, _kind: u16) -> bool {
         false
     }
