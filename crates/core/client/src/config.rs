@@ -419,7 +419,7 @@ fn errno(e: &std::io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
-/// Restarts the limited lifetime of the pool, or node, in `dir`, if it has any limit. The keeper
+/// Restarts the lifetime of the pool, or node, in `dir`, if that lifetime is limited. The keeper
 /// must have ended.
 ///
 /// # Errors

@@ -1,8 +1,9 @@
 //! Finds out whether a keeper was killed for lack of memory, as far as possible.
 //!
-//! The kernel's log names the processes that it kills, for users who may read it. A control group
-//! also counts the processes killed in it for lack of memory: a keeper records the counts at its
-//! start, in `keeper.groups`. A higher count later shows that processes were killed, but not which.
+//! The kernel's log names the processes that the kernel kills, for users who may read the log. A
+//! control group also counts the processes killed in it for lack of memory: a keeper records the
+//! counts at its start, in `keeper.groups`. A higher count later shows that processes were killed,
+//! but not which.
 
 use forebay_media::memory::{limiting_groups, oom_kills};
 use rustix::fs::{Mode, OFlags};

@@ -2,7 +2,7 @@
 //!
 //! There are two limits: a time to live, counted from the start, and an idle limit, counted from
 //! the last use. Both are measured by CLOCK_BOOTTIME, which can't be set. A pool in use is never
-//! removed: if its time limit has passed, it is removed as soon as no process uses it.
+//! removed: a pool whose time limit has passed is removed as soon as no process uses it.
 
 use forebay_store::process;
 use rustix::time::{ClockId, clock_gettime};

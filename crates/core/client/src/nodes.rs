@@ -236,8 +236,8 @@ pub(crate) fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError
 pub(crate) fn check_room(config: &PoolConfig, member: Member) -> Result<(), PoolError> {
     let empty = |dir: &Path| std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
     for place in places(&config.name) {
-        // Another node may exist here if it is of the same pool, or if it is just being created or
-        // removed.
+        // Another node may exist on this host if it belongs to the same pool, or if it is just
+        // being created or removed.
         let passes = match place.node {
             Some(node) if node == member.node => false,
             Some(_) => {

@@ -4,7 +4,8 @@
 //! may have created them, or be able to replace them. A directory is opened without following a
 //! link, and fstat of that descriptor is checked: the owner must be the effective user, and no
 //! other user may have write permission. Each directory above must belong to this user or to root.
-//! If others can write to it, it must be sticky, so that they can't rename entries of other users.
+//! A directory above to which other users can write must be sticky, so that they can't rename
+//! entries of this user.
 
 use crate::PoolError;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -78,7 +79,8 @@ fn check_open(fd: &OwnedFd, dir: &Path) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Why another user than this one and root can rename entries of a directory; None if none can.
+/// Returns why a user other than this one and root can rename entries of a directory; None if no
+/// other user can.
 fn unsafe_above(stat: &Stat) -> Option<String> {
     let me = rustix::process::geteuid().as_raw();
     let uid = stat.st_uid;

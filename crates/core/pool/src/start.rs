@@ -8,9 +8,9 @@
 //! takes about as long as one launch per level.
 //!
 //! A pool has all its nodes or isn't started. A node that can't be launched, can't make its store
-//! or doesn't answer within [`subtree_timeout`] is named to the user; all others are told to stop.
-//! A daemon that loses its parent stops, and so do its descendants, so that no process or file is
-//! left behind.
+//! or doesn't answer within [`subtree_timeout`] is named to the user; all other nodes are told to
+//! stop. A daemon that loses its parent stops, and so do its descendants, so that no process or
+//! file is left behind.
 //!
 //! This module is the protocol alone. Its driver carries out the [`Act`]s of a [`Start`] and
 //! reports [`Event`]s. The protocol itself never waits, and doesn't depend on how daemons are

@@ -149,7 +149,7 @@ fn the_home_is_killed_and_started_again() {
                 .all(|t| matches!(t, Ok(()) | Err(Errno::IO)))
         );
         // The outcome is unknown only for requests that were begun and not finished: the records of
-        // the others outlive the daemon.
+        // finished requests outlive the daemon.
         assert!(!nodes.log(0).contains("has lost its records"));
         let restarts = || {
             let text = std::fs::read_to_string(nodes.of(0).join("restarts")).unwrap();

@@ -1,9 +1,9 @@
 //! The interface of slow stores, for the copier, origins and campaigns.
 //!
-//! All stores have the operations of [`SlowStore`] without a default. Some stores also have others:
-//! renames, links, attributes, files that are written piece by piece, and conditional writes of
-//! whole objects. The default of these fails, usually with EOPNOTSUPP. Paths are bytes. Errors are
-//! the errnos of the system call of the same name.
+//! All stores have the operations of [`SlowStore`] without a default. Some stores also have other
+//! operations: renames, links, attributes, files that are written piece by piece, and conditional
+//! writes of whole objects. The default of such an operation fails, usually with EOPNOTSUPP. Paths
+//! are bytes. Errors are the errnos of the system call of the same name.
 
 use crate::error::{Error, explain};
 use crate::meta::Meta;
@@ -222,8 +222,8 @@ pub trait StoreFile: Sync {
     fn sync(&self) -> Result<()> {
         Ok(())
     }
-    /// Returns access to the attributes of the open file, if they can be set without its path. So
-    /// no other file under that path is changed.
+    /// Returns access to the attributes of the open file, if they can be set without the file's
+    /// path. So no other file that has taken this path is changed.
     fn attributes(&self) -> Option<&dyn Attributes> {
         None
     }

@@ -18,8 +18,8 @@ fn hash(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..16].to_owned()
 }
 
-/// Returns an id for this node's current boot. If the kernel doesn't tell it, returns a random one,
-/// so that other runs take the parts for those of another boot.
+/// Returns an id for this node's current boot. If the kernel doesn't tell the boot's id, returns a
+/// random id, so that to other runs this process's parts look like parts of another boot.
 fn boot() -> &'static str {
     static BOOT: OnceLock<String> = OnceLock::new();
     BOOT.get_or_init(|| match std::fs::read("/proc/sys/kernel/random/boot_id") {

@@ -60,7 +60,8 @@ impl Job<'_> {
         })
     }
 
-    /// Returns the room that a file needs in addition to that of the file that it replaces. Bytes.
+    /// Returns the room that a file needs in addition to the room of the file that it replaces.
+    /// Bytes.
     fn needs(&self, entry: &Entry) -> u64 {
         let there = self.to.stat(&self.target(&entry.below), false);
         let there = there.ok().filter(|m| m.is_file()).map_or(0, |m| m.size);

@@ -1,6 +1,6 @@
 //! The processes that copy a staging's files: this one, and movers on other nodes.
 //!
-//! Movers are started only if there is enough work for them. They get files only if they see the
+//! Movers are started only if there is enough work for them. A mover gets files only if it sees the
 //! same directory outside the pool as this process. If a mover ends too early, or stops sending
 //! reports, that is a failure in the report: the files that it hasn't reported don't count as
 //! staged.

@@ -288,7 +288,7 @@ impl<'a> Job<'a> {
         let mut names = Vec::new();
         match self.from.list_into(&src, &mut names) {
             Ok(()) => {}
-            // Some entries are on a dead node. Those on the other nodes are staged all the same.
+            // Some entries are on a dead node. Entries on other nodes are staged all the same.
             Err(e) if !names.is_empty() => self.fail_source(&d.below, "was listed in part", e),
             Err(e) => self.fail_source(&d.below, "can't be listed", e),
         }

@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a process waits for a service that doesn't run, from the time when it last ran; and the
-/// interval between attempts to reach it.
+/// How long a process waits for a service that doesn't run, from the time when the service last
+/// ran; and the interval between attempts to reach the service.
 const RESTARTS: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
 /// Pauses between checks for a message from another node's service: the first, and the maximum.

@@ -40,8 +40,8 @@ const MAX_CALLER_REQUESTS: usize = 64;
 /// Minimum time between two messages of a process about the same node. Nanoseconds.
 const REPORT_INTERVAL: u64 = 60_000_000_000;
 
-/// A random number of this program, which distinguishes it from the one before exec; 0: not set
-/// yet.
+/// A random number that distinguishes this program from the process's program before exec; 0: not
+/// set yet.
 static IMAGE: AtomicU64 = AtomicU64::new(0);
 
 /// Sends requests to peers, for a process of this node.

@@ -7,10 +7,10 @@
 //! allocates nothing for them. There are no locks: atomic words in a cell say which side owns it
 //! ([`cell`]).
 //!
-//! Any process may die at any time. A process that is short of cells reclaims those of dead
+//! Any process may die at any time. A process that is short of cells reclaims the cells of dead
 //! processes. If the daemon holds such a cell (the network may be reading or writing it), the
-//! daemon frees it when done. If the daemon dies, its cells stay as they are, and the next daemon
-//! continues with them. Every wait is bounded by the pool's request timeout.
+//! daemon frees it when done. If the daemon dies, the cells that it has taken aren't changed, and
+//! the next daemon continues with them. Every wait is bounded by the pool's request timeout.
 
 mod cell;
 mod channel;

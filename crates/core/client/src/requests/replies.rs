@@ -9,9 +9,9 @@
 //! 0       header: magic, id, number of records that have pages
 //! 4 KiB   16,384 records of 256 bytes
 //! ```
-//! The file `replies` is sparse. Pages are allocated for 256 records at a time before these are
-//! touched, so that a full file system gives an error and no SIGBUS. One daemon at a time uses the
-//! file, under the lock of [`super::RequestServer`]. A record's state is stored last, so that a
+//! The file `replies` is sparse. Pages are allocated for 256 records at a time before these records
+//! are touched, so that a full file system gives an error and no SIGBUS. One daemon at a time uses
+//! the file, under the lock of [`super::RequestServer`]. A record's state is stored last, so that a
 //! kill leaves the old record valid.
 
 use super::clock;

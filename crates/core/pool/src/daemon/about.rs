@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The kind of the request for an [`About`]: the last number below the daemons' own kinds. The
-/// request has no head; the reply is an [`About`] as JSON.
+/// The kind of the request for an [`About`]: the number before the daemons' own kinds
+/// (`wire::OWN`). The request has no head; the reply is an [`About`] as JSON.
 pub const ABOUT: u16 = wire::OWN - 1;
 /// Maximum number of unreachable nodes that a reply lists.
 const MAX_UNREACHABLE_NODES: usize = 200;

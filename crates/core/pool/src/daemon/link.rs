@@ -433,8 +433,8 @@ impl Link {
     }
 
     /// Begins to use a connection on which both sides have sent their hello, unless the present one
-    /// is preferred. Requests in progress on a connection that is replaced are sent again if it is
-    /// closed; otherwise they are finished on it.
+    /// is preferred. Requests in progress on the replaced connection are finished on it, or sent
+    /// again if it is closed.
     pub(super) fn offer(self: &Arc<Self>, local: &LocalNode, new: Live) {
         let mut state = self.state();
         state.drop_ended();

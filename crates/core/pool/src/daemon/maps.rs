@@ -1,8 +1,8 @@
 //! The pool map of this daemon, in memory and in its file, and how two maps are merged.
 //!
-//! In this version only addresses change: those of a daemon that was restarted and didn't get its
-//! port again. When maps are merged, each node's own addresses come from that node, everything else
-//! from the map with the higher epoch.
+//! In this version only addresses change: the addresses of a daemon that was restarted and didn't
+//! get its port again. When maps are merged, each node's own addresses come from that node,
+//! everything else from the map with the higher epoch.
 
 use super::wire::{GET_MAP, Hello, MAP, MAX_MAP};
 use forebay_net::{Body, Connection, NodeId, Request};

@@ -4,7 +4,7 @@
 //! the request timeout, it asks the homes of all open requests for their progress
 //! ([`PROGRESS`](super::wire::PROGRESS)). A home that still carries a request out gets the whole
 //! timeout again, counted from the time of asking. So a dead or stopped home is noticed within the
-//! timeout. For requests that this daemon carries out for its own node, it needn't ask.
+//! timeout. The daemon needn't ask about requests that it carries out itself, for its own node.
 
 use super::link::Links;
 use super::pending::PendingRequest;

@@ -37,9 +37,9 @@ pub trait Work: Send + 'static {
     fn remove(self);
 }
 
-/// Carries out the start of the node in `begin`. Reads the messages of its parent from `from`, and
-/// writes messages to it on `to`. Returns the node's work if the pool runs. Otherwise returns None,
-/// and nothing is left of this node and its descendants.
+/// Carries out the start of the node in `begin`. Reads the parent's messages from `from`, and
+/// writes messages to the parent on `to`. Returns the node's work if the pool runs. Otherwise
+/// returns None, and nothing is left of this node and its descendants.
 pub fn drive<W: Work>(
     begin: &Begin,
     launcher: &dyn Launcher,

@@ -112,7 +112,7 @@ pub struct Plan {
     pub uuid: String,
     /// Prefix under which programs see the pool.
     pub mount: String,
-    /// The media of each node. Empty: each node chooses them by its host's resources.
+    /// The media of each node. Empty: each node chooses its media by its host's resources.
     pub media: Vec<MediumSpec>,
     /// Maximum room kept ready in each medium. Bytes.
     pub reserve: Option<u64>,

@@ -70,8 +70,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the server of a bucket. A bucket of AWS is named in the host name, that of another
-    /// server in the path.
+    /// Returns the server of a bucket. A bucket of AWS is named in the host name, a bucket of
+    /// another server in the path.
     ///
     /// # Errors
     /// A message: the endpoint in the settings isn't a URL.

@@ -197,7 +197,7 @@ impl BucketStore {
         full
     }
 
-    /// Returns the path in the bucket of a caller's path; that of the root ends in a slash.
+    /// Returns the path in the bucket of a caller's path; the root's path ends in a slash.
     pub(crate) fn shown(&self, path: &[u8]) -> Vec<u8> {
         [&self.root[..], path].concat()
     }

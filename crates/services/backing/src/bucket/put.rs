@@ -297,8 +297,8 @@ impl BucketStore {
     /// Removes uploads of a key that other runs had begun before this run's first upload.
     fn remove_leftovers(&self, key: &str) {
         let leftovers = self.leftovers.get_or_init(|| {
-            // If listing uploads isn't permitted, they stay until a rule of the bucket removes
-            // them.
+            // If listing uploads isn't permitted, leftover uploads exist until a rule of the bucket
+            // removes them.
             let mut all: HashMap<String, Vec<String>> = HashMap::new();
             for upload in self.client.uploads(&self.below).unwrap_or_default() {
                 all.entry(upload.key).or_default().push(upload.id);

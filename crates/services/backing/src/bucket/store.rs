@@ -256,10 +256,10 @@ impl BucketStore {
         put.map(|_| ()).map_err(errno)
     }
 
-    /// Sets an object's or directory's mode, owner and time of modification to those in `meta`, and
-    /// those of the attributes `user` that it can have, unless it has them already. With `user`
-    /// None, the `user.*` attributes aren't changed. `of`: the expected version. Returns the new
-    /// version; 0 for a directory.
+    /// Gives an object or directory the mode, owner and modification time of `meta`, and those of
+    /// the attributes `user` that it can have. Writes nothing if it has all of them already. With
+    /// `user` None, the `user.*` attributes aren't changed. `of`: the expected version. Returns the
+    /// new version; 0 for a directory.
     ///
     /// # Errors
     /// [`CHANGED`]: the object has another version. EEXIST: the object is of another kind. ENOENT.
@@ -411,8 +411,8 @@ impl BucketStore {
 }
 
 /// Whether a version's ETag shows that it has the source's bytes: the ETag is the MD5 of the
-/// content, or that of the MD5s of parts of this crate's size. False: the bytes differ, or the
-/// server makes ETags in another form.
+/// content, or the MD5 of the MD5s of its parts, in this crate's part size. False: the bytes
+/// differ, or the server makes ETags in another form.
 ///
 /// # Errors
 /// Errors of reading the source.
