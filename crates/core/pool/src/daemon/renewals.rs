@@ -56,7 +56,7 @@ impl Renewals {
     /// stopped.
     fn next(&self, tick: Duration) -> Option<Vec<Arc<PendingRequest>>> {
         let mut state = lock(&self.state);
-        let end = Instant::now() + tick;
+        let mut end = Instant::now() + tick;
         loop {
             if state.stopped {
                 return None;
@@ -72,8 +72,8 @@ impl Renewals {
                     let woken = self.wake.wait(state);
                     state = woken.unwrap_or_else(PoisonError::into_inner);
                 }
-                drop(state);
-                return self.next(tick);
+                end = Instant::now() + tick;
+                continue;
             }
             let waited = self.wake.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
