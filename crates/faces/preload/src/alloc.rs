@@ -38,8 +38,8 @@ impl Allocator {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Dlmalloc) -> T) -> T {
-        // A signal handler that interrupted this would wait for the lock for ever, or jump away
-        // with it held.
+        // A signal handler that interrupted this code while it holds the lock would wait for the
+        // lock for ever, or jump away (longjmp) with the lock held.
         let _critical = Critical::enter();
         self.lock();
         // SAFETY: the lock is held.
@@ -49,7 +49,7 @@ impl Allocator {
     }
 }
 
-// SAFETY: dlmalloc does what GlobalAlloc asks, under a lock.
+// SAFETY: dlmalloc fulfils GlobalAlloc's contract, and is called under a lock.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, l: Layout) -> *mut u8 {
         // SAFETY: the caller's promise, here and below.
@@ -78,7 +78,7 @@ pub fn before_fork() {
     ALLOCATOR.lock();
 }
 
-/// Ends [`before_fork`], in parent and child.
+/// Unlocks the heap after a fork, in parent and child.
 pub fn after_fork() {
     ALLOCATOR.locked.store(false, Release);
 }
@@ -109,7 +109,7 @@ fn mapped(size: usize) -> *mut c_void {
     let Ok(block) = made else {
         return std::ptr::null_mut();
     };
-    // SAFETY: the mapping has HEAD bytes more than asked for.
+    // SAFETY: the mapping has HEAD bytes more than `size`.
     unsafe {
         block.cast::<[usize; 2]>().write([size, len]);
         block.cast::<u8>().add(HEAD).cast()
@@ -132,7 +132,7 @@ unsafe extern "C" fn __wrap_malloc(size: usize) -> *mut c_void {
     if block.is_null() {
         return block.cast();
     }
-    // SAFETY: the block has HEAD bytes more than asked for.
+    // SAFETY: the block has HEAD bytes more than `size`.
     unsafe {
         block.cast::<[usize; 2]>().write([size, 0]);
         block.add(HEAD).cast()
@@ -169,7 +169,7 @@ unsafe extern "C" fn __wrap_realloc(old: *mut c_void, size: usize) -> *mut c_voi
         // SAFETY: the caller's promise.
         return unsafe { __wrap_malloc(size) };
     }
-    // SAFETY: `old` was allocated here, with its header in front.
+    // SAFETY: `old` was allocated by these functions, with its header in front.
     unsafe {
         let block = old.cast::<u8>().sub(HEAD);
         let [before, mapping] = block.cast::<[usize; 2]>().read();
@@ -200,7 +200,7 @@ unsafe extern "C" fn __wrap_free(old: *mut c_void) {
     if old.is_null() {
         return;
     }
-    // SAFETY: `old` was allocated here, with its header in front.
+    // SAFETY: `old` was allocated by these functions, with its header in front.
     unsafe {
         let block = old.cast::<u8>().sub(HEAD);
         match block.cast::<[usize; 2]>().read() {

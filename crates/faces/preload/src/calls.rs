@@ -22,8 +22,8 @@ pub enum Way {
     Fd,
     /// As [`Fd`]; EBADF if the descriptor was opened with O_PATH.
     Io,
-    /// As [`Fd`]; but the call may wait for other processes, so signals aren't held back from its
-    /// start on.
+    /// As [`Fd`]; but the call may wait for other processes, so the dispatcher doesn't hold signals
+    /// back during the call.
     Wait,
     /// EOPNOTSUPP for a path of the pool. Indices of two arguments: the directory's descriptor
     /// (None: the call has none), and the path.
@@ -41,11 +41,11 @@ pub struct Call {
     #[cfg(test)]
     pub name: &'static str,
     pub way: Way,
-    /// How the call is treated with paths and descriptors of the pool. Empty: it never concerns the
+    /// Effect of the call on paths and descriptors of the pool. Empty: the call never concerns the
     /// pool.
     #[cfg(test)]
     pub what: &'static str,
-    /// The test that shows it; empty: there is none.
+    /// The test that shows `what`; empty: there is none.
     #[cfg(test)]
     pub test: &'static str,
 }
@@ -304,7 +304,7 @@ calls! {
     bpf 321 Kernel, "a path of the pool isn't found", "";
 }
 
-/// Returns a bit for each kind of [`Way`], to be combined for [`map_of`].
+/// Returns the bit that stands for a kind of [`Way`] in the argument of [`map_of`].
 const fn bit(way: Way) -> u16 {
     1 << match way {
         Kernel => 0,
@@ -341,11 +341,11 @@ pub static WANTED: [u64; 8] = map_of(!(bit(Kernel) | bit(Clone)));
 pub static BY_FD: [u64; 8] = map_of(bit(Fd) | bit(Io) | bit(Wait) | bit(NoFd) | bit(NoFile));
 /// Calls of [`BY_FD`] that never wait for anything outside the pool.
 pub static SHORT: [u64; 8] = map_of(bit(Fd) | bit(Io) | bit(NoFd));
-/// Calls that a descriptor opened with O_PATH refuses.
+/// Calls that fail with EBADF on a descriptor opened with O_PATH.
 pub static NEED_FILE: [u64; 8] = map_of(bit(Io));
 /// Calls that are refused on descriptors of the pool.
 pub static REFUSE_FD: [u64; 8] = map_of(bit(NoFd));
-/// Calls for descriptors that aren't files: sockets, timers and so on.
+/// Calls that need a descriptor of another kind than a file: a socket, a timer and so on.
 pub static NO_FILE: [u64; 8] = map_of(bit(NoFile));
 /// Calls that are refused on paths of the pool.
 pub static REFUSE_PATH: [u64; 8] = map_of(NO_PATH);
@@ -494,7 +494,8 @@ mod tests {
         }
     }
 
-    /// Numbers of some calls by libc: a check that the table's numbers aren't all off by one.
+    /// Returns libc's number of some calls, to check that the table's numbers aren't all off by
+    /// one.
     fn syscalls_by_libc(name: &str) -> Option<i64> {
         Some(match name {
             "openat2" => libc::SYS_openat2,

@@ -173,7 +173,7 @@ pub fn counted(nr: i64, a: &[i64; 6], answer: impl FnOnce() -> i64) -> i64 {
         leave(nr, result, outside);
     }
     if outside || kind == Create && forebay_store::lmdb::is_opening() {
-        // LMDB opens its files by intercepted calls, too.
+        // LMDB opens its files by intercepted calls, too; those calls aren't the program's.
         return result;
     }
     let moves = matches!(kind, Read | Write) && result > 0;

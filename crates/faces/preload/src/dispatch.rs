@@ -74,8 +74,8 @@ unsafe fn handle(call: &Call) -> i64 {
     result
 }
 
-/// Called after a call on a path has failed in the kernel, or a call that waits for a child has
-/// ended.
+/// Treats the result of a call that was made in the kernel: a call on a path that has failed, or a
+/// call that has waited for a child. Returns the result for the program.
 unsafe extern "C-unwind" fn on_failed(call: &Call, result: i64) -> i64 {
     let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
     // SAFETY: the caller's promise.

@@ -28,8 +28,8 @@
 //! program     memory, environment, signals and threads of the program; calls, alloc
 //! ```
 //!
-//! Two lower modules call a function of a higher module, which is passed to them: the signal
-//! handler ([`program::signals::Above`]), and a call that is repeated with another path
+//! Two lower modules call functions of higher modules, through function pointers: the signal
+//! handler ([`program::signals::Above`]), and the code that repeats a call with another path
 //! ([`paths::links::served_by`]).
 
 #![cfg(target_os = "linux")]
@@ -55,8 +55,8 @@ pub fn begin_early() {
 
 pub use loader::link_map::LinkMap;
 
-/// Called when the loader has mapped an object into the program's namespace, see
-/// [`loader::static_tls`].
+/// Checks that there is enough static thread-local storage for an object that the loader has mapped
+/// into the program's namespace, see [`loader::static_tls`].
 ///
 /// # Safety
 /// Called by the loader, with its record of the object.

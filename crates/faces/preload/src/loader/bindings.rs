@@ -145,7 +145,7 @@ impl Tables {
         }
     }
 
-    /// Whether all tables needed to look up names and versions are there.
+    /// Whether the object has all tables that are needed to look up names and versions.
     fn are_whole(&self) -> bool {
         !(self.symbols.is_null() || self.texts.is_null() || self.versions.is_null())
     }
@@ -266,8 +266,8 @@ impl Tables {
     }
 
     /// Returns the slots that hold addresses of functions, each with the address that it should
-    /// hold: in this library if this library defines the function, otherwise in the library that it
-    /// needs for it.
+    /// hold. The address is in this library if this library defines the function, otherwise in the
+    /// library from which this library needs the function.
     fn bindings(&self, needed: &[Version]) -> impl Iterator<Item = (*mut usize, usize)> {
         let target = |number: usize| {
             // SAFETY: a symbol of this library.
@@ -335,8 +335,8 @@ fn library(name: Text) -> Option<Tables> {
         .map(Tables::of)
 }
 
-/// Binds this library's references to its own libraries, if it is in the program's namespace. (In
-/// the auditing namespace it is alone with libc.)
+/// Binds this library's references to itself, libc and the loader, if it is in the program's
+/// namespace. (In the auditing namespace it is alone with libc.)
 ///
 /// # Safety
 /// Called by this library's constructor, before any call that could be bound to another library's
@@ -361,7 +361,7 @@ pub unsafe fn to_their_own() {
     if others().next().is_none() {
         return;
     }
-    // The loader has made the pages of these slots read-only.
+    // The loader has made the pages that hold these slots read-only.
     let sealed = headers_in_memory(map)
         .iter()
         .find(|h| h.p_type == libc::PT_GNU_RELRO);

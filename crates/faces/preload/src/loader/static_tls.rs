@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 const TUNABLES: &CStr = c"GLIBC_TUNABLES";
 const TUNABLE: &[u8] = b"glibc.rtld.optional_static_tls=";
-/// Room that glibc reserves by default. Bytes.
+/// Room for libraries' static thread-local storage that glibc reserves by default. Bytes.
 const USUAL: usize = 512;
-/// The room is a multiple of this. Bytes.
+/// The room that [`execute_again`] sets is a multiple of this. Bytes.
 const STEP: usize = 16 << 10;
 
 /// Request of dlinfo for the program headers.
@@ -30,8 +30,8 @@ const RTLD_DI_PHDR: i32 = 11;
 /// Static thread-local storage that the libraries mapped so far may need. Bytes.
 static NEEDED: AtomicUsize = AtomicUsize::new(0);
 
-/// Called when the loader has mapped an object into the program's namespace. Executes the program
-/// again if the room doesn't suffice.
+/// Adds the thread-local storage of an object that the loader has mapped into the program's
+/// namespace. Executes the program again if the room doesn't suffice.
 ///
 /// # Safety
 /// Called by the loader, with its record of the object.
@@ -79,7 +79,7 @@ fn program_headers(map: &LinkMap) -> &[libc::Elf64_Phdr] {
 /// that fails: then the loader continues with the present room.
 unsafe fn execute_again(room: usize) {
     let (argv, environment) = variables::given();
-    // SAFETY: the kernel laid it on the stack.
+    // SAFETY: the environment that the kernel laid on the stack.
     let Ok(mut env) = (unsafe { Strings::copy(environment as i64) }) else {
         return;
     };

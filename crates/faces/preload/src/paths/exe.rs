@@ -12,7 +12,7 @@ use forebay_posix::{Follow, Fs};
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-/// The program's file.
+/// The program's own executable file, in the pool.
 struct Exe {
     /// Path of the file as the program sees it, under the prefix.
     path: CString,
@@ -55,7 +55,7 @@ fn exe() -> Option<&'static Exe> {
 }
 
 /// Returns the path in the pool of the program's own file, if `path` is its name under `/proc`.
-/// None once that file has lost its name: the kernel's own link then leads to the copy.
+/// None once that path has been removed: the kernel's own link then leads to the copy in memory.
 pub fn locate(path: &[u8]) -> Option<(&'static Fs, &'static [u8])> {
     let exe = exe()?;
     let rest = path.strip_prefix(b"/proc/")?.strip_suffix(b"/exe")?;
@@ -101,7 +101,7 @@ pub unsafe fn introduce(name: &'static CStr, environment: *mut *const libc::c_ch
         while !(*at).is_null() {
             at = at.add(1);
         }
-        // There are several null pointers if variables have been removed.
+        // Several null pointers end the array if variables have been removed.
         while (*at).is_null() {
             at = at.add(1);
         }

@@ -87,8 +87,9 @@ pub static WATCHED: [u64; 8] = bitmap(&[
 /// the call.
 pub type Answer = unsafe fn(i64, &[i64; 6], u32) -> i64;
 
-/// The dispatcher, through which repeated calls go. It is above this module, so it is set by
-/// [`served_by`]. (As an argument it would cost each call, even calls without a path.)
+/// The dispatcher's function, which serves a repeated call. The dispatcher is above this module, so
+/// [`served_by`] sets the function. (Passing it as an argument would slow down each call, even
+/// calls without a path.)
 static ANSWER: OnceLock<Answer> = OnceLock::new();
 
 /// Sets the function that serves repeated calls. Called before any call is intercepted.
@@ -165,9 +166,9 @@ pub fn is_suspicious(result: i64) -> bool {
     matches!(-result as i32, ENOENT | ENOTDIR | EACCES)
 }
 
-/// Called after a call has failed in the kernel. If a link on its path leads into the pool, repeats
-/// the call with the path there. Returns the call's result. `crossings`: how many times its path
-/// went into the pool and out of it again.
+/// Repeats a call that has failed in the kernel, with the path in the pool, if a link on the call's
+/// path leads there. Returns the call's result. `crossings`: how many times its path went into the
+/// pool and out of it again.
 ///
 /// # Safety
 /// The call is one that the program makes.
@@ -232,8 +233,8 @@ pub fn is_shadowing() -> bool {
     settings::settings().is_some_and(|s| s.shadows)
 }
 
-/// Where the prefix is also a directory of the kernel: if a path of the call leads under the
-/// prefix, makes the call with the path in the pool and returns its result. None if no path does.
+/// If a path of the call leads under the prefix, makes the call with the path in the pool and
+/// returns its result. None if no path does, or if the prefix isn't a directory of the kernel, too.
 ///
 /// # Safety
 /// The call is one that the program makes.
@@ -269,8 +270,8 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
     })
 }
 
-/// Returns the path under the prefix to which a path outside leads in the kernel, if it belongs to
-/// the pool: an existing object, or a name in an existing directory.
+/// Returns the path under the prefix to which a path outside leads in the kernel, if the pool has
+/// this path: an existing object, or a name in an existing directory.
 pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let real = really_under(dirfd, path, follow)?;
     let inside = under(settings::settings()?.mount, real.to_bytes())?;
@@ -431,7 +432,7 @@ fn is_there(path: &[u8], or_its_directory: bool) -> bool {
 struct Text([MaybeUninit<u8>; PATH_MAX]);
 
 impl Text {
-    /// `path` is shorter than PATH_MAX: a zero at its end needs room.
+    /// Copies `path`, which is shorter than PATH_MAX: the zero at its end needs room.
     fn new(path: &[u8]) -> Text {
         let mut text = Text([MaybeUninit::uninit(); PATH_MAX]);
         for (to, from) in text.0.iter_mut().zip(path) {
@@ -449,7 +450,8 @@ impl Text {
         result
     }
 
-    /// Whether the first `len` bytes of the path exist. `len` is less than PATH_MAX.
+    /// Whether the first `len` bytes of the path are the path of an existing object. `len` is less
+    /// than PATH_MAX.
     fn exists(&mut self, dirfd: i32, len: usize) -> bool {
         // SAFETY: a C string.
         self.ask(len, |path| unsafe {

@@ -102,7 +102,7 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
     }
 }
 
-/// Locates a path relative to a directory of the kernel; it may still lead under the prefix.
+/// Locates a path relative to a directory of the kernel. The path may still lead under the prefix.
 fn relative_to_kernel(
     settings: &settings::Settings,
     path: &[u8],
@@ -125,7 +125,7 @@ fn relative_to_kernel(
     }
 }
 
-/// Returns the path of an open directory of the kernel, or of its working directory.
+/// Returns the path of an open directory of the kernel, or of the kernel's working directory.
 pub fn path_of_kernel(dirfd: i32) -> Option<Vec<u8>> {
     let mut link = [0u8; 40];
     let name: &[u8] = if dirfd == libc::AT_FDCWD {
@@ -154,7 +154,8 @@ pub fn path_of_kernel(dirfd: i32) -> Option<Vec<u8>> {
     (n > 0).then(|| base[..n as usize].to_vec())
 }
 
-/// Returns the working directory, if it lies in the pool and the path is its name in /proc.
+/// Returns the working directory, if it lies in the pool and the path at `ptr` is `/proc/self/cwd`
+/// or a similar name.
 ///
 /// # Safety
 /// As for [`locate`].

@@ -7,7 +7,7 @@ use crate::pool::{self, fds, placeholder, working_dir};
 use crate::program::{process, settings};
 use forebay_posix::{Errno, Fs, ObjectId};
 
-/// The kinds of objects that the beginning of such a path names.
+/// The kinds of objects that the beginning of a path in /proc or /dev names.
 #[derive(Debug, PartialEq, Eq)]
 enum ProcPath {
     Descriptor(i32),
@@ -18,11 +18,11 @@ enum ProcPath {
     OtherProcess(u32, i32),
 }
 
-/// The target in the pool of such a path.
+/// The target, in the pool, of a path in /proc or /dev.
 pub enum Named {
     /// The open file itself.
     Open(&'static Fs, u32),
-    /// This path, relative to this directory.
+    /// A path (field 2), relative to a directory (field 1).
     Beneath(&'static Fs, ObjectId, &'static [u8]),
 }
 
@@ -38,7 +38,8 @@ fn cut(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at(path.iter().position(|&b| b == b'/').unwrap_or(path.len()))
 }
 
-/// Parses the beginning of a path. Returns what it names, and the rest (empty, or from a `/` on).
+/// Returns the object that the beginning of a path in /proc or /dev names, and the rest of the path
+/// (empty, or from a `/` on).
 fn parse(path: &[u8], me: impl FnOnce() -> u32) -> Option<(ProcPath, &[u8])> {
     match path {
         b"/dev/stdin" => return Some((ProcPath::Descriptor(0), b"")),
@@ -76,8 +77,8 @@ fn parse(path: &[u8], me: impl FnOnce() -> u32) -> Option<(ProcPath, &[u8])> {
         .then_some((ProcPath::WorkingDirectory, rest))
 }
 
-/// Returns the target of such a path, if it leads into the pool. None for the bare name of the
-/// working directory: it is a symbolic link (see [`is_working_directory`]).
+/// Returns the target of a path in /proc or /dev, if it is in the pool. None for `/proc/self/cwd`
+/// without a further component, which is a symbolic link (see [`is_working_directory`]).
 ///
 /// # Errors
 /// ENOTDIR for a path that continues after a file.
@@ -128,7 +129,8 @@ fn inside(fs: &'static Fs, dir: ObjectId, rest: &'static [u8]) -> Named {
     Named::Beneath(fs, dir, rest)
 }
 
-/// Returns the working directory, if a path is its name and it lies in the pool.
+/// Returns the working directory, if it lies in the pool and `path` is `/proc/self/cwd` or a
+/// similar name.
 pub fn is_working_directory(path: &[u8]) -> Option<(&'static Fs, ObjectId)> {
     if !path.starts_with(b"/proc/")
         || parse(path, process::own_pid) != Some((ProcPath::WorkingDirectory, b""))

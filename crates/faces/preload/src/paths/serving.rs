@@ -40,7 +40,8 @@ pub unsafe fn on_path(
     let goal = goal.into();
     let follow = goal.follow;
     let mut args = *call.args;
-    // The path outside to which a symbolic link leads: it may lead back into the pool.
+    // The path outside the pool to which a symbolic link leads; that path may lead back into the
+    // pool.
     let mut outside: Option<CString> = None;
     for _ in 0..MAX_DETOURS {
         let base = match (dirfd, &outside) {

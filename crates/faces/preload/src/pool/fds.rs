@@ -32,7 +32,7 @@ pub fn is_path_only(fd: i32) -> bool {
     pool_file(fd).is_some_and(|(fs, open)| fs.description(open).is_path_only())
 }
 
-/// kcmp(pid, pid, KCMP_FILE, fd, fd), where at least one descriptor is a pool descriptor.
+/// Serves kcmp(pid, pid, KCMP_FILE, fd, fd), where at least one descriptor is a pool descriptor.
 ///
 /// # Safety
 /// The call is one that the program makes.
@@ -44,8 +44,8 @@ pub unsafe fn compare(a: &[i64; 6]) -> i64 {
     if a[2] as i32 as i64 != KCMP_FILE || result < 0 {
         return result;
     }
-    // Equal for the kernel: they may be duplicates of one placeholder, in a process that hasn't
-    // used the pool yet.
+    // 0: equal for the kernel. The descriptors may be duplicates of one placeholder even in a
+    // process that hasn't opened the pool yet, so the pool is opened.
     let fs = match result {
         0 => opened::fs().ok(),
         _ => opened::open_fs(),

@@ -88,18 +88,18 @@ pub fn open_all() {
     }
 }
 
-/// The shards whose record files are open before a vfork, one bit each. Others are opened by the
-/// child.
+/// The shards whose record files are open before a vfork, one bit each. The child opens the record
+/// files of the other shards.
 static OPEN_BEFORE: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Opens files of the pool before a vfork, whose child shares this process's memory but not its
 /// descriptors. Record files that the child opens are closed at its end ([`close_childs`]). Other
-/// threads would use them meanwhile; so a process with several threads, or whose memory others
-/// share, opens all of them now.
+/// threads could use those descriptors meanwhile; so a process with several threads, or whose
+/// memory other processes share, opens all record files now.
 pub fn before_vfork() {
     if !forebay_store::process::is_alone() || shared_vm_clones::any() {
-        // Stored first: vfork children of other threads read it, and must not close any record
-        // file.
+        // Stored before the files are opened: vfork children of other threads read this mask, and
+        // must not close any record file.
         OPEN_BEFORE.store(u64::MAX, Release);
         return open_all();
     }
@@ -123,8 +123,8 @@ pub fn close_childs() {
     }
 }
 
-/// Called after a vfork. If the child opened the pool, its descriptors ended with the child: the
-/// pool is forgotten, and opened again when it is needed.
+/// Forgets the files that a vfork child has opened, whose descriptors ended with the child. If the
+/// child opened the pool, the pool is opened again when it is needed.
 pub fn forget_childs() {
     if let Some(fs) = open_fs() {
         // The child may have been killed before it could close its record files.
@@ -142,7 +142,7 @@ pub fn after_fork_in_child() {
     OPENING.reset();
 }
 
-/// Forgets the pool in a forked child that can't use it as its parent has opened it.
+/// Forgets the pool in a forked child that can't use the pool as its parent has opened it.
 pub fn leave_behind() {
     FS.store(std::ptr::null_mut(), Release);
     placeholder::forget();

@@ -32,7 +32,7 @@ pub fn is_lost() -> bool {
 }
 
 /// Records whether the working directory may lie in the pool: that of this process, of its vfork
-/// child, or of a thread that has its own. [`current`] returns it exactly.
+/// child, or of a thread that has its own. [`current`] checks it exactly.
 pub fn note(inside: bool) {
     if inside {
         INSIDE.store(true, Release);
@@ -41,7 +41,7 @@ pub fn note(inside: bool) {
     }
 }
 
-/// Whether the working directory may lie in the pool; [`current`] returns it exactly.
+/// Whether the working directory may lie in the pool; [`current`] checks it exactly.
 #[inline]
 pub fn may_be_inside() -> bool {
     INSIDE.load(Acquire)
