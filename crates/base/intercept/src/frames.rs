@@ -1,6 +1,6 @@
 //! Bounds of functions, from `.eh_frame_hdr` and `.eh_frame`: the unwinders' tables, which stripped
-//! libraries have, too. Reads a table's entries when they are needed; an entry of unusual form
-//! counts as absent.
+//! libraries have, too. This module reads a table's entries when they are needed; an entry of
+//! unusual form counts as absent.
 
 /// Reads bytes at an address relative to the object's load address; false if any are missing.
 pub(crate) type Read<'a> = &'a dyn Fn(u32, &mut [u8]) -> bool;
@@ -36,7 +36,8 @@ impl<'a> Frames<'a> {
         if at == 0 || !read(at, &mut head) {
             return None;
         }
-        // Version 1; any pointer, a 32-bit count, 32-bit entries relative to the table.
+        // The table's head: version 1; any pointer, a 32-bit count, 32-bit entries relative to the
+        // table.
         let [1, _, 0x03, 0x3b, _, _, _, _, a, b, c, d] = head else {
             return None;
         };

@@ -57,7 +57,8 @@ pub struct Hooks {
     /// The numbers of the calls to be intercepted, one bit each. Other calls go to the kernel.
     pub wanted: &'static [u64; 8],
     /// The wanted numbers whose first argument is a descriptor. Such a call is passed to the kernel
-    /// if the descriptor's byte in `fd_filter` is zero, or if it isn't below `fd_filter_len`.
+    /// if the descriptor's byte in `fd_filter` is zero, or if the descriptor isn't below
+    /// `fd_filter_len`.
     pub by_fd: &'static [u64; 8],
     /// One byte per descriptor, see `by_fd`; a byte may change at any time.
     pub fd_filter: *const u8,
@@ -87,7 +88,7 @@ pub const fn bitmap(numbers: &[i64]) -> [u64; 8] {
 
 /// A file that is being loaded.
 pub struct File<'a> {
-    /// Its kernel descriptor, if it has one.
+    /// The file's kernel descriptor, if it has one.
     pub fd: Option<i32>,
     /// Reads at an offset into the buffer. Returns the number of bytes; None on failure.
     pub read: &'a dyn Fn(&mut [u8], u64) -> Option<usize>,

@@ -103,7 +103,7 @@ pub unsafe fn install_in_others(hooks: &'static Hooks, cache_dir: Option<&CStr>)
 /// Does nothing without [`install_in_others`].
 ///
 /// # Safety
-/// The code is mapped there, privately, and nothing runs in it yet.
+/// The code is mapped at `at`, privately, and nothing runs in it yet.
 pub unsafe fn mapped(file: &File, at: usize, len: usize, offset: u64) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise.

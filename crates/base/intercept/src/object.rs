@@ -1,5 +1,5 @@
-//! The loaded objects whose code is patched: their addresses, build ids and functions. Reads only
-//! the mapped image, never a file, and only inside the segments that the loader reports.
+//! The loaded objects whose code is patched: their addresses, build ids and functions. This module
+//! reads only the mapped image, never a file, and only inside the segments that the loader reports.
 
 use crate::report::MAX_OBJECTS;
 use core::ffi::{CStr, c_int, c_void};
@@ -11,11 +11,11 @@ const SEGMENTS: usize = 16;
 /// A loaded library or program, with one of its code segments.
 #[derive(Clone, Copy)]
 pub(crate) struct Object {
-    /// Its load address; all other addresses in this struct are relative to it.
+    /// The object's load address; all other addresses in this struct are relative to it.
     pub base: usize,
-    /// Start of its code segment.
+    /// Start of the code segment.
     pub code_low: u32,
-    /// End of its code segment.
+    /// End of the code segment.
     pub code_high: u32,
     /// Index of this code segment among the object's code segments: nearly all objects have only
     /// one.
@@ -39,7 +39,7 @@ const NAMES: [&[u8]; 5] = [
     b"libdl.so",
 ];
 
-/// The objects that were found.
+/// The loaded objects that are to be patched.
 pub(crate) struct Objects {
     pub list: [Option<Object>; MAX_OBJECTS],
     pub count: usize,
@@ -325,7 +325,8 @@ impl Object {
     pub(crate) unsafe fn functions(&self) -> Vec<u32> {
         // SAFETY: the caller's promise.
         let head = unsafe { self.bytes(self.frames, 12) };
-        // Version 1; any pointer, a 32-bit count, 32-bit entries relative to the table.
+        // The table's head: version 1; any pointer, a 32-bit count, 32-bit entries relative to the
+        // table.
         let Some(&[1, _, 0x03, 0x3b, .., a, b, c, d]) = head else {
             return Vec::new();
         };

@@ -17,8 +17,8 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-/// Maximum length of code that is searched: reading more would take longer than intercepting its
-/// calls is worth. Bytes.
+/// Maximum length of code that is searched: searching longer code would take more time than
+/// intercepting its calls is worth. Bytes.
 const CODE_MAX: u32 = 256 << 20;
 /// Libraries that bypass libc on purpose and aren't patched: sanitizers, whose own calls should not
 /// be intercepted; the kernel's vDSO; Forebay's.
@@ -60,7 +60,7 @@ fn with(f: impl FnOnce(&mut Option<Others>)) {
     if before == me || BUSY.compare_exchange(before, me, Acquire, Relaxed).is_err() {
         return;
     }
-    // SAFETY: no other thread has it.
+    // SAFETY: no other thread holds the lock.
     f(unsafe { &mut *ALL.0.get() });
     BUSY.store(0, Release);
 }
@@ -81,7 +81,7 @@ pub(crate) unsafe fn start(hooks: &'static Hooks, dir: Option<&CStr>) {
         }
         let mut object = object;
         if object.id().is_empty() {
-            // The program's name is empty.
+            // The loader's name of the program itself is empty.
             let path = if name.is_empty() {
                 c"/proc/self/exe"
             } else {
@@ -148,7 +148,7 @@ fn identify(object: &mut Object, dirfd: i64, path: &CStr) {
 }
 
 impl Others {
-    /// Patches one object, if it has any sites. `read` copies its bytes by address.
+    /// Patches one object, if it has any sites. `read` copies the object's bytes by address.
     ///
     /// # Safety
     /// The object's code is mapped, and nothing runs in it yet.

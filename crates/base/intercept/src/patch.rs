@@ -2,8 +2,8 @@
 //! them executable, then patches the code.
 //!
 //! Guarantees: until the first patch nothing of the process has changed, so that every error leaves
-//! it as it was; between the first and the last patch no libc function is called; afterwards code
-//! is readable and executable, not writable.
+//! the process as it was; between the first and the last patch no libc function is called;
+//! afterwards code is readable and executable, not writable.
 
 use crate::arch::{
     self, FAR_HEAD, FAR_TAIL, FORM_HOP, FORM_NONE, JUMP, OWN_SLOTS, Region, SLOT, Site, raw,
@@ -62,8 +62,8 @@ impl Sites {
         }
         // SAFETY: loaded, and not patched yet.
         let found = unsafe { arch::find(object) };
-        // A cache that doesn't match is kept: in this process something has patched the code, a
-        // debugger or another copy of this library. Other processes need all sites.
+        // A cache that doesn't match isn't overwritten: in this process a debugger or another copy
+        // of this library has patched the code. Other processes need all sites.
         if let (Some(dir), None) = (dir, &cached) {
             cache::save(dir, object, &found);
         }
@@ -187,7 +187,8 @@ unsafe fn install_once(
         line.far = region.far;
         let first = region.next;
         for site in marked(&sites, &chosen) {
-            // SAFETY: writable, with room, in reach; the site was compared with the code.
+            // SAFETY: the region is writable, has room and is in reach; the site was compared with
+            // the code.
             unsafe { region.add(hooks, object.base, site) };
         }
         if near {
@@ -280,7 +281,8 @@ impl Job {
         let mut region = far_region(&object, slots, true).ok()?;
         let first = region.next;
         for site in marked(&sites, &chosen) {
-            // SAFETY: writable, with room, in reach; the site was compared with the code.
+            // SAFETY: the region is writable, has room and is in reach; the site was compared with
+            // the code.
             unsafe { region.add(hooks, object.base, site) }?;
         }
         finish_far(region).ok()?;
@@ -293,7 +295,7 @@ impl Job {
         })
     }
 
-    /// Patches the object's code, if it is still that of the sites.
+    /// Patches the object's code, where it still matches the sites.
     ///
     /// # Safety
     /// Made by [`Job::of_other`]; the object is mapped, and nothing runs in it yet.
@@ -399,7 +401,8 @@ fn far_region(object: &Object, slots: usize, wide: bool) -> Result<Region, Error
                     [start as i64, len as i64, RW.into(), flags.into(), -1, 0],
                 )
             };
-            // A kernel that doesn't know the flag, or valgrind, treats the address as a hint.
+            // A kernel that doesn't know MAP_FIXED_NOREPLACE, or valgrind, treats the address as a
+            // hint.
             let start = got as usize;
             if got >= 0 && arch::in_reach((start, start + len), code) {
                 let mut region = Region {
@@ -447,7 +450,7 @@ fn now() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the kernel fills it.
+    // SAFETY: the kernel fills the local variable.
     unsafe {
         raw(
             libc::SYS_clock_gettime,

@@ -8,16 +8,17 @@
 
 use std::ffi::{c_long, c_uint};
 
-/// Called by the loader once it has loaded this library. `version` is the version of the auditing
-/// interface that the loader supports; this library returns the same, so it accepts any.
+/// Starts the auditing instance. Called by the loader once it has loaded this library. `version` is
+/// the version of the auditing interface that the loader supports; this library returns the same
+/// version, so it accepts any.
 #[unsafe(no_mangle)]
 pub extern "C" fn la_version(version: u32) -> u32 {
     forebay_preload::begin_early();
     version
 }
 
-/// Called by the loader for each object that it has mapped. Returns 0: bindings to the object
-/// aren't audited.
+/// Passes an object of the program's namespace on to the preload library. Called by the loader for
+/// each object that it has mapped. Returns 0: bindings to the object aren't audited.
 ///
 /// # Safety
 /// Called by the loader, with its record of the object.

@@ -203,7 +203,7 @@ impl Pen {
     }
 
     /// Writes instructions that were at `from`, with their operands relative to `rip` adjusted;
-    /// false if such an operand can't reach its address from here.
+    /// false if such an operand can't reach its address from the new position.
     unsafe fn moved(&mut self, code: &[u8], from: usize) -> bool {
         use iced_x86::{Decoder, DecoderOptions};
         let start = self.0;
@@ -416,8 +416,8 @@ pub(crate) unsafe fn unpatch(base: usize, site: &Site) {
     }
 }
 
-/// Overwrites code. If it lies in 8 aligned bytes: in one store. Otherwise a jump to itself is
-/// written first, and replaced last.
+/// Overwrites code: in one store, if the code lies in 8 aligned bytes. Otherwise a jump to itself
+/// is written at the start first, and replaced last.
 unsafe fn replace(at: usize, bytes: &[u8]) {
     use core::sync::atomic::{AtomicU64, Ordering, fence};
     let word = at & !7;

@@ -9,11 +9,12 @@
 //! - Output is written at the description's own offset, which other processes share.
 //! - Input is read ahead, by at most a pipe's size. When no process has the other end any more, the
 //!   description's offset is moved back by what the program hasn't read.
-//! - If the program has opened a file through the mount, its offset becomes the description's.
+//! - If the program has opened a file through the mount, the program's offset becomes the
+//!   description's.
 //!
-//! Its note ([`courier_note`](super::courier_note)) is removed when all bytes of the ended program
-//! are written: those that were in the pipes when it ended. Later writes of its children don't
-//! delay that.
+//! The courier's note ([`courier_note`](super::courier_note)) is removed when all bytes that were
+//! in the pipes at the program's end are written. Later writes of the program's children don't
+//! delay this.
 
 use crate::lifecycle::courier_note::{Note, Waiter};
 use crate::lifecycle::exit;
@@ -33,7 +34,7 @@ pub const VARIABLE: &CStr = c"FOREBAY_COURIER";
 
 /// Maximum number of bytes read or written at a time.
 const PIECE: usize = 256 << 10;
-/// Maximum time after which exec is taken to have succeeded.
+/// Time after which exec is assumed to have succeeded.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
 /// First and longest pause between two checks whether a program has read all of its input.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
@@ -61,8 +62,8 @@ pub struct Parcel {
 pub struct Errand {
     /// Pipe to which the courier reports that it is ready: one byte, 0 or an errno.
     pub ready: RawFd,
-    /// Pipe that ends when the program has been executed; one byte if exec has failed. The courier
-    /// then closes it when it has put back the input that it has read.
+    /// Pipe that ends when the program has been executed. One byte means that exec has failed: the
+    /// courier puts back the input that it has read, and then closes the pipe.
     pub executed: RawFd,
     /// Pidfd of the program's process.
     pub process: RawFd,
@@ -150,7 +151,8 @@ struct Served {
 /// Carries out the errand. Doesn't return.
 pub fn run(text: &CStr) -> ! {
     let errand = text.to_str().ok().and_then(Errand::from_text);
-    // The process that started this one waits for it, so it forks; the child does the work.
+    // The process that started this one waits for its end. So this process forks and ends; the
+    // child does the work.
     if let Some(errand) = errand
         // SAFETY: this process has one thread.
         && unsafe { libc::fork() } == 0
@@ -441,7 +443,7 @@ impl Courier {
         close(s);
     }
 
-    /// Writes the program's output to the file. Returns whether there was any.
+    /// Writes the program's output to the file. Returns whether there was any output.
     fn take_output(&mut self, i: usize, buffer: &mut [u8]) -> bool {
         let s = &mut self.served[i];
         let n = match rustix::io::read(&s.fd, &mut *buffer) {
@@ -473,7 +475,8 @@ impl Courier {
         true
     }
 
-    /// Settles the note: the program has ended, and its bytes have left the pipes.
+    /// Settles the note: removes it, or records the lost bytes in it. The program has ended, and
+    /// its bytes have left the pipes.
     fn settle(&mut self) {
         let Some(note) = self.note.take() else {
             return;
@@ -515,7 +518,7 @@ enum Meaning {
     Input(usize),
 }
 
-/// The work that is due.
+/// The events that the courier has to handle.
 #[derive(Default)]
 struct Events {
     executed: bool,

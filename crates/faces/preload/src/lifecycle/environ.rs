@@ -1,5 +1,6 @@
-//! The environment of a new program. It always has the variables that load this library again, and
-//! those that name the pool, the process slot and the program's file.
+//! The environment of a new program. Unless the program is to use another pool or none, its
+//! environment has the variables that load this library again, and those that name the pool, the
+//! process slot and the program's file.
 
 use crate::pool::{self, working_dir};
 use crate::program::process::in_vfork_child;
@@ -26,8 +27,7 @@ impl Strings {
     /// EFAULT.
     ///
     /// # Safety
-    /// `list` is null or a null-terminated array of C strings that aren't freed; it may be
-    /// unmapped.
+    /// `list` is null, unmapped memory, or a null-terminated array of C strings that aren't freed.
     pub unsafe fn copy(list: i64) -> Result<Strings, Errno> {
         let mut pointers = Vec::new();
         if list != 0 {
@@ -129,8 +129,8 @@ fn has_other_target(env: &Strings, settings: &Settings) -> bool {
             .is_some_and(|dir| dir != settings.dir.to_bytes())
 }
 
-/// Completes the environment of a new program. `program`: the value of `FOREBAY_PROGRAM`,
-/// if it needs one; `early`: its loader needs the pool.
+/// Completes the environment of a new program. `program`: the value of `FOREBAY_PROGRAM`, if the
+/// program needs one; `early`: whether the program's loader needs the pool.
 pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
     let Some(settings) = settings::settings() else {
         return;
@@ -177,7 +177,8 @@ pub fn hand_slot(env: &mut Strings) {
     }
 }
 
-/// Removes this library: the new program's loader can't load it, and would end because of it.
+/// Removes this library from LD_PRELOAD: the new program's loader can't load it, and would end the
+/// program.
 pub fn leave_library_out(env: &mut Strings) {
     if let Some(settings) = settings::settings() {
         add_library(env, variables::PRELOAD, settings.preload.to_bytes(), false);
@@ -187,8 +188,8 @@ pub fn leave_library_out(env: &mut Strings) {
 /// AddressSanitizer's library.
 pub const ASAN: &[u8] = b"libasan.so";
 
-/// Sets ASAN_OPTIONS so that AddressSanitizer accepts this library before its own. (This library
-/// replaces none of its functions.)
+/// Sets ASAN_OPTIONS so that AddressSanitizer accepts this library before its own in LD_PRELOAD.
+/// (This library replaces none of AddressSanitizer's functions.)
 pub fn let_asan_be_second(env: &mut Strings) {
     const OPTIONS: &CStr = c"ASAN_OPTIONS";
     const SETTING: &[u8] = b"verify_asan_link_order=0";

@@ -46,8 +46,8 @@ struct Plan {
     images: Vec<i32>,
     /// The descriptors of copies of a program that is an argument of a loader.
     images_for_loader: Vec<i32>,
-    /// Descriptor and path of each script outside the pool. If this library follows the chain, it
-    /// also checks their permissions, which the kernel doesn't then.
+    /// Descriptor and path of each script outside the pool. If this library follows the chain
+    /// instead of the kernel, it also checks the permissions of these scripts.
     scripts_outside: Vec<(i32, i64)>,
     /// Whether a part of the chain lies in the pool: then the kernel can't follow it.
     ours: bool,
@@ -137,7 +137,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let mut of_process = None;
     if prepared.is_ok() {
         map::before_exec();
-        // Publishes what other threads have written since the first call.
+        // Publishes what other threads have written since the call at the beginning.
         exit::publish_all();
         exit::end_readers();
         // A child that shares its parent's memory must not stop the parent's threads: after exec no
@@ -188,7 +188,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         Ok((nr, args)) => {
             let moved = mounted.is_some_and(|dir| cwd::go_to(dir).is_ok());
             guarded(pool::close_childs);
-            // SAFETY: `kept` or the parent keeps the paths and lists.
+            // SAFETY: `kept`, or in a vfork child its parent, keeps the paths and lists.
             let result = unsafe { raw(nr, args) };
             drop(executing);
             if let (Some(before), Some(fs)) = (of_process, pool::open_fs()) {
@@ -582,7 +582,7 @@ unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
         )
     };
     let mut text = format!("/dev/fd/{dirfd}").into_bytes();
-    // The path of the directory, or of a file whose descriptor is closed by exec.
+    // A directory's path, or the path of a file whose descriptor exec closes, replaces `/dev/fd/N`.
     if let (true, Some((fs, open))) = (!given.is_empty() || cloexec != 0, fds::pool_file(dirfd))
         && let Ok(path) = fs.path_of_open(open)
     {

@@ -35,15 +35,15 @@ fn leave(fs: &forebay_posix::Fs) {
         return;
     }
     if shared_vm_clones::is_one() && !shared_vm_clones::is_thread() {
-        return; // It shares everything with its parent.
+        return; // The clone shares everything with its parent.
     }
     map::before_exit();
     fs.buffers().publish_all();
     own.end();
 }
 
-/// Releases, before exec, what the new program couldn't find again. Does nothing in a vfork child
-/// or a shared-memory clone: what they use belongs to others.
+/// Ends this process's readers of the records, before exec: the new program couldn't find them
+/// again. Does nothing in a vfork child or a shared-memory clone, which uses its parent's readers.
 pub fn end_readers() {
     if !process::in_vfork_child()
         && !shared_vm_clones::is_one()

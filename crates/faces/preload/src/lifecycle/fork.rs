@@ -49,8 +49,8 @@ fn makes_shared_vm_clone(flags: u64) -> bool {
         == libc::CLONE_VM as u64
 }
 
-/// Called before fork, vfork and clone that don't create a thread. Returns 0, or the negated errno
-/// for which there can't be a child.
+/// Prepares a fork, vfork or clone that doesn't create a thread. Returns 0, or a negated errno if
+/// there can't be a child.
 pub unsafe extern "C-unwind" fn before_clone(call: &Call) -> i64 {
     let inside = shared_vm_clones::any()
         .then(shared_vm_clones::enter)
@@ -72,8 +72,8 @@ fn prepare_clone(call: &Call) -> i64 {
     }
 }
 
-/// Writes back what is buffered, before a child is made: the child would have a copy of the
-/// buffered writes, or act before they are visible.
+/// Writes back buffered writes, before a child is made. Otherwise the child would have a copy of
+/// the buffer, or act before the writes are visible.
 fn write_back_all() {
     if let Some(fs) = pool::open_fs() {
         fs.buffers().write_back_all();
@@ -104,8 +104,8 @@ fn prepare_other(flags: u64) {
     }
 }
 
-/// Prepares a shared-memory clone. If it gets a copy of the table of descriptors, it gets its own
-/// process slot, too, as a vfork child does.
+/// Prepares a shared-memory clone. If the clone gets a copy of the table of descriptors, it gets
+/// its own process slot, too, as a vfork child does.
 ///
 /// # Errors
 /// EAGAIN if there is no slot for it, ENOMEM.
@@ -128,8 +128,8 @@ fn prepare_shared_vm_clone(call: &Call, flags: u64) -> Result<(), Errno> {
             process::vfork_begins();
         }
     }
-    // A signal handler that ran in the clone before it has its own thread area would damage its
-    // parent's.
+    // A signal handler that ran in the clone before the clone has its own thread area would damage
+    // the parent's area.
     let mask = mask::block_all_but_faults();
     MASK.set(mask);
     shared_vm_clones::prepare(call, reserved, mask | mask::blocked_faults()).inspect_err(|_| {
@@ -161,7 +161,8 @@ fn settle(reserved: u32, child: Option<u32>) {
     }
 }
 
-/// Called after the clone call that made a shared-memory clone, in its parent.
+/// Completes the making of a shared-memory clone, or undoes its preparation if the clone call
+/// failed; called in the parent.
 #[inline(never)]
 fn after_shared_vm_clone(call: &Call, ret: i64) {
     if ret == 0 || !shared_vm_clones::supported() {
@@ -205,7 +206,7 @@ fn prepare_child(flags: u64) {
     }
 }
 
-/// Called after fork, vfork and clone: in the parent (`ret` > 0, or < 0 if the call failed) and in
+/// Completes a fork, vfork or clone: in the parent (`ret` > 0, or < 0 if the call failed) and in
 /// the child (0).
 pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
     if ret == 0

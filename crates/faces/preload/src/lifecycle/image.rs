@@ -63,12 +63,12 @@ pub fn set_interpreter(
     let path = format!("/proc/self/fd/{}\0", interpreter.as_raw_fd());
     let end = rustix::fs::fstat(image)?.st_size as u64;
     write(image, path.as_bytes(), end)?;
-    // The header's fields: offset in the file, and size in the file.
+    // The fields of the interpreter's program header: offset in the file, and size in the file.
     write(image, &end.to_le_bytes(), header.at + 8)?;
     write(image, &(path.len() as u64).to_le_bytes(), header.at + 32)
 }
 
-/// Returns `text` with `$ORIGIN` replaced; None if it has no `$ORIGIN`.
+/// Returns `text` with `$ORIGIN` replaced by `origin`; None if it has no `$ORIGIN`.
 fn expand(text: &[u8], origin: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let mut rest = text;

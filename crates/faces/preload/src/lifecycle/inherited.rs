@@ -47,7 +47,7 @@ struct Group {
 
 /// The descriptors that replace pool descriptors for a program that doesn't see the pool. They are
 /// numbers, not owned descriptors: a vfork child's memory is freed by its parent, which doesn't
-/// have them.
+/// have these descriptors.
 #[derive(Clone, Default)]
 pub struct Inherited {
     replaced: Vec<RawFd>,
@@ -55,7 +55,8 @@ pub struct Inherited {
     executed: Option<RawFd>,
 }
 
-/// Returns the pool descriptors that would stay open across exec. `only`: considers this one alone.
+/// Returns the pool descriptors that would stay open across exec. `only`: the one descriptor that
+/// is considered.
 fn groups(fs: &Fs, only: Option<RawFd>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let end = fs.descriptors().end().min(forebay_store::MAX_FDS) as RawFd;
@@ -91,7 +92,7 @@ pub fn any() -> bool {
 }
 
 /// Replaces pool descriptors by descriptors that work in a program that doesn't see the pool.
-/// `only`: replaces this one alone. To be called right before exec.
+/// `only`: the one descriptor that is replaced. To be called right before exec.
 ///
 /// # Errors
 /// EOPNOTSUPP; a line on standard error says why.
@@ -236,8 +237,8 @@ impl Work {
         Ok(())
     }
 
-    /// Starts the courier and waits until it has taken over all descriptions. Returns the
-    /// descriptor by whose end the courier sees that exec has succeeded.
+    /// Starts the courier and waits until it has taken over all descriptions. Returns the end of a
+    /// pipe: when exec closes it, the courier sees that exec has succeeded.
     fn start_courier(&mut self) -> Result<OwnedFd, Errno> {
         let (is_ready, ready) = pipe()?;
         let (executed, executing) = pipe()?;
@@ -312,7 +313,8 @@ impl Inherited {
 /// Tells the courier that exec has failed, and waits until it has put back the input that it has
 /// read. The pipes of the program are still open: without them the courier would end by itself.
 fn end_courier(executed: OwnedFd) {
-    // The pipe ends when the courier closes its end. Without a courier, a write would be a SIGPIPE.
+    // The pipe ends when the courier closes its end. Without a courier, a write would raise
+    // SIGPIPE.
     if !is_readable_in(&executed, Duration::ZERO) {
         let _ = rustix::io::write(&executed, b"x");
         is_readable_in(&executed, COURIER_TIMEOUT);

@@ -1,4 +1,4 @@
-//! Whether a program's loader will search for libraries in the pool.
+//! Finds out whether a program's loader will search for libraries in the pool.
 //!
 //! The loader searches before this library is loaded, unless the library is also loaded for
 //! auditing (`loader/early.rs`). Auditing slows each start, so it is only used for programs that

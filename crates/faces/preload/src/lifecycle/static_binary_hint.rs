@@ -49,8 +49,8 @@ pub fn concerns(argv: &Strings, env: &Strings) -> bool {
 }
 
 /// Writes a line on standard error if valgrind is to run a program in the pool: valgrind itself
-/// opens the program's file, and doesn't find it there. (The files that the program uses may be in
-/// the pool.)
+/// opens the program's file, and doesn't find it in the pool. (The files that the program uses may
+/// be in the pool.)
 pub fn of_valgrind(argv: &Strings, env: &Strings) {
     let Some(settings) = settings::settings().filter(|_| is_valgrinds(env)) else {
         return;

@@ -13,7 +13,8 @@ use rustix::process::{Pid, test_kill_process};
 /// Exit code for a program that ended with 0 although bytes of it are lost: EX_IOERR.
 const LOST: i32 = 74;
 
-/// Called after wait4 or waitid has returned `result`. Returns the program's result.
+/// Waits for the courier of a child whose end wait4 or waitid has reported. Returns the program's
+/// result of the call.
 pub fn after(call: &Call, result: i64) -> i64 {
     match call.nr {
         libc::SYS_wait4 if result > 0 => after_wait4(result as u32, call.args[1]),

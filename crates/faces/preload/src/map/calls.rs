@@ -34,7 +34,7 @@ const MAP_UNINITIALIZED: i32 = 0x400_0000;
 /// Upper bound of a mapping's length; no address space is longer. Bytes.
 const MAX_LEN: usize = 1 << 56;
 
-/// mmap.
+/// Serves mmap.
 pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
     let (flags, fd) = (a[3] as i32, a[4] as i32);
     let file = if flags & libc::MAP_ANONYMOUS == 0 {
@@ -125,13 +125,13 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     }
 }
 
-/// munmap.
+/// Serves munmap.
 pub unsafe fn munmap(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     unsafe { replacing(libc::SYS_munmap, a, a[0] as u64, a[1] as usize) }
 }
 
-/// mremap.
+/// Serves mremap.
 pub unsafe fn mremap(a: &[i64; 6]) -> i64 {
     match locked::of_call() {
         // SAFETY: the program's own call.
@@ -140,7 +140,7 @@ pub unsafe fn mremap(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// remap_file_pages.
+/// Serves remap_file_pages.
 pub unsafe fn remap_file_pages(a: &[i64; 6]) -> i64 {
     match locked::of_call() {
         // SAFETY: the program's own call.
@@ -149,7 +149,7 @@ pub unsafe fn remap_file_pages(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// mprotect and pkey_mprotect: records which shared mappings become writable.
+/// Serves mprotect and pkey_mprotect: records which shared mappings become writable.
 pub fn mprotect(a: &[i64; 6]) -> i64 {
     if a[2] as i32 & WRITE != 0
         && let Some(spans) = locked::of_call()
@@ -184,7 +184,7 @@ fn range(a: &[i64; 6]) -> (u64, u64) {
     (start, start.saturating_add(len))
 }
 
-/// msync: the kernel writes pages back; then the files' records are written.
+/// Serves msync: the kernel writes the pages back; then this library writes the files' records.
 ///
 /// # Safety
 /// The arguments are those of the program's call.
@@ -227,7 +227,7 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
 }
 
 /// Whether pages of the range are locked in memory: locked pages can't be marked cold. (Linux
-/// before 5.4 doesn't know this advice at all, and removes locked pages.)
+/// before 5.4 doesn't know MADV_COLD at all; there locked pages are removed.)
 fn is_locked(start: u64, end: u64) -> bool {
     let cold = |len: u64| {
         let call = [start as i64, len as i64, libc::MADV_COLD.into(), 0, 0, 0];
@@ -237,7 +237,7 @@ fn is_locked(start: u64, end: u64) -> bool {
     cold(0) == 0 && cold(end - start) == errno(Errno::INVAL)
 }
 
-/// madvise: serves advice that allocates pages or removes them.
+/// Serves madvise with advice that allocates pages or removes them.
 pub fn madvise(a: &[i64; 6]) -> i64 {
     const REMOVE: i32 = libc::MADV_REMOVE;
     const POPULATE: [i32; 2] = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE];
@@ -286,7 +286,7 @@ pub fn madvise(a: &[i64; 6]) -> i64 {
     })())
 }
 
-/// mlock and mlock2: first allocates the pages of the range to be locked.
+/// Serves mlock and mlock2: first allocates the pages of the range to be locked.
 pub fn mlock(a: &[i64; 6]) -> i64 {
     if !is_critical() {
         let _ = resident(a[0] as u64, a[1] as usize);

@@ -2,8 +2,8 @@
 //!
 //! MAP_PRIVATE promises no more than a copy. A copy also suffices for a shared mapping that nobody
 //! can write through, unless the file is changed on other nodes (docs/explanation/semantics.md says
-//! so). A shared mapping that may become writable doesn't use this module: what is written there
-//! would be lost.
+//! so). A shared mapping that may become writable doesn't use this module: what is written to a
+//! private copy would be lost.
 
 use super::mapping::{PASSED, replacing};
 use forebay_intercept::{PASS, raw};
@@ -53,7 +53,7 @@ pub unsafe fn map_copy(
                 .data()
                 .read(live, offset + done as u64, to, len - done)
         } {
-            // The rest stays zeros: it is beyond the file's end.
+            // The rest of the copy stays zeros: it is beyond the file's end.
             Ok(0) => break Ok(()),
             Ok(n) => done += n,
             Err(e) => break Err(e),

@@ -46,8 +46,9 @@ pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
     Ok((first - at) as usize)
 }
 
-/// Handles SIGBUS at `address`: maps the bytes that the file has there by now. False if it has
-/// none, or if the address is in no mapping of a pool file: then the program gets the signal.
+/// Handles SIGBUS at `address`: maps the file's page at the address, if the file has one by now.
+/// False if it has none, or if the address is in no mapping of a pool file: then the program gets
+/// the signal.
 pub fn on_fault(address: u64) -> bool {
     if !spans::any() || is_critical() {
         return false;
@@ -83,14 +84,14 @@ fn fault(address: u64) -> bool {
         return false;
     }
     match pages::fill_around(&spans, span, address) {
-        // No page was missing: another thread has mapped it, unless the page itself is bad.
+        // No page was missing: another thread has mapped the page, unless the page itself is bad.
         Ok(false) => span.has(map_flag::PARTIAL) && vmas::at(address).is_some() && !again(address),
         filled => filled.is_ok(),
     }
 }
 
-/// Handles the signal [`NOTICE`]: removes pages that files have lost from the mappings. False if
-/// the program may have sent the signal itself.
+/// Handles the signal [`NOTICE`]: removes from the mappings the pages that files have lost. False
+/// if the signal isn't this library's, so that the program gets it.
 pub fn on_notice(info: &libc::siginfo_t) -> bool {
     if let Some(fs) = pool::open_fs()
         && spans::any()
@@ -110,8 +111,8 @@ fn again(address: u64) -> bool {
     LAST.with(|l| l.replace(address)) == address
 }
 
-/// Called after this process has made a file longer by other means than writing. Maps the new pages
-/// at once, so that system calls can use them, too.
+/// Maps the new pages of a file that this process has made longer by other means than writing. They
+/// are mapped at once, so that system calls can use them, too.
 pub fn grown(fs: &Fs, open: u32) {
     let (Some(spans), Ok(live)) = (locked::lock(), fs.live_of(open)) else {
         return;
@@ -126,15 +127,16 @@ pub fn grown(fs: &Fs, open: u32) {
     pages::fill_grown(&spans, &some);
 }
 
-/// Removes pages that files have lost from all mappings.
+/// Removes from all mappings the pages that files have lost.
 pub fn cut_all(_: &Store) {
     if let Some(spans) = locked::lock() {
         pages::cut(&spans);
     }
 }
 
-/// Called before the process releases its resources and ends. Other threads may still run for a
-/// moment, and must not write to pages that may belong to other files by then: they wait instead.
+/// Makes the mappings that can change files inaccessible, before the process releases its resources
+/// and ends. Other threads may still run for a moment, and must not write to pages that may belong
+/// to other files by then.
 pub fn before_exit() {
     let Some(spans) = locked::lock() else { return };
     ENDING.store(true, Release);

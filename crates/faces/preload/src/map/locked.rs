@@ -16,8 +16,7 @@ pub fn lock() -> Option<Spans> {
 }
 
 /// Returns the locked table, for a call of the program that may concern it. None inside the
-/// library's own work: mappings of LMDB and of the allocator are made there, and other locks may be
-/// held.
+/// library's own work: then LMDB or the allocator makes the mapping, and other locks may be held.
 pub fn of_call() -> Option<Spans> {
     if is_critical() { None } else { lock() }
 }
@@ -29,7 +28,7 @@ pub fn of_call() -> Option<Spans> {
 pub fn lock_for(fs: &'static Fs) -> Result<Spans, Errno> {
     let spans = Spans::begin(fs)?;
     if fs.mappings().is_behind() {
-        // The notice hasn't arrived yet: removes the pages that files have lost.
+        // The notice of a truncation hasn't arrived yet: removes the pages that files have lost.
         pages::cut(&spans);
     }
     Ok(spans)

@@ -97,7 +97,7 @@ pub unsafe fn map_range(
             spans.split(at as u64)?;
             spans.split(at as u64 + len as u64)?;
         }
-        // Maps the whole range at once, to an empty file; then the file's pieces over it.
+        // Maps the empty memfd over the whole range in one call, then the file's pieces over it.
         // SAFETY: the caller's promise.
         let start = unsafe { pages::put_empty(at as u64, len, how, flags)? };
         if fixed {
@@ -125,16 +125,15 @@ pub unsafe fn map_range(
     result
 }
 
-/// Records that files are mapped already: by the auditing instance of the library.
+/// Records that the auditing instance of this library has mapped files already.
 pub fn note_mappings(fs: &Fs) {
     spans::note();
     prepare(fs);
-    // A notice that was sent before is lost.
+    // A notice that was sent before the handler was installed is lost.
     fs.process().catch_up();
 }
 
-/// Called before the first mapping: installs the handlers that mappings need, and opens the
-/// segments.
+/// Installs the handlers that mappings need, and opens the segments, before the first mapping.
 fn prepare(fs: &Fs) {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, AcqRel) {
@@ -145,7 +144,8 @@ fn prepare(fs: &Fs) {
     }
 }
 
-/// Makes a call that maps something else at `at..at + len`, or unmaps it.
+/// Makes a call that replaces or removes the mappings at `at..at + len`. [`PASS`] if no pool file
+/// is mapped there.
 pub unsafe fn replacing(nr: i64, a: &[i64; 6], at: u64, len: usize) -> i64 {
     let end = page_up(len).and_then(|len| at.checked_add(len as u64));
     let (Some(mut spans), Some(end)) = (locked::of_call(), end) else {

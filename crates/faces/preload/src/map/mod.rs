@@ -2,9 +2,9 @@
 //!
 //! A mapping consists of one kernel mapping per extent of the file. So it is coherent with read and
 //! write, and with other processes. Where the file has no page (beyond its end, or in a hole), an
-//! empty file is mapped, so that touching it raises SIGBUS; [`follow::on_fault`] then maps the page
-//! if the file has one by now. A table ([`spans`]) records which file is mapped where; its entries
-//! keep the files open as long as they are mapped.
+//! empty memfd is mapped, so that touching it raises SIGBUS; [`follow::on_fault`] then maps the
+//! page if the file has one by now. A table ([`spans`]) records which file is mapped where; its
+//! entries keep the files open as long as they are mapped.
 //!
 //! From the bottom to the top:
 //! - `vmas.rs`: the kernel's list of mappings; `spans.rs`: the table; `shadow_copy.rs`: copies of
@@ -38,7 +38,7 @@ pub use remote::{
 pub use shadow_copy::sweep;
 pub use spans::{after_fork, before_fork};
 
-/// The functions that the signal handler calls first.
+/// The functions that the signal handler calls before the program's handler.
 pub static ON_SIGNALS: Above = Above {
     on_fault: follow::on_fault,
     on_notice: follow::on_notice,

@@ -1,6 +1,6 @@
-//! Mapping pages at addresses: pages of a segment, or of an empty file.
+//! Mapping pages at addresses: pages of a segment, or of an empty memfd.
 //!
-//! Where a file has no page (beyond its end, or in a hole that was never written), the empty file
+//! Where a file has no page (beyond its end, or in a hole that was never written), the empty memfd
 //! is mapped. Touching such a page raises SIGBUS, and `follow.rs` maps the page if the file has one
 //! by now.
 
@@ -52,7 +52,7 @@ impl How {
     }
 }
 
-/// Returns a descriptor of the empty file. The caller holds the table's lock.
+/// Returns a descriptor of the empty memfd. The caller holds the table's lock.
 fn empty_file(read_only: bool) -> Result<Lent, Errno> {
     let place = if read_only {
         &EMPTY_FOR_READING
@@ -96,10 +96,10 @@ unsafe fn map(
     results::check(result).map(|at| at as u64)
 }
 
-/// Maps `len` bytes of the empty file at address `at`, with `flags` of mmap.
+/// Maps `len` bytes of the empty memfd at address `at`, with `flags` of mmap.
 ///
 /// # Safety
-/// The program may replace the range, if mappings are replaced.
+/// With MAP_FIXED, the program may replace the range.
 pub unsafe fn put_empty(at: u64, len: usize, how: How, flags: i32) -> Result<u64, Errno> {
     let fd = empty_file(how.read_only)?;
     // SAFETY: the caller's promise.
@@ -188,7 +188,7 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
     Ok(())
 }
 
-/// Maps the file's bytes at those addresses in `from..to` of a span that map the empty file.
+/// Maps the file's bytes at those addresses in `from..to` of a span that map the empty memfd.
 /// Missing pages of the file are allocated, if they are at most `budget`.
 ///
 /// # Errors
@@ -197,8 +197,8 @@ pub fn fill(spans: &Spans, span: Span, from: u64, to: u64, budget: usize) -> Res
     fill_empty(spans, span, (from, to), budget, &empty(from, to))
 }
 
-/// Like [`fill`]. `empty` lists the parts of the range that map the empty file, and maybe parts of
-/// others.
+/// Like [`fill`]. `empty` lists the parts of the range that map the empty memfd, and maybe parts of
+/// other ranges.
 fn fill_empty(
     spans: &Spans,
     span: Span,
@@ -237,7 +237,7 @@ fn fill_empty(
     for &vma in inside {
         let (start, end) = (vma.start.max(from), vma.end.min(to));
         let how = How::of(span, vma);
-        // SAFETY: these addresses map the empty file, in a mapping of the program.
+        // SAFETY: these addresses map the empty memfd, in a mapping of the program.
         let put = unsafe {
             put_pieces(
                 fs,
@@ -252,7 +252,7 @@ fn fill_empty(
     result
 }
 
-/// Returns the parts of `from..to` that map the empty file, in the order of their addresses.
+/// Returns the parts of `from..to` that map the empty memfd, in the order of their addresses.
 pub fn empty(from: u64, to: u64) -> Vec<Vma> {
     let mut found = Vec::new();
     vmas::each(from, to, |vma| {
@@ -321,7 +321,8 @@ pub fn cut(spans: &Spans) {
             continue;
         }
         // The size of a remote file isn't requested: a process that waits for this one may be about
-        // to truncate it. Pages that the file still has are mapped again when they are touched.
+        // to truncate the file. Pages that the file still has are mapped again when they are
+        // touched.
         let size = if span.has(map_flag::COPY) {
             Some(u64::MAX)
         } else {
@@ -369,7 +370,7 @@ fn segments(fs: &Fs) -> Vec<u64> {
     fs.mappings().segments().filter_map(ino).collect()
 }
 
-/// Returns how many pages are fetched at once for a new mapping of a remote file.
+/// Returns the maximum number of pages that are fetched at once for a new mapping of a remote file.
 pub fn fetched_pages(how: How) -> usize {
     match how.flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) {
         0 => shadow_copy::EAGER / PAGE,
@@ -377,8 +378,9 @@ pub fn fetched_pages(how: How) -> usize {
     }
 }
 
-/// Returns how many pages are allocated at once for a new mapping of a file with holes. If there
-/// are more missing pages, or little room is left, each page is allocated when it is touched.
+/// Returns the maximum number of pages that are allocated at once for a new mapping of a file with
+/// holes. If more pages are missing, or little room is left, each page is allocated when it is
+/// touched.
 pub fn eager_pages(fs: &Fs) -> usize {
     const MAX_FILLED_BYTES: u64 = 1 << 30;
     (fs.mappings().room() / 4).min(MAX_FILLED_BYTES) as usize / PAGE

@@ -20,11 +20,11 @@ const MAYMOVE: i64 = libc::MREMAP_MAYMOVE as i64;
 const FIXED: i64 = libc::MREMAP_FIXED as i64;
 const DONTUNMAP: i64 = libc::MREMAP_DONTUNMAP as i64;
 
-/// mremap(old address, old length, new length, flags, new address).
+/// Serves mremap(old address, old length, new length, flags, new address).
 pub unsafe fn mremap(spans: &mut Spans, a: &[i64; 6]) -> i64 {
     let (old, flags) = (a[0] as u64, a[3]);
     let lens = (page_up(a[1] as usize), page_up(a[2] as usize));
-    // No address space is longer: the kernel returns EINVAL.
+    // No address space is that long: the kernel returns EINVAL.
     let fits = |len: usize| len < 1 << 47;
     let (Some(old_len), Some(new_len)) = (lens.0.filter(|&n| fits(n)), lens.1.filter(|&n| fits(n)))
     else {
@@ -32,7 +32,7 @@ pub unsafe fn mremap(spans: &mut Spans, a: &[i64; 6]) -> i64 {
     };
     let old_end = old.saturating_add(old_len.max(1) as u64);
     if spans.within(old, old_end).next().is_none() {
-        // It isn't a mapping of a pool file, but it may be moved over one.
+        // The old range isn't a mapping of a pool file, but it may be moved over one.
         if flags & FIXED == 0 {
             return PASS;
         }
@@ -162,8 +162,8 @@ unsafe fn move_to(
             spans.split(to + len as u64)?;
         }
         let place = if fixed.is_some() { libc::MAP_FIXED } else { 0 };
-        // Maps the whole new range to the empty file first.
-        // SAFETY: the range is the one that the program asked for.
+        // Maps the whole new range to the empty memfd first. SAFETY: the range is the one that the
+        // program asked for.
         let to = unsafe { pages::put_empty(fixed.unwrap_or(0), len, how, place)? };
         if fixed.is_some() {
             remote::unmapped(spans, to, to + len as u64);
@@ -238,7 +238,7 @@ unsafe fn unmap(spans: &mut Spans, start: u64, end: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// remap_file_pages(address, length, 0, page, flags): maps other pages of the same file.
+/// Serves remap_file_pages(address, length, 0, page, flags): maps other pages of the same file.
 pub unsafe fn remap_file_pages(spans: &mut Spans, a: &[i64; 6]) -> i64 {
     let start = a[0] as u64;
     let Some(len) = page_up(a[1] as usize) else {

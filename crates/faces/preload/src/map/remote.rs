@@ -63,14 +63,14 @@ fn report(fs: &Fs, open: u32, merged: Merged) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Like [`report`], where the error isn't returned: the changes stay in the copy until the mapping
-/// is removed.
+/// Like [`report`], for callers that don't return the error: the changes stay in the copy until the
+/// mapping is removed.
 fn note(fs: &Fs, open: u32, merged: Merged) {
     let _ = report(fs, open, merged);
 }
 
-/// Like [`report`], where the mapping is removed and no call can return the error: it is written to
-/// standard error.
+/// Like [`report`], when the mapping is removed. No call can return the error then, so it is
+/// written to standard error.
 fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     if let Err(e) = report(fs, open, merged) {
         let id = fs.description(open).id();
@@ -106,16 +106,16 @@ fn range(fs: &Fs, open: u32, at: Option<u64>, len: usize) -> Range<u64> {
     at..at.saturating_add(len as u64)
 }
 
-/// Called before a process of this node reads `len` bytes of an open file, from `at` or its current
-/// offset on.
+/// Writes back the changed bytes among the `len` bytes of an open file from `at`, or its current
+/// offset, on. Called before a process of this node reads them.
 pub fn before_read(fs: &Fs, open: u32, at: Option<u64>, len: usize) {
     if let Some(copy) = copy(fs, open) {
         note(fs, open, copy.write_back(range(fs, open, at, len)));
     }
 }
 
-/// Called before the program writes to an open file. The caller passes the result to
-/// [`after_change`].
+/// Writes back the changed bytes in the range that the program is about to write. Returns this
+/// range, for [`after_change`]; None if the file has no shadow copy.
 pub fn before_write(
     fs: &Fs,
     open: u32,
@@ -132,7 +132,8 @@ pub fn before_write(
     Some(range)
 }
 
-/// Called after the program has changed the file in `range` by other means than the mapping.
+/// Merges the file's bytes in `range` into its shadow copy, after the program has changed the file
+/// by other means than the mapping.
 pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
     if let Some(range) = range
         && let Some(copy) = copy(fs, open)
@@ -141,20 +142,23 @@ pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
     }
 }
 
-/// Called before the program changes a file as a whole, closes it, or releases a lock on it.
+/// Writes the changed bytes of a mapped remote file back. Called before the program truncates it,
+/// allocates room for it (fallocate), closes it or releases a lock on it. Returns the range for
+/// [`after_change`]; None if the file has no shadow copy.
 pub fn before_change(fs: &Fs, open: u32) -> Option<Range<u64>> {
     let copy = copy(fs, open)?;
     note(fs, open, copy.write_back(ALL));
     Some(ALL)
 }
 
-/// Called after the program has acquired a lock on a file.
+/// Merges other nodes' changes of a file into its shadow copy, after the program has acquired a
+/// lock on the file.
 pub fn after_lock(fs: &Fs, open: u32) {
     after_change(fs, open, Some(ALL));
 }
 
-/// Called after the program has truncated a file: removes the pages beyond its end from the
-/// mappings of all processes of the node.
+/// Removes the pages beyond the new end of a truncated file from the mappings of all processes of
+/// the node.
 pub fn after_cut(fs: &Fs, open: u32, size: u64) {
     if let (Some(copy), Ok(live)) = (copy(fs, open), fs.live_of(open)) {
         // The result doesn't matter: bytes stored behind the new end are lost anyway.
@@ -171,7 +175,7 @@ pub fn sync(fs: &Fs, open: u32) -> Result<(), Errno> {
     report(fs, open, write_back(fs, open, ALL))
 }
 
-/// msync of the part of a span that lies in `start..end`.
+/// Serves msync for the part of a span that lies in `start..end`.
 ///
 /// # Errors
 /// EIO if the changes couldn't be written back because a node can't be reached; ENOSPC and other

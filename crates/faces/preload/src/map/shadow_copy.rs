@@ -2,15 +2,15 @@
 //!
 //! A shadow copy is a file of this node's kernel, in the pool's directory, named by the object's
 //! id. All processes of the node that map the remote file map this copy, so each sees the others'
-//! stores at once, over fork too. At the remote file's own offsets it holds what is mapped. From
+//! stores at once, over fork too. At the remote file's own offsets it holds the mapped bytes. From
 //! [`BEFORE`] on it holds the same bytes as they were fetched or last written back: the difference
-//! is what has been changed. From [`STATE`] on it holds, for each chunk, how much of it has been
-//! fetched. The file is sparse: what nobody has requested takes no space.
+//! is what processes of this node have changed. From [`STATE`] on it holds, for each chunk, the
+//! number of fetched pages. The file is sparse: pages that haven't been fetched take no space.
 //!
 //! A process that fetches or writes back locks the copy; the kernel releases the lock if the
-//! process dies. The copy isn't kept open. The first process that maps the file makes the copy; it
-//! is removed after the last one has unmapped it, according to the table of mappings. So a killed
-//! process leaves no copy that would be taken for newer than it is.
+//! process dies. No process keeps the copy open. The first process that maps the file makes the
+//! copy. It is removed when, by the table of mappings, no process maps the file any more. So a
+//! killed process leaves no outdated copy that a later process would use.
 
 use super::spans::{Span, Spans};
 use crate::program::process;
@@ -32,11 +32,12 @@ const LEN: u64 = STATE + 2 * (BEFORE / CHUNK);
 const CHUNK_PAGES: u16 = (CHUNK / PAGE as u64) as u16;
 /// State of a chunk that lies on this node and is mapped directly, in place of a number of pages.
 const OWN: u16 = u16::MAX;
-/// Offset of [`MapPiece`]'s `medium` for pieces of a shadow copy: `medium - MEDIUM` is then the
-/// copy's descriptor. Smaller values are numbers of media.
+/// Added to the copy's descriptor in the field `medium` of a [`MapPiece`] of a shadow copy. Smaller
+/// values of `medium` are numbers of media.
 pub const MEDIUM: usize = 1 << 32;
-/// Number of bytes that are fetched at once when they are mapped; of longer ranges, only touched
-/// pages are. System calls don't fault pages in, so only fetched pages work as their buffers.
+/// Maximum length of a range that is fetched as a whole when it is mapped. Of a longer range, only
+/// touched pages are fetched. Bytes. System calls don't fault pages in, so only fetched pages work
+/// as their buffers.
 pub const EAGER: usize = 64 << 20;
 /// Number of bytes after a touched page's chunk that are fetched with it.
 pub const AHEAD: u64 = 3 * CHUNK;
@@ -173,7 +174,8 @@ impl Drop for View {
     }
 }
 
-/// The lock on a shadow copy. It belongs to one opened file, so other threads wait, too.
+/// The lock on a shadow copy. It belongs to one open file description, so other threads of the
+/// process wait for it, too.
 struct Turn<'a>(&'a OwnedFd);
 
 impl Drop for Turn<'_> {
@@ -182,8 +184,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Merges changes of other nodes into a word that may have been changed here. `before` is the
-/// common old value. Returns whether a byte was changed on both sides, to different values.
+/// Merges changes of other nodes into a word that may have been changed on this node. `before` is
+/// the common old value. Returns whether a byte was changed on both sides, to different values.
 fn merge_word(here: &AtomicU64, before: u64, remote: u64) -> bool {
     let mut conflict = false;
     let _ = here.fetch_update(AcqRel, Acquire, |now| {
@@ -275,7 +277,7 @@ impl<'a> ShadowCopy<'a> {
         }
     }
 
-    /// Returns the state of each of these chunks: the number of fetched pages plus one; 0: the
+    /// Returns the state of each chunk in `chunks`: the number of fetched pages plus one; 0: the
     /// chunk hasn't been fetched.
     fn states(&self, chunks: Range<u64>) -> Result<Vec<u16>, Errno> {
         let mut bytes = vec![0; 2 * (chunks.end - chunks.start) as usize];
@@ -502,7 +504,8 @@ impl<'a> ShadowCopy<'a> {
     /// Writes back the changes that processes of this node have made in `range`.
     ///
     /// # Errors
-    /// EHOSTDOWN, ENOSPC and other errors of writing: what couldn't be written stays changed.
+    /// EHOSTDOWN, ENOSPC and other errors of writing: bytes that couldn't be written back still
+    /// count as changed.
     pub fn write_back(&self, range: Range<u64>) -> Merged {
         let _turn = self.turn()?;
         let mut conflict = None;

@@ -1,10 +1,10 @@
 //! The table of mappings: which files of the pool this process maps, and at which addresses.
 //!
 //! The table is part of the process's area in the control region ([`MapTable`]). So a process that
-//! finds this one dead knows what it had mapped. An entry is one *span*: a range of addresses, and
-//! the offset in the file at which it begins. All code that changes the table or the mappings of
-//! pool files holds [`LOCK`]. A fork holds it, too, so that a child's mappings agree with its
-//! table. A call only visits the spans that it concerns, however many others there are.
+//! finds this one dead knows which files it had mapped. An entry is one *span*: a range of
+//! addresses, and the offset in the file at which it begins. All code that changes the table or the
+//! mappings of pool files holds [`LOCK`]. A fork holds it, too, so that a child's mappings agree
+//! with its table. A call only visits the spans that it concerns, however many others there are.
 
 use forebay_posix::{Errno, Fs};
 use forebay_store::control_region::{MapRef, map_flag};
@@ -79,12 +79,12 @@ pub fn note() {
     ANY.store(true, Release);
 }
 
-/// Keeps the table unchanged until [`after_fork`].
+/// Locks the table until [`after_fork`].
 pub fn before_fork() {
     LOCK.seize();
 }
 
-/// Ends [`before_fork`], in parent and child.
+/// Unlocks the table after a fork, in parent and child.
 pub fn after_fork() {
     LOCK.reset();
 }

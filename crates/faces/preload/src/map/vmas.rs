@@ -3,7 +3,7 @@
 //! (PROCMAP_QUERY); with older kernels the text is read from its beginning.
 //!
 //! The table of mappings records which file is mapped where. The kernel is asked how a page is
-//! protected, and whether a segment or the empty file is mapped; so the program's own mprotect
+//! protected, and whether a segment or the empty memfd is mapped; so the program's own mprotect
 //! calls are respected.
 
 use forebay_intercept::raw;
@@ -18,11 +18,12 @@ pub struct Vma {
     pub prot: i32,
     pub shared: bool,
     pub ino: u64,
-    /// Whether the empty file is mapped.
+    /// Whether the empty memfd ([`EMPTY`]) is mapped.
     pub empty: bool,
 }
 
-/// Name of the empty file.
+/// Name of the empty memfd that is mapped where a file has no page, so that touching it raises
+/// SIGBUS (see `pages.rs`).
 pub const EMPTY: &str = "forebay-end";
 const EMPTY_PATH: &[u8] = b"/memfd:forebay-end";
 
@@ -75,7 +76,8 @@ const PROCMAP_QUERY: i64 = 0xc068_6611;
 const COVERING_OR_NEXT: u64 = 0x10;
 const _: () = assert!(size_of::<Query>() == 0x68);
 
-/// [`each`] by PROCMAP_QUERY. False, before any call of `each`, if the kernel doesn't support it.
+/// Does the work of [`each_of`] by PROCMAP_QUERY. False, before `each` is called, if the kernel
+/// doesn't support PROCMAP_QUERY.
 fn ask(
     file: &OwnedFd,
     ranges: impl Iterator<Item = (u64, u64)>,
@@ -139,7 +141,7 @@ fn ask(
     true
 }
 
-/// [`each`] by reading the text of the list.
+/// Does the work of [`each`] by reading the text of the list.
 fn read(file: &OwnedFd, start: u64, end: u64, each: &mut impl FnMut(Vma)) -> bool {
     // On the heap: the stack may be a small one of a signal handler.
     let mut buffer = vec![0u8; 16 << 10];
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!(prots, [libc::PROT_READ, 7, libc::PROT_READ]);
         assert!(seen[0].shared && !seen[1].shared && seen[1].ino == 0);
         assert_eq!(at(start), Some(seen[0]));
-        // Nothing is mapped there: `each` isn't called.
+        // Nothing is mapped at the lowest page: `each` isn't called.
         assert!(both((0, 4096)).is_empty());
         // SAFETY: mapped above.
         unsafe { libc::munmap(start as *mut libc::c_void, 3 * 4096) };

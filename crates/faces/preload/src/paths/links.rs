@@ -218,7 +218,7 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
     if crossings >= MAX_CROSSINGS {
         return errno(Errno::LOOP);
     }
-    // SAFETY: the program's own call, with the path to which its path leads.
+    // SAFETY: the program's own call, with the resolved path: a C string that outlives the call.
     match unsafe { answer(call.nr, &args, crossings + 1) } {
         // SAFETY: as above.
         PASS => unsafe { raw(call.nr, args) },
@@ -260,7 +260,7 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
         }
     }
     texts.iter().any(Option::is_some).then(|| {
-        // SAFETY: the program's own call, with the paths to which its paths lead.
+        // SAFETY: the program's own call, with the resolved paths: C strings that outlive the call.
         let found = unsafe { answer(call.nr, &args, 0) };
         match found {
             // SAFETY: as above.

@@ -80,7 +80,8 @@ pub unsafe fn on_path(
                         if let Some(i) = dirfd {
                             args[i] = i64::from(libc::AT_FDCWD);
                         }
-                        // SAFETY: the program's own call, with the path to which its path leads.
+                        // SAFETY: the program's own call, with the resolved path: a C string that
+                        // outlives the call.
                         return unsafe {
                             let result = raw(call.nr, args);
                             links::again(&Call { nr: call.nr, args }, result, call.crossings)
@@ -101,7 +102,8 @@ pub unsafe fn on_path(
                 Ok(Onwards::Pool(to)) => args[path] = outside.insert(to).as_ptr() as i64,
                 Ok(Onwards::Kernel(to)) => {
                     drop(critical);
-                    // SAFETY: the program's own call, with the path to which its path leads.
+                    // SAFETY: the program's own call, with the resolved path: a C string that
+                    // outlives the call.
                     return unsafe { again_outside(call, dirfd, path, to) };
                 }
                 Err(e) => return results::errno(e),

@@ -1,19 +1,19 @@
-//! Whether the threads and processes in this memory may have different credentials: a thread that
-//! has changed its own, or the child of a vfork. `served/credentials.rs` sets it.
+//! A flag: whether the threads and processes in this memory may have different credentials, because
+//! a thread or a vfork child may have changed its own. `served/credentials.rs` sets it.
 
 use crate::program::{process, shared_vm_clones};
 use forebay_store::process::thread_ids::thread_count;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Whether the credentials may differ.
+/// Whether threads or processes in this memory may have different credentials.
 static DIFFER: AtomicBool = AtomicBool::new(false);
 
-/// Whether the credentials may differ.
+/// Whether threads or processes in this memory may have different credentials.
 pub fn differ() -> bool {
     DIFFER.load(Acquire)
 }
 
-/// Records whether the credentials may differ.
+/// Records whether threads or processes in this memory may have different credentials.
 pub fn note_differ(differ: bool) {
     DIFFER.store(differ, Release);
 }

@@ -1,15 +1,15 @@
 //! The descriptor filter, one byte for each descriptor number: whether calls on it reach the
 //! library.
 //!
-//! The trampoline tests a call's byte ([`FILTER`]) before anything else. While a vfork child runs
-//! in this memory, bytes are only set, never cleared: calls on the parent's descriptors must still
-//! reach the library.
+//! The trampoline tests the byte of a call's descriptor ([`FILTER`]) before anything else. While a
+//! vfork child runs in this memory, bytes are only set, never cleared: calls on the parent's
+//! descriptors must still reach the library.
 
 use crate::program::process;
 use forebay_store::MAX_FDS;
 use std::sync::atomic::{AtomicU8, Ordering::*};
 
-/// One byte per descriptor; nonzero: the library handles calls on it.
+/// One byte per descriptor; nonzero: calls on the descriptor reach the library.
 pub static FILTER: [AtomicU8; MAX_FDS] = [const { AtomicU8::new(0) }; MAX_FDS];
 
 /// Value in [`FILTER`] of an inotify descriptor.

@@ -4,9 +4,9 @@
 //!
 //! So the kernel is never told to block SIGSEGV and SIGBUS, except while a single call waits. The
 //! mask that the program wants is recorded for each thread, and returned when the program reads its
-//! mask. If the program believes that it blocks the signal, a fault of its own kills it, as in the
-//! kernel. But when a process sends such a signal, the signal is blocked on arrival, and stays
-//! pending in the kernel.
+//! mask. If the program believes that it blocks the signal, a fault that it causes kills it, as in
+//! the kernel. But when a process sends SIGSEGV or SIGBUS to it, the signal is blocked on arrival,
+//! and stays pending in the kernel.
 
 use crate::program::process::in_vfork_child;
 use crate::program::results::{errno, value};
@@ -65,14 +65,14 @@ pub fn blocked_faults() -> u64 {
     BLOCKED.get()
 }
 
-/// Starts a thread with the mask `mask`, as far as the program knows.
+/// Gives a starting thread the mask `mask`, as far as the program knows.
 pub fn begin(mask: u64) {
     BLOCKED.set(mask & FAULTS);
     set(mask & !FAULTS);
 }
 
-/// Unblocks [`FAULTS`], which the program before an exec may have blocked, and records those that
-/// were.
+/// Unblocks SIGSEGV and SIGBUS: a process may have blocked them before it called exec. Records
+/// which of them were blocked.
 pub fn start() {
     if let Ok(old) = kernel(libc::SIG_BLOCK, None)
         && old & FAULTS != 0
@@ -82,7 +82,7 @@ pub fn start() {
     }
 }
 
-/// rt_sigprocmask(how, set, old, size).
+/// Serves rt_sigprocmask(how, set, old, size).
 pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
     // A vfork child shares `BLOCKED` with its parent's thread, so the kernel handles its call.
     if a[3] != LEN || in_vfork_child() {
@@ -107,7 +107,8 @@ pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
         (Some(set), libc::SIG_SETMASK) => (Some(set & !FAULTS), set & FAULTS),
         _ => return PASS, // EINVAL.
     };
-    // `BLOCKED` is set first: pending signals are delivered when the kernel returns.
+    // `BLOCKED` is set before the kernel's mask: the kernel delivers pending signals when the call
+    // returns.
     BLOCKED.set(after);
     let old = match kernel(how, given) {
         Ok(old) => old | before,

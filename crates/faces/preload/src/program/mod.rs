@@ -1,5 +1,5 @@
-//! The program that the library lives in, as far as the pool isn't needed: its memory and
-//! environment, the results of its system calls, its signals, and which process's call is served.
+//! Code that concerns the program but doesn't need the pool: the program's memory and environment,
+//! the results of its system calls, its signals, and which process's call is served.
 
 pub mod credentials;
 pub mod filter;

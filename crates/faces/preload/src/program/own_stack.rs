@@ -3,7 +3,7 @@
 //!
 //! To the kernel, a thread on such a stack has left its signal stack: the next signal's frame would
 //! begin at the top of the signal stack and overwrite frames in use. So all signals are blocked
-//! meanwhile.
+//! while a thread is on a separate stack.
 
 use crate::program::mask;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -12,8 +12,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 const LEN: usize = 256 << 10;
-/// Size of the lowest part of a stack: touching it is a fault, and never changes another mapping.
-/// Bytes.
+/// Size of the guard area at the low end of a stack: an overflow faults there instead of changing
+/// another mapping. Bytes.
 const GUARD: usize = 4096;
 
 /// Mapped stacks that no thread uses.

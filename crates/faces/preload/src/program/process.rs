@@ -59,7 +59,7 @@ pub fn vfork_begins() {
     VFORK_CHILDREN.fetch_add(1, AcqRel);
 }
 
-/// Counts down: the vfork child has ended, or couldn't be made.
+/// Stops counting a vfork child, which has ended or couldn't be made.
 pub fn vfork_ended() {
     let _ = VFORK_CHILDREN.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
 }

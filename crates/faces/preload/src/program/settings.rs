@@ -12,10 +12,10 @@ pub struct Settings {
     /// The last component of the mount prefix. Any path that leads into the pool contains it, even
     /// one that doesn't start with the prefix.
     pub mark: &'static [u8],
-    /// LD_PRELOAD as this process was started with.
+    /// The value of LD_PRELOAD with which this process was started.
     pub preload: &'static CStr,
-    /// Whether the prefix may also be a directory of the kernel: that of the pool's origin. Paths
-    /// that lead under it by a link or from a working directory mustn't go to the kernel.
+    /// Whether the prefix may also be a directory of the kernel: the pool's origin. Paths that lead
+    /// under the prefix by a link or from a working directory mustn't go to the kernel.
     pub shadows: bool,
 }
 
@@ -28,8 +28,8 @@ pub fn settings() -> Option<&'static Settings> {
     unsafe { SETTINGS.load(Acquire).as_ref() }
 }
 
-/// Reads the settings. Some if a pool is named. The inner value is the directory of all pools of
-/// this user: the cache of libc's sites, used with every pool, lies there.
+/// Reads the settings. None if the environment names no pool. The inner value is the directory of
+/// all pools of this user, which holds the cache of libc's system call sites, used with every pool.
 pub fn read() -> Option<Option<CString>> {
     let (dir, mount) = (
         variables::value(variables::DIR)?,
@@ -53,7 +53,8 @@ pub fn read() -> Option<Option<CString>> {
         shadows: exists(&sign),
     });
     SETTINGS.store(Box::leak(settings), Release);
-    // Watches the library's own descriptors, so that a program that closes all can't close them.
+    // Watches the library's own descriptors, so that a program that closes all descriptors can't
+    // close these.
     forebay_runtime::fd::tell(filter::watch);
     let home = dir.to_bytes().rsplitn(2, |&b| b == b'/').nth(1);
     Some(home.and_then(|home| CString::new(home).ok()))

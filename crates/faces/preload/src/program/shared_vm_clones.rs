@@ -42,7 +42,7 @@ mod state {
 #[derive(Default)]
 struct SharedVmClone {
     state: AtomicU32,
-    /// The end of the clone's stack, by which its entry is found when it begins.
+    /// The end of the clone's stack. A clone that begins is matched with its entry by this address.
     stack: AtomicUsize,
     /// The clone's own thread area, which it uses in this library's code.
     area: AtomicUsize,
@@ -122,7 +122,7 @@ pub fn is_thread() -> bool {
     gettid() != process::own_pid()
 }
 
-/// The calling clone uses its own thread area until this is dropped.
+/// A guard: the calling clone uses its own thread area until the guard is dropped.
 pub struct Inside {
     shared: usize,
     clone: &'static SharedVmClone,
@@ -207,8 +207,9 @@ fn own_area() -> usize {
 #[cfg(not(target_arch = "x86_64"))]
 fn set_area(_: usize) {}
 
-/// If a shared-memory clone makes this call, switches to its own thread area. The caller of this
-/// function must not touch thread-local data itself; only functions that it calls may.
+/// Switches to the clone's own thread area if a shared-memory clone makes the intercepted call. The
+/// function that calls `enter` must not touch thread-local data itself; only functions that it
+/// calls may.
 #[inline(never)]
 pub fn enter() -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
@@ -219,8 +220,8 @@ pub fn enter() -> Option<Inside> {
     found.map(|s| go_over(s, shared))
 }
 
-/// Like [`enter`], after a clone call that returned `ret`. The caller may also be a child that a
-/// shared-memory clone has just made: the child begins with its creator's thread area.
+/// Like [`enter`], after a clone call that returned `ret`. The calling thread may also be a child
+/// that a shared-memory clone has just made: the child begins with its creator's thread area.
 #[inline(never)]
 pub fn enter_after(call: &Call, ret: i64) -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
@@ -240,7 +241,7 @@ fn go_over(clone: &'static SharedVmClone, shared: usize) -> Inside {
     Inside { shared, clone }
 }
 
-/// Finds shared-memory clones that have ended.
+/// Finds shared-memory clones that have ended, and marks them so.
 fn sweep() {
     for s in all().filter(|s| s.state.load(Acquire) == USED) {
         let gone =
@@ -279,8 +280,8 @@ fn stack_of(call: &Call) -> usize {
     }
 }
 
-/// Whether `call` lies where a call is found on a stack that ends at `stack`, or exactly at
-/// `stack`.
+/// Whether `call` lies at `stack`, or at most [`CALL_DEPTH`] bytes below it, where the trampoline
+/// puts a call on a stack that ends at `stack`.
 fn is_at(call: &Call, stack: usize) -> bool {
     let at = std::ptr::from_ref(call) as usize;
     (at..=at + CALL_DEPTH).contains(&stack)
@@ -296,8 +297,8 @@ fn awaited(call: &Call) -> Option<&'static SharedVmClone> {
 }
 
 /// Prepares an entry and a thread area for the shared-memory clone that `call` is about to make.
-/// `reserved`: its process slot, if it has one. `mask`: the signals that it blocks, once it has
-/// begun.
+/// `reserved`: the clone's process slot, if it has one. `mask`: the signals that the clone blocks
+/// once it has begun.
 ///
 /// libc's own function allocates the thread area, as when a process makes a thread.
 ///
@@ -347,8 +348,8 @@ pub struct Begun {
     pub mask: u64,
 }
 
-/// Called in a child of clone, with all signals blocked. If an entry was prepared for the child, it
-/// is a shared-memory clone from now on.
+/// Makes the caller, a child of clone, a shared-memory clone, if an entry was prepared for it.
+/// Called with all signals blocked.
 #[inline(never)]
 pub fn begin(call: &Call) -> Option<Begun> {
     let s = awaited(call)?;
@@ -384,8 +385,8 @@ fn mark(is: bool, has_slot: bool) {
     HAS_SLOT.with(|s| s.set(has_slot));
 }
 
-/// Called in the parent if the child couldn't be made. Returns whether an entry was prepared for
-/// it.
+/// Gives up the entry that was prepared for a child that couldn't be made; called in the parent.
+/// Returns whether there was such an entry.
 pub fn failed(call: &Call) -> bool {
     let stack = stack_of(call);
     let is_it =
@@ -398,8 +399,9 @@ pub fn failed(call: &Call) -> bool {
     true
 }
 
-/// Called in the child of a fork, which has only the thread that forked. If that was a
-/// shared-memory clone, it continues on its own thread area: the shared one may be in any state.
+/// Frees the entries of the parent's clones in a forked child, which has only the thread that
+/// forked. If that thread was a shared-memory clone, it continues on its own thread area: the
+/// shared one may be in any state.
 pub fn after_fork_in_child(inside: Option<&Inside>) {
     COUNT.store(u32::from(inside.is_some()), Release);
     for s in all() {
@@ -453,8 +455,8 @@ fn size_by_version() -> Option<usize> {
     (major == "2" && (28..=33).contains(&minor)).then_some(SIZE_BEFORE_2_34)
 }
 
-/// Whether clones can get separate thread areas. If not, such children share their parent's thread
-/// area even in this library's code.
+/// Whether clones can get separate thread areas. If not, clones share their parent's thread area
+/// even in this library's code.
 pub fn supported() -> bool {
     Areas::of_libc().is_some()
 }

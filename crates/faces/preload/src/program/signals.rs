@@ -3,10 +3,10 @@
 //!
 //! Every handler that the program installs is recorded in a table here; the kernel gets this
 //! library's handler instead. It calls the program's handler at once, unless the thread is inside a
-//! [`Critical`](forebay_store::process::Critical) section. Then it blocks all signals in the
-//! context to which it returns; the section's end sends the signal again and restores the mask.
-//! Blocking signals around each operation would do the same, but cost two more system calls. (libc
-//! cancels threads by such a signal, too, and installs its handler through the same call.)
+//! [`Critical`](forebay_store::process::Critical) section. Inside a section, it blocks all signals
+//! in the context to which it returns; the section's end sends the signal again and restores the
+//! mask. Blocking signals around each operation would do the same, but cost two more system calls.
+//! (libc cancels threads by a signal, too, whose handler it installs through the same call.)
 //!
 //! Faults (SIGSEGV or SIGBUS caused by an instruction) can't wait. If this library was touching the
 //! program's memory, the operation fails with EFAULT ([`forebay_runtime::guard`]); if the page of a
@@ -25,13 +25,14 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
-/// Functions of the layer that serves mapped files, which the signal handler calls first. That
-/// layer is above this module and uses it for notices, so its functions are passed to [`start`].
+/// Functions of the layer that serves mapped files, which the signal handler calls before the
+/// program's handler. That layer is above this module and uses it for notices, so its functions are
+/// passed to [`start`].
 pub struct Above {
-    /// Called after SIGBUS at an address: whether the program can continue.
+    /// Handles SIGBUS at an address. Returns whether the program can continue.
     pub on_fault: fn(u64) -> bool,
-    /// Called on [`NOTICE`]: whether the signal was only a notice, so that the program needn't see
-    /// it.
+    /// Handles [`NOTICE`]. Returns whether the signal was only a notice, so that the program
+    /// needn't see it.
     pub on_notice: fn(&libc::siginfo_t) -> bool,
 }
 
@@ -63,7 +64,8 @@ struct Wanted {
     /// SIG_DFL, SIG_IGN or a function.
     handler: AtomicUsize,
     flags: AtomicU64,
-    /// The signals of [`mask::FAULTS`] in the action's mask, which the kernel isn't given.
+    /// The signals of [`mask::FAULTS`] in the action's mask. The kernel's action doesn't block
+    /// them.
     faults: AtomicU64,
 }
 
@@ -139,7 +141,7 @@ fn wrapped(signal: usize, wanted: &Action) -> Action {
     if is_function(wanted.handler) {
         action.handler = our_handler();
         action.mask &= !mask::FAULTS;
-        // This library removes the handler itself, once the handler has really run.
+        // This library removes a one-shot handler itself, once the program's handler has run.
         action.flags &= !(libc::SA_RESETHAND as u32 as u64);
         action.flags |= libc::SA_SIGINFO as u64;
     } else if is_watched(signal) {
@@ -158,7 +160,7 @@ fn watching() -> Action {
     }
 }
 
-/// rt_sigaction of the program.
+/// Serves the program's rt_sigaction.
 ///
 /// # Safety
 /// The arguments are those of the call.
@@ -288,9 +290,9 @@ pub fn after_fork_in_child() {
     CHANGING.reset();
 }
 
-/// Called by this library's handler for every signal. Returns the program's handler to jump to, or
-/// 0. When the program's handler runs, no frame of this library is on the stack, which exceptions
-/// and the cancellation of threads unwind.
+/// Decides how a signal is handled. Returns the program's handler to jump to, or 0. This library's
+/// handler jumps there, so that no frame of this library is on the stack, which exceptions and the
+/// cancellation of threads unwind.
 ///
 /// # Safety
 /// Called by this library's handler with the kernel's arguments.
@@ -310,7 +312,7 @@ unsafe fn what_next(
     info: *mut libc::siginfo_t,
     context: *mut libc::ucontext_t,
 ) -> usize {
-    // SAFETY: the kernel passes both, since SA_SIGINFO is set.
+    // SAFETY: the kernel passes `info` and `context`, since SA_SIGINFO is set.
     let info = unsafe { &*info };
     if signal == CANCEL {
         unwinder::register_kept();
@@ -424,7 +426,7 @@ unsafe fn let_wait(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucon
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         mask.write_unaligned(mask.read_unaligned() | mask::bit(signal));
-        // The signal is blocked while its handler (this code) runs, unless SA_NODEFER is set.
+        // The kernel blocks a signal while its handler (this code) runs, but not with SA_NODEFER.
         let args = [libc::SIG_BLOCK.into(), mask as i64, 0, MASK_LEN, 0, 0];
         raw(libc::SYS_rt_sigprocmask, args);
     }
@@ -465,7 +467,8 @@ fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
     }
     kernel(signal as usize, Some(&Action::default()), None);
     if !fault {
-        // Blocked while this handler runs; the signal kills when the handler returns.
+        // The signal is blocked while this handler runs; it kills the process when the handler
+        // returns.
         let me = i64::from(own_pid());
         // SAFETY: raw system calls.
         unsafe {
@@ -473,7 +476,7 @@ fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
             raw(libc::SYS_tgkill, [me, thread, i64::from(signal), 0, 0, 0]);
         }
     }
-    // A fault happens again when the handler returns, and then kills with its own state.
+    // A fault happens again when the handler returns, and then kills the process.
 }
 
 #[cfg(target_arch = "x86_64")]

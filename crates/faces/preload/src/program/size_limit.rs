@@ -2,7 +2,7 @@
 
 use forebay_intercept::raw;
 
-/// Reads the limit from the kernel.
+/// Reads RLIMIT_FSIZE from the kernel, and passes it to the media.
 pub fn refresh() {
     let mut limit = [libc::RLIM_INFINITY; 2];
     let args = [

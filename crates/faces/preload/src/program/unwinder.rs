@@ -2,9 +2,9 @@
 //!
 //! Rust's standard library needs libgcc_s, which costs each start of a program 40 to 90 us to load,
 //! relocate and initialise. Only an exception, or the cancellation of a thread, that passes through
-//! this library's functions needs it; a process that throws has loaded it already. So its functions
-//! are defined here, visible to this library alone, as jumps to the real ones; the linker then
-//! leaves libgcc_s out.
+//! this library's functions needs it; a process that throws has loaded it already. So libgcc_s's
+//! functions are defined here, visible to this library alone, as jumps to the real ones; the linker
+//! then leaves libgcc_s out.
 //!
 //! Unwind tables of far trampolines that are registered before libgcc_s is loaded are kept until it
 //! is loaded ([`register_kept`]).
@@ -137,8 +137,8 @@ extern "C" fn keep(table: usize) {
     }
 }
 
-/// Registers the unwind tables that were kept, if libgcc_s is loaded now. Called before a thread is
-/// unwound.
+/// Registers the unwind tables in [`REGISTERED`], if libgcc_s is loaded now. Called before a thread
+/// is unwound.
 pub fn register_kept() {
     let end = REGISTERED_END.load(Acquire).min(MAX_REGISTERED);
     if end == 0 {

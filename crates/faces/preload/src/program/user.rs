@@ -83,7 +83,7 @@ pub fn readable(at: i64, len: usize) -> usize {
     there(at, len, |byte| unsafe { byte.read_volatile() })
 }
 
-/// Like [`readable`], for writing.
+/// Returns how many bytes from `at` on can be written, at most `len`.
 pub fn writable(at: i64, len: usize) -> usize {
     there(at, len, |byte| {
         // SAFETY: as above. The atomic OR with 0 changes nothing, even if another thread writes the
@@ -220,8 +220,8 @@ pub unsafe fn text(ptr: i64) -> Option<Cow<'static, [u8]>> {
     unsafe { path(ptr) }.map(Cow::Borrowed)
 }
 
-/// Touches the program's memory; None if it isn't mapped. No signal handler of the program runs
-/// meanwhile: a fault in the handler would be taken for a fault of `f`.
+/// Runs `f`, which touches the program's memory. None if that memory isn't mapped. No signal
+/// handler of the program runs meanwhile: a fault in the handler would be taken for a fault of `f`.
 ///
 /// # Safety
 /// As for [`guard::attempt`].

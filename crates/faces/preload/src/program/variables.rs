@@ -33,8 +33,8 @@ pub const STATIC_TLS: &CStr = c"FOREBAY_STATIC_TLS";
 
 pub const NOT_YET: &[u8] = b"0000000000000000";
 
-/// Whether `text` sets a FOREBAY_ variable that isn't specific to one program, [`DIR`] or
-/// [`MOUNT`].
+/// Whether `text` sets a FOREBAY_ variable other than [`DIR`], [`MOUNT`] and those that are meant
+/// for one program only.
 pub fn is_pools(text: &[u8]) -> bool {
     let own = [DIR, MOUNT, SLOT, PROGRAM, EARLY, STATIC_TLS, BARE];
     let is = |name: &&CStr| {
@@ -44,7 +44,7 @@ pub fn is_pools(text: &[u8]) -> bool {
     text.starts_with(b"FOREBAY_") && !own.iter().any(is)
 }
 
-/// Set by the command line for its own process, which wants no interception.
+/// Set by Forebay's command line for its own process, in which no calls are to be intercepted.
 pub const BARE: &CStr = c"FOREBAY_CLI_BARE";
 
 /// The environment that the kernel laid on the stack. libc's copy isn't set yet when this library
@@ -67,7 +67,7 @@ pub fn given() -> (*mut *const libc::c_char, *mut *const libc::c_char) {
     (ARGUMENTS.load(Acquire), ENVIRONMENT.load(Acquire))
 }
 
-/// Returns the address of an environment variable's pointer, and its value there.
+/// Returns the address of an environment variable's pointer, and the variable's value.
 pub fn place(name: &CStr) -> Option<(*mut *const libc::c_char, &'static CStr)> {
     let mut at = ENVIRONMENT.load(Acquire);
     // SAFETY: the promise of `note`: strings up to a null pointer.

@@ -10,9 +10,9 @@
 //! has to call io_getevents.
 //!
 //! A thread that sleeps in the kernel's io_getevents is woken by a request that the kernel finishes
-//! at once (a read at the end of an empty file); the program never sees its event. [`LOCK`] guards
-//! the list of contexts and their queues; no thread waits while it holds the lock. A child made by
-//! fork has no contexts, as without this library.
+//! at once (a read at the end of an empty file); the program never sees the event of that request.
+//! [`LOCK`] guards the list of contexts and their queues; no thread waits while it holds the lock.
+//! A child made by fork has no contexts, as without this library.
 
 use crate::pool::{fds, stand_in};
 use crate::program::results::{self, errno, value};
@@ -105,11 +105,12 @@ static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
 /// Whether this process has ever made a context.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// The request that wakes sleeping threads. The kernel writes to its key, so it is atomic.
+/// The request that wakes sleeping threads. The kernel writes to the request's key, so the words
+/// are atomic.
 static WAKE: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
 
-/// Empties the list in a child made by fork, before anything else: contexts belong to the parent's
-/// memory.
+/// Empties the list of contexts in a child made by fork, before anything else: contexts belong to
+/// the parent's memory.
 pub fn after_fork_in_child() {
     LOCK.reset();
     // SAFETY: this is the only thread. The old list isn't dropped: another thread of the parent may
@@ -143,7 +144,7 @@ impl Context {
         f(unsafe { &mut *self.state.get() })
     }
 
-    /// Adds a request's result, and wakes one thread that waits for it.
+    /// Adds a request's event, and wakes one thread that waits for events.
     fn add(&self, event: Event) {
         let wake = self.state(|s| {
             s.events.push_back(event);
@@ -179,7 +180,7 @@ impl Context {
 }
 
 impl State {
-    /// Whether a waiter must be woken; the caller does so.
+    /// Whether a waiter must be woken, which the caller then does.
     fn is_to_wake(&mut self) -> bool {
         let wake = self.asleep > 0 && !self.waking && !self.events.is_empty();
         self.waking |= wake;
@@ -187,7 +188,7 @@ impl State {
     }
 }
 
-/// io_setup(events, context).
+/// Serves io_setup(events, context).
 pub unsafe fn setup(a: &[i64; 6]) -> i64 {
     value((|| {
         // SAFETY: the program's own handle, here and below.
@@ -198,7 +199,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         if room == 0 {
             return Err(Errno::INVAL);
         }
-        // The empty file is made now, while an error can still be returned.
+        // The stand-in for wake requests is made now, while an error can still be returned.
         stand_in::empty(libc::O_RDONLY)?;
         let mut kernel = 0i64;
         let mut ask = |n: i64| {
@@ -229,7 +230,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
     })())
 }
 
-/// io_destroy(context).
+/// Serves io_destroy(context).
 pub unsafe fn destroy(a: &[i64; 6]) -> i64 {
     let found = ANY.load(Acquire).then(|| {
         contexts(|all| {
@@ -245,8 +246,8 @@ pub unsafe fn destroy(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// io_cancel(context, request, event). Requests on the pool are finished in io_submit, so only the
-/// kernel has any to cancel.
+/// Serves io_cancel(context, request, event). Requests on files of the pool are finished in
+/// io_submit, so only the kernel has requests to cancel.
 pub unsafe fn cancel(a: &[i64; 6]) -> i64 {
     match find(a[0]) {
         // SAFETY: the program's own call.
@@ -255,13 +256,13 @@ pub unsafe fn cancel(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// io_submit(context, count, requests). Returns the number of requests submitted; an error only if
-/// it is zero.
+/// Serves io_submit(context, count, requests). Returns the number of requests submitted; an error
+/// only if this number is zero.
 pub unsafe fn submit(a: &[i64; 6]) -> i64 {
     let Some(context) = find(a[0]) else {
         return PASS;
     };
-    // The context has no room for more requests than that anyway.
+    // The context has no room for more requests than u32::MAX anyway.
     let (count, list) = (a[1].min(i64::from(u32::MAX)), a[2]);
     if count < 0 {
         return errno(Errno::INVAL);
@@ -406,8 +407,8 @@ fn is_event_fd(fd: u32) -> Result<bool, Errno> {
     }
 }
 
-/// io_getevents(context, least, most, events, timeout), and io_pgetevents, which also has a signal
-/// mask.
+/// Serves io_getevents(context, least, most, events, timeout), and io_pgetevents, which also has a
+/// signal mask.
 pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
     let Some(context) = find(a[0]) else {
         return PASS;
@@ -463,8 +464,8 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
             (&raw const time) as i64
         };
         let to = a[3] + 32 * have;
-        // One event at a time: the kernel only wakes a thread if there are as many events as it
-        // wants.
+        // Waits for one event at a time: the kernel only wakes a thread when there are as many
+        // events as the thread has requested.
         let call = [
             context.kernel,
             i64::from(waits),

@@ -22,8 +22,8 @@ fn object(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     Some((fs, fs.description(open).id()))
 }
 
-/// Returns the working directory if `fd` is AT_FDCWD and the directory is in the pool: the meaning
-/// of an empty path.
+/// Returns the working directory if `fd` is AT_FDCWD and the directory is in the pool. An empty
+/// path then means this directory.
 fn working_directory(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     if fd as i32 != libc::AT_FDCWD {
         return None;
@@ -56,7 +56,7 @@ fn follow(no_follow: bool) -> Follow {
     if no_follow { Follow::No } else { Follow::Yes }
 }
 
-/// access, faccessat, faccessat2.
+/// Serves access, faccessat and faccessat2.
 pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let mode = a[path + 1] as u32;
@@ -102,7 +102,7 @@ pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     }
 }
 
-/// chmod, fchmodat, fchmodat2.
+/// Serves chmod, fchmodat and fchmodat2.
 pub unsafe fn chmod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let mode = a[path + 1] as u32;
@@ -130,7 +130,7 @@ pub unsafe fn chmod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     }
 }
 
-/// fchmod.
+/// Serves fchmod.
 pub fn fchmod(a: &[i64; 6]) -> i64 {
     let Some((fs, id)) = object(a[0]) else {
         return PASS;
@@ -158,7 +158,7 @@ fn owner(n: i64) -> Option<u32> {
     (n != u32::MAX).then_some(n)
 }
 
-/// chown, lchown, fchownat.
+/// Serves chown, lchown and fchownat.
 pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let (uid, gid) = (owner(a[path + 1]), owner(a[path + 2]));
@@ -190,7 +190,7 @@ pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     }
 }
 
-/// fchown.
+/// Serves fchown.
 pub fn fchown(a: &[i64; 6]) -> i64 {
     let Some((fs, id)) = object(a[0]) else {
         return PASS;
@@ -294,7 +294,7 @@ impl Times {
     }
 }
 
-/// utimensat; a null path means the descriptor.
+/// Serves utimensat. A null path means the descriptor's object.
 pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let flags = a[3] as i32;
@@ -337,7 +337,7 @@ pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// utime, utimes, futimesat.
+/// Serves utime, utimes and futimesat.
 pub unsafe fn utimes(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     // SAFETY: see access.
@@ -369,7 +369,7 @@ pub unsafe fn utimes(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     }
 }
 
-/// truncate.
+/// Serves truncate.
 pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let Ok(size) = u64::try_from(a[1]) else {
@@ -414,7 +414,7 @@ unsafe fn name<'a>(ptr: i64) -> Result<&'a [u8], Errno> {
     }
 }
 
-/// Copies `bytes` to the program's buffer. Returns their number; with size 0 only that.
+/// Copies `bytes` to the program's buffer. Returns their number. With size 0 nothing is copied.
 ///
 /// # Safety
 /// `buffer` has room for `size` bytes.
@@ -552,7 +552,7 @@ unsafe fn as_older(p: PathCall<'_>) -> Result<(i64, [i64; 6]), Errno> {
     })
 }
 
-/// setxattrat, getxattrat, listxattrat, removexattrat.
+/// Serves setxattrat, getxattrat, listxattrat and removexattrat.
 pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let flags = a[2] as i32;

@@ -268,7 +268,7 @@ fn concerns(one: i64, other: i64) -> bool {
         .any(|&fd| fds::pool_file(fd as i32).is_some())
 }
 
-/// sendfile(out, in, offset, count).
+/// Serves sendfile(out, in, offset, count).
 pub unsafe fn sendfile(a: &[i64; 6]) -> i64 {
     if !concerns(a[0], a[1]) {
         return PASS;
@@ -316,7 +316,7 @@ unsafe fn send(a: &[i64; 6]) -> Result<i64, Errno> {
     }
 }
 
-/// copy_file_range(in, in offset, out, out offset, len, flags).
+/// Serves copy_file_range(in, in offset, out, out offset, len, flags).
 pub unsafe fn copy_file_range(a: &[i64; 6]) -> i64 {
     if !concerns(a[0], a[2]) {
         return PASS;
@@ -342,7 +342,7 @@ unsafe fn copy_range(a: &[i64; 6]) -> Result<i64, Errno> {
         return Err(Errno::BADF);
     }
     let (End::Pool(fs, one), End::Pool(_, other)) = (from.end, to.end) else {
-        // As between different file systems, which programs can handle.
+        // The error of a copy between different file systems, which programs can handle.
         return Err(Errno::XDEV);
     };
     for at in [read_at, write_at].into_iter().flatten() {
@@ -355,7 +355,7 @@ unsafe fn copy_range(a: &[i64; 6]) -> Result<i64, Errno> {
     unsafe { between(fs, (one, a[1]), (other, a[3]), len) }
 }
 
-/// splice(in, in offset, out, out offset, len, flags). One end is a pipe.
+/// Serves splice(in, in offset, out, out offset, len, flags). One end is a pipe.
 pub unsafe fn splice(a: &[i64; 6]) -> i64 {
     if !concerns(a[0], a[2]) {
         return PASS;
@@ -407,6 +407,7 @@ unsafe fn splice_by(a: &[i64; 6]) -> Result<i64, Errno> {
         }
     }
     let len = (a[4] as usize).min(65_536);
-    // SAFETY: the program's own arguments. The copy may end after what the pipe holds now.
+    // SAFETY: the program's own arguments. The copy may end after the bytes that the pipe holds
+    // now.
     results::check(unsafe { copy(from.end, a[1], to.end, a[3], len, true) })
 }

@@ -1,9 +1,9 @@
 //! Calls that change a thread's rights on files (its ids and capabilities, its user namespace), or
 //! its working directory and umask.
 //!
-//! In the kernel each thread has its own values of these. As long as they are the same in all
-//! threads, the process's are kept in memory. From the first call by which they may differ, each
-//! operation asks the kernel for those of the calling thread.
+//! In the kernel each thread has its own values of these. As long as the values are the same in all
+//! threads, this library keeps them in memory. From the first call by which they may differ, each
+//! operation reads the calling thread's values from the kernel.
 
 use crate::pool::{self, fds, working_dir};
 use crate::program::credentials::{is_shared, note_differ};
@@ -24,8 +24,8 @@ fn changed(fs: &Fs) {
     }
 }
 
-/// Takes note that only this thread is left: in a forked child (`apart`: in a new user namespace),
-/// or after a vfork child has ended.
+/// Records that only this thread is left: in a forked child (`apart`: in a new user namespace), or
+/// after a vfork child has ended.
 pub fn alone_again(fs: &Fs, apart: bool) {
     if (apart || fs.do_credentials_differ()) && !is_shared() {
         note_differ(false);
@@ -33,7 +33,7 @@ pub fn alone_again(fs: &Fs, apart: bool) {
     }
 }
 
-/// Takes note that a vfork child begins in a new user namespace.
+/// Records that a vfork child begins in a new user namespace.
 pub fn vfork_child_apart(fs: &Fs) {
     note_differ(true);
     fs.credentials_differ(true);
@@ -60,7 +60,7 @@ pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
     result
 }
 
-/// unshare.
+/// Serves unshare.
 pub fn unshare(a: &[i64; 6]) -> i64 {
     let has = |flags: i32| a[0] & i64::from(flags) != 0;
     if let Err(e) = refuse::unshare(a) {
@@ -90,7 +90,7 @@ pub fn unshare(a: &[i64; 6]) -> i64 {
     result
 }
 
-/// setns.
+/// Serves setns.
 pub unsafe fn setns(a: &[i64; 6]) -> i64 {
     if fds::pool_object(a[0] as i32).is_some() {
         return errno(Errno::INVAL);
@@ -99,7 +99,7 @@ pub unsafe fn setns(a: &[i64; 6]) -> i64 {
     let result = unsafe { raw(libc::SYS_setns, *a) };
     if let Some(fs) = pool::open_fs().filter(|_| result == 0) {
         changed(fs);
-        // In another mount namespace the working directory becomes its root.
+        // setns makes the root of another mount namespace the working directory.
         if working_dir::may_be_inside() && !dead_end::is_here() {
             cwd::leave();
         }

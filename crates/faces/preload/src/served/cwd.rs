@@ -1,10 +1,11 @@
-//! The working directory: chdir, fchdir, getcwd, and the kernel's working directory meanwhile.
+//! The working directory: chdir, fchdir, getcwd, and the kernel's working directory while the
+//! program's is in the pool.
 //!
 //! The kernel doesn't know a working directory in the pool; it is recorded in the process area
-//! (`cwd`). Meanwhile the kernel's working directory is a dead end ([`forebay_client::dead_end`]),
-//! for whatever the program executes. A program that this library can't intercept finds nothing by
-//! a relative path there, and can't create files outside the pool by mistake. Where the pool is
-//! mounted, such a program gets the mount's directory ([`mounted`]).
+//! (`cwd`). Meanwhile the kernel's working directory is a dead end ([`forebay_client::dead_end`]).
+//! An executed program that this library can't intercept finds nothing there by a relative path,
+//! and can't create files outside the pool by mistake. Where the pool is mounted, such a program
+//! gets the mount's directory ([`mounted`]).
 //!
 //! Order: entering the pool records the directory first and changes the kernel's afterwards;
 //! leaving the pool is the other way round. So a relative path of another thread never leads to a
@@ -122,7 +123,7 @@ pub fn after_fork_in_child() {
     CHANGING.reset();
 }
 
-/// chdir.
+/// Serves chdir.
 pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
     let a = call.args;
     // SAFETY: the program's path.
@@ -135,7 +136,8 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         Ok(Where::Kernel | Where::Exe(..)) => {
             if let Some(to) = shadowed(a[0]) {
                 let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
-                // SAFETY: the program's own call, with the path to which its path leads.
+                // SAFETY: the program's own call, with the resolved path `to`: a C string that
+                // outlives the call.
                 return unsafe {
                     chdir(PathCall {
                         args: &args,
@@ -176,7 +178,8 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         Err(Fail::Origin(to)) => match links::onwards(to, true) {
             Ok(Onwards::Pool(to)) => {
                 let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
-                // SAFETY: the program's own call, with the path to which its path leads.
+                // SAFETY: the program's own call, with the resolved path `to`: a C string that
+                // outlives the call.
                 unsafe {
                     chdir(PathCall {
                         args: &args,
@@ -193,7 +196,8 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
 
 /// Changes to a directory of the kernel.
 unsafe fn leave_for(call: PathCall<'_>, to: CString) -> i64 {
-    // SAFETY: the program's own call, with the path to which its path leads.
+    // SAFETY: the program's own call, with the resolved path `to`: a C string that outlives the
+    // call.
     let result = unsafe { again_outside(call, None, 0, to) };
     if result == 0 {
         leave();
@@ -209,7 +213,7 @@ fn shadowed(path: i64) -> Option<CString> {
     links::shadowed(libc::AT_FDCWD, path, true)
 }
 
-/// fchdir.
+/// Serves fchdir.
 pub unsafe fn fchdir(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
         Some((fs, open)) => value(enter_open(fs, open)),
@@ -286,7 +290,7 @@ pub fn leave() {
     }
 }
 
-/// getcwd.
+/// Serves getcwd.
 pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
     if working_dir::is_lost() {
         return errno(Errno::NOTCONN);
@@ -378,7 +382,7 @@ fn mounts(pool: &Path) -> Vec<PathBuf> {
     records.filter_map(dir).collect()
 }
 
-/// Whether this pool has been mounted at `dir`, according to these records.
+/// Whether this pool has been mounted at `dir`, according to the records of `forebay mount`.
 pub fn is_mounted_at(fs: &Fs, dir: &[u8]) -> bool {
     let is_it = |at: &PathBuf| at.as_os_str().as_bytes() == dir;
     mounts(fs.pool().dir()).iter().any(is_it)

@@ -13,9 +13,9 @@ use forebay_posix::{Errno, Fs};
 use forebay_store::Section;
 use rustix::fd::{AsRawFd, BorrowedFd};
 
-/// Removes table entries whose numbers the kernel doesn't have. After exec (`executed`), exec has
+/// Removes table entries whose numbers aren't open in the kernel. After exec (`executed`), exec has
 /// closed them. In a child, another thread of the parent closed them between the copies of the two
-/// tables, and the number may stand for another file by now.
+/// tables, and a number may stand for another file by now.
 pub fn drop_closed(fs: &Fs, executed: bool) {
     let table = fs.descriptors();
     let Ok(ours) = rustix::fs::stat(fs.pool().dir().join("pool.json")) else {
@@ -87,7 +87,7 @@ pub fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
     match table.set(fd, Some(open)) {
         Ok(before) => {
             filter::watch(fd);
-            // The description that the number stood for is closed.
+            // The description for which the number stood before is closed.
             if let Some(before) = before {
                 let _ = fs.description(before).close();
             }
@@ -132,8 +132,8 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
     result
 }
 
-/// Guards a description that is removed from the table but not released yet. If the guard can't be
-/// had, the close works as well; only a death in between would be noticed later.
+/// Guards a description that is removed from the table but not released yet. Without a guard the
+/// close works as well; only a death of the process in between would be noticed later.
 fn changing() -> Option<Section<'static>> {
     pool::open_fs()?.descriptors().changing().ok()
 }
@@ -146,7 +146,7 @@ fn forget(fd: i32) -> Option<(&'static Fs, u32)> {
     Some((fs, open))
 }
 
-/// close_range(2).
+/// Serves close_range(2).
 pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
     let range = |a: u32, b: u32| {
         // SAFETY: the program's own call, without this library's descriptors.
@@ -165,7 +165,8 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
         let end = fs.descriptors().end() as u32;
         for fd in first..last.saturating_add(1).min(end) {
             let _changing = changing();
-            // Descriptions at other numbers of the table are being passed to another process.
+            // Entries at unwatched numbers are descriptions that are being passed to another
+            // process.
             if filter::watched(fd as i32)
                 && let Some((fs, open)) = forget(fd as i32)
             {
@@ -219,7 +220,7 @@ pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
     Ok(i64::from(new))
 }
 
-/// dup2(2) and dup3(2).
+/// Serves dup2(2) and dup3(2).
 pub fn dup_onto(nr: i64, a: &[i64; 6], flags: i64) -> i64 {
     let (old, new) = (a[0] as i32, a[1] as i32);
     let is_refused = nr == libc::SYS_dup3 && (old == new || flags as i32 & !libc::O_CLOEXEC != 0);

@@ -27,11 +27,11 @@ const LONGER: usize = 16;
 
 /// Whether there is an inotify descriptor, or a directory's descriptor that sends signals.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// Whether a descriptor has been duplicated, or inherited by a child: then closing one in this
-/// process may not be the last close.
+/// Whether a descriptor has been duplicated, or inherited by a child: then closing the descriptor
+/// in this process may not be its last close.
 static SHARED: AtomicBool = AtomicBool::new(false);
 
-/// inotify_init and inotify_init1.
+/// Serves inotify_init and inotify_init1.
 pub unsafe fn init(nr: i64, a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let fd = unsafe { raw(nr, *a) };
@@ -101,7 +101,7 @@ fn kind(fd: i32) -> Result<(), Errno> {
     }
 }
 
-/// inotify_add_watch.
+/// Serves inotify_add_watch.
 pub unsafe fn add_watch(p: PathCall<'_>) -> i64 {
     let (fd, mask) = (p.args[0] as i32, p.args[2] as u32);
     let both = libc::IN_MASK_ADD | libc::IN_MASK_CREATE;
@@ -163,7 +163,7 @@ fn add(fd: i32, shadow: &Path) -> Result<i64, Errno> {
     check(unsafe { raw(libc::SYS_inotify_add_watch, args) })
 }
 
-/// inotify_rm_watch.
+/// Serves inotify_rm_watch.
 pub unsafe fn rm_watch(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     let Some(fs) = pool_of(fd) else {
@@ -181,20 +181,20 @@ pub unsafe fn rm_watch(a: &[i64; 6]) -> i64 {
     result
 }
 
-/// The pool, if `fd` is an inotify descriptor that may watch something in it.
+/// Returns the pool, if `fd` is an inotify descriptor that may watch objects of the pool.
 fn pool_of(fd: i32) -> Option<&'static Fs> {
     let fs = pool::open_fs().filter(|_| filter::is_inotify(fd))?;
     fs.store().watches().has_watches().then_some(fs)
 }
 
-/// Returns the shadows that nothing watches any more once `fd` is closed; called before that.
+/// Returns the shadows that nothing watches any more once `fd` is closed; called before the close.
 pub fn before_close(fd: i32) -> Vec<u64> {
     match pool_of(fd) {
         Some(fs) if is_own() => {
             let watched = fs.store().watches().watched_by(fd);
             watched.into_iter().map(|(_, inode)| inode).collect()
         }
-        // The keeper checks whether other processes watch them.
+        // The keeper checks whether other processes watch the shadows.
         _ => Vec::new(),
     }
 }
@@ -208,7 +208,7 @@ pub fn closed(unwatched: Vec<u64>) {
     }
 }
 
-/// read.
+/// Serves read of an inotify descriptor.
 pub unsafe fn read(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     let Some(fs) = pool::open_fs().filter(|_| filter::is_inotify(fd)) else {
@@ -225,7 +225,7 @@ pub unsafe fn read(a: &[i64; 6]) -> i64 {
     })
 }
 
-/// readv: buffer by buffer, as the kernel does it.
+/// Serves readv of an inotify descriptor: buffer by buffer, as the kernel does.
 pub unsafe fn readv(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     let Some(fs) = pool::open_fs().filter(|_| filter::is_inotify(fd)) else {
@@ -263,7 +263,7 @@ fn read_events(fs: &Fs, fd: i64, to: UserSliceMut<'_>) -> i64 {
     let mut events;
     if n > 0 {
         events = Vec::new();
-        // The events that the kernel has just written.
+        // Copies the events that the kernel has just written.
         if let Err(e) = to.as_input().first(n as usize).append_to(&mut events) {
             return errno(e);
         }

@@ -30,8 +30,8 @@ fn blame(fs: &Fs, open: u32, writing: bool, e: Errno) -> Errno {
     }
 }
 
-/// Called after a transfer has failed with `e`. If the buffer's end isn't mapped, returns the
-/// length of its mapped beginning, with which the transfer is repeated.
+/// Returns the length of the mapped beginning of a buffer, if a transfer has failed with `e`
+/// because the buffer's end isn't mapped. The caller repeats the transfer with this length.
 ///
 /// # Errors
 /// `e`, if the buffer isn't the reason.
@@ -50,7 +50,7 @@ fn checked_offset(at: i64, len: usize) -> Result<u64, Errno> {
     end.ok_or(Errno::INVAL).and(offset(at))
 }
 
-/// read and pread64.
+/// Serves read and pread64.
 pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return match at {
@@ -77,7 +77,7 @@ pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
     value(read.map_err(|e| blame(fs, open, false, e)))
 }
 
-/// write and pwrite64.
+/// Serves write and pwrite64.
 pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
@@ -101,8 +101,8 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
     value(written.map_err(|e| blame(fs, open, true, e)))
 }
 
-/// readv, preadv, preadv2, writev, pwritev, pwritev2. `at`: the offset; None or -1: the current
-/// one.
+/// Serves readv, preadv, preadv2, writev, pwritev and pwritev2. `at`: the offset; None or -1: the
+/// current offset.
 pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return match at {
@@ -236,7 +236,7 @@ pub fn put(
     written
 }
 
-/// close.
+/// Serves close.
 pub fn close(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     if !filter::watched(fd) {
@@ -249,7 +249,7 @@ pub fn close(a: &[i64; 6]) -> i64 {
     value(fd_table::close(fd).and_then(|done| published.map(|()| done)))
 }
 
-/// lseek.
+/// Serves lseek.
 pub fn lseek(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
@@ -280,7 +280,7 @@ pub fn cut(fs: &Fs, open: u32, size: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// ftruncate.
+/// Serves ftruncate.
 pub fn ftruncate(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
@@ -293,7 +293,7 @@ pub fn ftruncate(a: &[i64; 6]) -> i64 {
     }))
 }
 
-/// syncfs.
+/// Serves syncfs.
 pub fn syncfs(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
         Some((fs, _)) => {
@@ -304,7 +304,7 @@ pub fn syncfs(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// sync: it can't fail. Then the kernel's sync follows.
+/// Serves sync, which can't fail. The kernel's own sync follows.
 pub fn sync() -> i64 {
     if let Some(fs) = pool::open_fs() {
         let _critical = Critical::enter();
@@ -314,7 +314,7 @@ pub fn sync() -> i64 {
     PASS
 }
 
-/// fsync, fdatasync.
+/// Serves fsync and fdatasync.
 pub fn fsync(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
@@ -322,7 +322,7 @@ pub fn fsync(a: &[i64; 6]) -> i64 {
     value(map::write_back(fs, open).and_then(|()| fs.sync_open(open).map(|()| 0)))
 }
 
-/// sync_file_range: as fsync.
+/// Serves sync_file_range, like fsync.
 pub fn sync_file_range(a: &[i64; 6]) -> i64 {
     const KNOWN: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -340,7 +340,7 @@ pub fn sync_file_range(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// readahead: checks the arguments; there is nothing to do.
+/// Serves readahead: only checks the arguments.
 pub fn readahead(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
@@ -354,7 +354,7 @@ pub fn readahead(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// fadvise64: checks the arguments; there is nothing to do.
+/// Serves fadvise64: only checks the arguments.
 pub fn advise(a: &[i64; 6]) -> i64 {
     if fds::pool_file(a[0] as i32).is_none() {
         return PASS;
@@ -365,7 +365,7 @@ pub fn advise(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// fallocate.
+/// Serves fallocate.
 pub fn fallocate(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
@@ -380,13 +380,13 @@ pub fn fallocate(a: &[i64; 6]) -> i64 {
     })())
 }
 
-/// fcntl.
+/// Serves fcntl.
 pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
     let (fd, cmd) = (a[0] as i32, a[1] as i32);
     match cmd {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             if forebay_runtime::fd::is_internal(fd) {
-                // The library itself moves a descriptor.
+                // This library moves its own descriptor to another number.
                 return PASS;
             }
             let _change = table_change::begin();
@@ -405,7 +405,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
     };
     const F_DUPFD_QUERY: i32 = 1027;
     const F_CREATED_QUERY: i32 = 1028;
-    // Hints of how long a file's data will live. They are checked, not kept.
+    // Hints of how long a file's data will live. They are checked, but not stored.
     const F_GET_RW_HINT: i32 = 1035;
     const F_SET_RW_HINT: i32 = 1036;
     const MAX_LIFE_SECONDS: u64 = 5;
@@ -454,7 +454,7 @@ const FIOQSIZE: u64 = 0x5460;
 const FIDEDUPERANGE: u64 = 0xc018_9436;
 const FS_IOC_FIEMAP: u64 = 0xc020_660b;
 
-/// ioctl: files of a pool support only the generic commands.
+/// Serves ioctl: files of a pool support only the generic commands.
 pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     let Some((fs, open)) = fds::pool_file(fd) else {
@@ -507,7 +507,8 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
             fs.description(open).set_flags(libc::O_NONBLOCK, flags);
             0
         }
-        // Requests signals when there is data to read: a file of a pool is always ready.
+        // FIOASYNC requests a signal when data arrive. A file of a pool is always ready, so there
+        // is none.
         libc::FIOASYNC => 0,
         // Cloning ranges isn't supported: programs copy instead.
         libc::FICLONE | libc::FICLONERANGE | FIDEDUPERANGE | FS_IOC_FIEMAP => {

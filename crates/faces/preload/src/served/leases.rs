@@ -43,7 +43,7 @@ pub fn until_free(call: impl Fn() -> i64) -> i64 {
     }
 }
 
-/// F_SETLEASE.
+/// Serves fcntl(F_SETLEASE).
 pub fn set(fs: &Fs, open: u32, want: i64) -> i64 {
     let want = match want as i32 {
         libc::F_UNLCK => Lease::None,
@@ -54,7 +54,7 @@ pub fn set(fs: &Fs, open: u32, want: i64) -> i64 {
     value(fs.description(open).set_lease(want).map(|()| 0))
 }
 
-/// F_GETLEASE.
+/// Serves fcntl(F_GETLEASE).
 pub fn get(fs: &Fs, open: u32) -> i64 {
     i64::from(match fs.description(open).lease() {
         Lease::None => libc::F_UNLCK,
@@ -93,8 +93,8 @@ pub fn is_about_signals(cmd: i32) -> bool {
         || matches!(cmd, libc::F_SETOWN | libc::F_GETOWN)
 }
 
-/// F_SETSIG, F_GETSIG, F_SETOWN and similar commands on a file: they concern the signals of its
-/// lease.
+/// Serves F_SETSIG, F_GETSIG, F_SETOWN and similar commands on a file, which concern the signals of
+/// its lease.
 ///
 /// # Safety
 /// The arguments are those of the program's call.

@@ -4,7 +4,7 @@ use crate::pool;
 use crate::program::{process, size_limit};
 use forebay_intercept::raw;
 
-/// setrlimit and prlimit64. A limit that another process sets for this one isn't noticed.
+/// Serves setrlimit and prlimit64. A limit that another process sets for this one isn't noticed.
 pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let result = unsafe { raw(nr, *a) };
@@ -14,8 +14,8 @@ pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
     result
 }
 
-/// Called after a call has failed with EFBIG: if RLIMIT_FSIZE was the reason, sends the program
-/// SIGXFSZ, as the kernel does.
+/// Sends the program SIGXFSZ, as the kernel does, if RLIMIT_FSIZE was the reason for which a call
+/// has failed with EFBIG.
 #[cold]
 pub fn exceeded() {
     if let Some(fs) = pool::open_fs()

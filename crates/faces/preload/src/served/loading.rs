@@ -26,7 +26,7 @@ pub fn is_code(a: &[i64; 6]) -> bool {
         && flags & (libc::MAP_TYPE | libc::MAP_DENYWRITE | libc::MAP_ANONYMOUS) == FLAGS
 }
 
-/// mmap of code by the loader.
+/// Serves the loader's mmap of code, and patches that code.
 ///
 /// # Safety
 /// The arguments are those of the call.

@@ -35,9 +35,9 @@ fn range(fs: &Fs, open: u32, request: &libc::flock) -> Result<(u64, u64), Errno>
     }
 }
 
-/// Sets a lock by `lock`. Programs that synchronise by locks must see what others have stored
-/// through mappings, or buffered. So this node's changes are written back before a lock is released
-/// (or downgraded), and changes of other nodes are fetched after one was acquired.
+/// Sets a lock by `lock`. Programs that synchronise by locks must see each other's buffered writes
+/// and stores through mappings. So this node's changes are written back before a lock is released
+/// (or downgraded), and changes of other nodes are fetched after a lock has been acquired.
 fn around(
     fs: &Fs,
     open: u32,
@@ -54,7 +54,7 @@ fn around(
     Ok(())
 }
 
-/// The lock commands of fcntl.
+/// Serves the lock commands of fcntl.
 pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     // SAFETY: the program's own struct flock.
     let request: libc::flock = match unsafe { user::take(arg) } {
@@ -145,7 +145,7 @@ fn ranges(
     Ok(Some(request))
 }
 
-/// flock(2).
+/// Serves flock(2).
 pub fn flock(a: &[i64; 6]) -> i64 {
     /// Formerly used by Samba; without effect now.
     const LOCK_MAND: i32 = 32;

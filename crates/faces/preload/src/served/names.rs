@@ -52,8 +52,8 @@ unsafe fn open_with(
     mode: u32,
 ) -> i64 {
     if forebay_store::lmdb::is_opening() {
-        // LMDB's own files get descriptors that the program doesn't use.
-        // SAFETY: LMDB's call.
+        // LMDB's own files get high descriptor numbers, which the program doesn't use. SAFETY:
+        // LMDB's call.
         let fd = unsafe { raw(p.nr, *p.args) };
         return lift(fd);
     }
@@ -118,7 +118,7 @@ fn lift(fd: i64) -> i64 {
     i64::from(fd)
 }
 
-/// mkdir, mkdirat.
+/// Serves mkdir and mkdirat.
 pub unsafe fn mkdir(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let mode = a[path + 1] as u32;
@@ -131,7 +131,7 @@ pub unsafe fn mkdir(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     }
 }
 
-/// mknod, mknodat.
+/// Serves mknod and mknodat.
 pub unsafe fn mknod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let (mode, dev) = (a[path + 1] as u32, a[path + 2] as u64);
@@ -150,7 +150,7 @@ pub unsafe fn mknod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     }
 }
 
-/// unlink, rmdir, unlinkat.
+/// Serves unlink, rmdir and unlinkat.
 pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let dir = p.nr == libc::SYS_rmdir
@@ -172,7 +172,7 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     }
 }
 
-/// symlink, symlinkat.
+/// Serves symlink and symlinkat.
 pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     // SAFETY: see open.
     unsafe {
@@ -189,7 +189,7 @@ pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64
     }
 }
 
-/// readlink, readlinkat.
+/// Serves readlink and readlinkat.
 pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     // The size is an int, as in the kernel.
@@ -275,7 +275,7 @@ unsafe fn is_too_long(path: i64) -> bool {
 enum Look {
     /// The directory that contains the last name.
     Directory,
-    /// The directory, but not the last name.
+    /// The directory that contains the last name; the last name itself must not exist.
     New,
     /// Any object; a symbolic link isn't followed.
     There,
@@ -418,7 +418,7 @@ unsafe fn two_outside(p: PathCall<'_>, at: [(Option<usize>, usize); 2], ends: [E
     unsafe { raw(p.nr, args) }
 }
 
-/// rename, renameat, renameat2.
+/// Serves rename, renameat and renameat2.
 pub unsafe fn rename(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let (from, to) = match p.nr {
@@ -517,7 +517,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
     errno(Errno::BUSY)
 }
 
-/// link, linkat.
+/// Serves link and linkat.
 pub unsafe fn link(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let at = p.nr == libc::SYS_linkat;

@@ -32,7 +32,7 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     if fd < 0 {
         return fd;
     }
-    // Recorded for calls on its attributes, which the pool keeps.
+    // The descriptor is recorded for calls on the FIFO's attributes, which the pool keeps.
     let _critical = Critical::enter();
     value(pool::fs().and_then(|fs| {
         let open = fs.describe_fifo(id, flags)?;
@@ -42,8 +42,7 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     }))
 }
 
-/// Whether `fd` is a Unix socket. For other sockets the kernel reports the error of such an
-/// address.
+/// Whether `fd` is a Unix socket. For other sockets the kernel reports the error of a Unix address.
 pub fn is_unix_socket(fd: i64) -> bool {
     user::descriptor(fd as i32).is_ok_and(|socket| {
         let domain = rustix::net::sockopt::socket_domain(socket);
@@ -128,7 +127,7 @@ pub unsafe fn peer(address: i64, len: i64) -> Result<Option<Address>, Errno> {
     unsafe { at_address(address, len, Follow::Yes, |fs, place| fs.socket(place)) }
 }
 
-/// bind(2) to a path of the pool.
+/// Serves bind(2) to a path of the pool.
 pub unsafe fn bind(a: &[i64; 6]) -> i64 {
     if !is_unix_socket(a[0]) {
         return PASS;
@@ -161,7 +160,7 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
             let mode = 0o600;
             raw(libc::SYS_chmod, [path.as_ptr() as i64, mode, 0, 0, 0, 0]);
             if let Some(given) = path_of(a[1], a[2]) {
-                // Read by getsockname; without it the program sees the stand-in's path.
+                // getsockname reads this link; without it the program sees the stand-in's path.
                 let _ = rustix::fs::symlink(given, label);
             }
         } else {
@@ -173,19 +172,20 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// connect(2) to a path of the pool.
+/// Serves connect(2) to a path of the pool.
 pub unsafe fn connect(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own arguments.
     unsafe { to_peer(libc::SYS_connect, a, 1, 2) }
 }
 
-/// sendto(2) a path of the pool.
+/// Serves sendto(2) to a path of the pool.
 pub unsafe fn send_to(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own arguments.
     unsafe { to_peer(libc::SYS_sendto, a, 4, 5) }
 }
 
-/// Makes a call that has an address in `a[at]` and its length in `a[len]`.
+/// Makes a call that has a socket address in `a[at]` and the address's length in `a[len]`, with the
+/// stand-in's address.
 unsafe fn to_peer(nr: i64, a: &[i64; 6], at: usize, len: usize) -> i64 {
     // SAFETY: the program's own address.
     if unsafe { path_of(a[at], a[len]) }.is_none() || !is_unix_socket(a[0]) {
@@ -209,7 +209,8 @@ unsafe fn to_peer(nr: i64, a: &[i64; 6], at: usize, len: usize) -> i64 {
     result
 }
 
-/// getsockname and getpeername. Returns the path by which the socket was bound, not the stand-in's.
+/// Serves getsockname and getpeername. Returns the path by which the socket was bound, not the
+/// stand-in's.
 pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     let Some(fs) = pool::open_fs() else {
         return PASS;

@@ -90,7 +90,7 @@ fn base(dirfd: i32) -> Option<(&'static Fs, ObjectId)> {
     Some((fs, fs.description(open).id()))
 }
 
-/// openat2(directory, path, how, size).
+/// Serves openat2(directory, path, how, size).
 ///
 /// # Safety
 /// The arguments are those of the program's call.
@@ -194,7 +194,8 @@ fn under_rules(
         (Err(Fail::Outside(to) | Fail::Origin(to)), _) => {
             let to = CString::new(to).map_err(|_| Errno::NOENT)?;
             let at = i64::from(libc::AT_FDCWD);
-            // SAFETY: the program's own call, with the path to which its path leads.
+            // SAFETY: the program's own call, with the resolved path: a C string that outlives the
+            // call.
             Ok(unsafe {
                 raw(
                     libc::SYS_openat2,

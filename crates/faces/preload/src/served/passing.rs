@@ -196,7 +196,7 @@ fn reopen(fd: i32, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, rustix::fs::Mode::empty())
 }
 
-/// Drops the references of these tickets: their message wasn't sent.
+/// Drops the references that `tickets` name: the message with these tickets wasn't sent.
 fn take_back(tickets: &[(OwnedFd, Ticket)]) {
     let Some(fs) = pool::open_fs() else { return };
     for (_, t) in tickets {
@@ -211,7 +211,7 @@ fn is_whole(m: &libc::msghdr) -> bool {
     m.msg_iovlen <= 1024 && unsafe { vector.take(m.msg_iov as i64, m.msg_iovlen) }.is_ok()
 }
 
-/// sendmsg(socket, message, flags).
+/// Serves sendmsg(socket, message, flags).
 pub unsafe fn send(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own message; if its address is bad, the kernel reports that.
     let Ok(message) = (unsafe { user::take(a[1]) }) else {
@@ -243,7 +243,7 @@ pub unsafe fn send(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// sendmmsg(socket, messages, count, flags).
+/// Serves sendmmsg(socket, messages, count, flags).
 pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
     let count = (a[2] as u32).min(1024) as usize;
     let list = a[1] as *const libc::mmsghdr;
@@ -288,7 +288,7 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
     sent
 }
 
-/// recvmsg(socket, message, flags).
+/// Serves recvmsg(socket, message, flags).
 pub unsafe fn receive(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own message; here and below.
     if !unsafe { user::take(a[1]) }.is_ok_and(|m| has_control(&m)) {
@@ -303,7 +303,7 @@ pub unsafe fn receive(a: &[i64; 6]) -> i64 {
     result
 }
 
-/// recvmmsg(socket, messages, count, flags, timeout).
+/// Serves recvmmsg(socket, messages, count, flags, timeout).
 pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let result = unsafe { raw(libc::SYS_recvmmsg, *a) };
@@ -409,8 +409,8 @@ fn process_of(pidfd: i64) -> Option<u32> {
     pid.trim().parse().ok()
 }
 
-/// pidfd_getfd. If the descriptor is a placeholder, the new one stands for the same file as in the
-/// other process. A placeholder of another pool is refused with EOPNOTSUPP.
+/// Serves pidfd_getfd. If the descriptor is a placeholder, the new one stands for the same file as
+/// in the other process. A placeholder of another pool is refused with EOPNOTSUPP.
 pub unsafe fn from_process(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let fd = unsafe { raw(libc::SYS_pidfd_getfd, *a) };

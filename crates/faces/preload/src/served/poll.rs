@@ -9,7 +9,7 @@ use forebay_posix::Errno;
 
 const READY: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
-/// poll and ppoll.
+/// Serves poll and ppoll.
 pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     let (at, count) = (a[0] as *mut libc::pollfd, a[1] as usize);
     if count == 0 || count > 1 << 20 {
@@ -94,7 +94,7 @@ unsafe fn look_at_time(at: i64) -> Result<(), Errno> {
 const SET: usize = 1024;
 type Set = [u64; SET / 64];
 
-/// select and pselect6.
+/// Serves select and pselect6.
 pub unsafe fn select(nr: i64, a: &[i64; 6]) -> i64 {
     let count = a[0].clamp(0, SET as i64) as usize;
     let words = count.div_ceil(64);

@@ -31,12 +31,12 @@ pub unsafe fn path(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// Returns EPERM without the right to mount.
+/// Returns EPERM if the caller may not mount file systems.
 fn may_mount() -> Result<(), Errno> {
     check_capability(CapabilitySet::SYS_ADMIN)
 }
 
-/// Returns EPERM without this capability.
+/// Returns EPERM if the caller doesn't have this capability.
 fn check_capability(capability: CapabilitySet) -> Result<(), Errno> {
     let can = rustix::thread::capabilities(None)?;
     if can.effective.contains(capability) {
@@ -46,8 +46,8 @@ fn check_capability(capability: CapabilitySet) -> Result<(), Errno> {
     }
 }
 
-/// chroot to a directory of the pool. Returns the error that the kernel would find, otherwise
-/// EOPNOTSUPP.
+/// Refuses chroot to a directory of the pool. Returns the error that the kernel would find,
+/// otherwise EOPNOTSUPP.
 pub unsafe fn chroot(p: PathCall<'_>) -> i64 {
     // SAFETY: the program's own path.
     unsafe {
@@ -62,7 +62,7 @@ pub unsafe fn chroot(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// mount(source, target, type, flags, data) on a path of the pool: always refused.
+/// Refuses mount(source, target, type, flags, data) on a path of the pool.
 pub unsafe fn mount(p: PathCall<'_>) -> i64 {
     const NOT_NEW: u64 = libc::MS_REMOUNT
         | libc::MS_BIND
@@ -95,7 +95,7 @@ fn is_known(kind: &[u8]) -> bool {
     names.any(|name| name == kind && !kind.is_empty())
 }
 
-/// umount2: EINVAL, because nothing is mounted on a path of the pool.
+/// Refuses umount2 with EINVAL, because nothing is mounted on a path of the pool.
 pub unsafe fn umount(p: PathCall<'_>) -> i64 {
     let follow = match p.args[1] as i32 & libc::UMOUNT_NOFOLLOW {
         0 => Follow::Yes,
@@ -134,7 +134,7 @@ pub fn unshare(a: &[i64; 6]) -> Result<(), i64> {
     }
 }
 
-/// landlock_add_rule(ruleset, type, rule, flags): refused for objects beneath a directory of the
+/// Refuses landlock_add_rule(ruleset, type, rule, flags) for objects beneath a directory of the
 /// pool.
 pub unsafe fn landlock(a: &[i64; 6]) -> i64 {
     const PATH_BENEATH: i64 = 1;

@@ -23,10 +23,10 @@ fn split(ns: i64) -> (i64, i64) {
     }
 }
 
-/// Returns the device number of the pool's files. Where the pool is mounted at its prefix, it is
-/// the mount's, by which programs find the pool among all mounts. If the list of the pool's mounts
-/// doesn't have the prefix, the kernel isn't asked: the prefix may be the path of an origin that
-/// doesn't answer.
+/// Returns the device number of the pool's files. Where the pool is mounted at its prefix, this is
+/// the mount's number, by which programs find the pool among all mounts. If the list of the pool's
+/// mounts doesn't have the prefix, the kernel isn't asked: the prefix may be the path of an origin
+/// that doesn't answer.
 fn device(fs: &Fs) -> u64 {
     static DEVICE: AtomicU64 = AtomicU64::new(0);
     let known = DEVICE.load(Relaxed);
@@ -118,7 +118,7 @@ pub unsafe fn is_empty(ptr: i64) -> bool {
     ptr != 0 && unsafe { take::<u8>(ptr) } == Ok(0)
 }
 
-/// stat, lstat.
+/// Serves stat and lstat.
 pub unsafe fn stat(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let f = follow(p.nr == libc::SYS_lstat);
@@ -130,7 +130,7 @@ pub unsafe fn stat(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// fstat.
+/// Serves fstat.
 pub unsafe fn fstat(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_object(a[0] as i32) else {
         return PASS;
@@ -142,7 +142,7 @@ pub unsafe fn fstat(a: &[i64; 6]) -> i64 {
     )
 }
 
-/// newfstatat.
+/// Serves newfstatat.
 pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let flags = a[3] as i32;
@@ -175,7 +175,7 @@ fn empty_at_cwd(a: &[i64; 6], put: impl Fn(&Fs, &Stat) -> Result<i64, Errno>) ->
     PASS
 }
 
-/// statx.
+/// Serves statx.
 pub unsafe fn statx(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let flags = a[2] as i32;
@@ -216,7 +216,7 @@ unsafe fn put_statfs(fs: &Fs, out: i64) -> Result<i64, Errno> {
     unsafe { give(st, out) }
 }
 
-/// statfs.
+/// Serves statfs.
 pub unsafe fn statfs(p: PathCall<'_>) -> i64 {
     let a = p.args;
     // SAFETY: see stat.
@@ -228,7 +228,7 @@ pub unsafe fn statfs(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// fstatfs.
+/// Serves fstatfs.
 pub unsafe fn fstatfs(a: &[i64; 6]) -> i64 {
     let Some((fs, _)) = fds::pool_object(a[0] as i32) else {
         return PASS;
@@ -237,7 +237,7 @@ pub unsafe fn fstatfs(a: &[i64; 6]) -> i64 {
     value(unsafe { put_statfs(fs, a[1]) })
 }
 
-/// getdents64, and getdents with the older layout.
+/// Serves getdents64, and getdents with the older layout.
 pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;

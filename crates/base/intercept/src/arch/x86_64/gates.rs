@@ -70,7 +70,7 @@ pub(super) fn class(hooks: &Hooks, nr: i64) -> u8 {
 /// # Safety
 /// Only before anything is patched, by one thread.
 pub(crate) unsafe fn set_hooks(hooks: &Hooks) {
-    // SAFETY: nothing is patched yet, so no gate reads it.
+    // SAFETY: nothing is patched yet, so no gate reads the settings.
     let s = unsafe { &mut *SETTINGS.0.get() };
     for (nr, c) in s.class.iter_mut().enumerate() {
         *c = class(hooks, nr as i64);
@@ -83,7 +83,7 @@ pub(crate) unsafe fn set_hooks(hooks: &Hooks) {
     s.fd_filter_len = hooks.fd_filter_len;
 }
 
-/// Bits of SSE, AVX and the three components of AVX-512 in XCR0. Those that the system doesn't
+/// Bits of SSE, AVX and the three components of AVX-512 in XCR0. Components that the system doesn't
 /// enable aren't saved.
 const WIDE_STATE: u64 = 0b1110_0110;
 /// Size of the saved vector state: up to the end of its last component, rounded up to cache lines.
@@ -120,7 +120,7 @@ fn wide_state() -> u64 {
 /// # Safety
 /// Called by one thread at a time; the first time before any site leads to a wide gate.
 pub(crate) unsafe fn widen() -> bool {
-    // SAFETY: no gate reads it yet, or the value doesn't change.
+    // SAFETY: no gate reads `wide_state` yet, or its value doesn't change.
     unsafe {
         let state = &raw mut (*SETTINGS.0.get()).wide_state;
         if *state == 0 {

@@ -2,12 +2,12 @@
 //! only searched for the two bytes of a `syscall`, and never decoded.
 //!
 //! The two bytes also occur inside other instructions, and in data. They count as an instruction if
-//! decoding a function that `.eh_frame` describes, from its beginning to its end, meets it there.
-//! If any byte of the function is no valid instruction, the whole function is left alone. Jumps
-//! into a function from other functions are found by their bytes: compilers move rarely needed
-//! parts elsewhere. Where a function jumps by a table, any instruction in it may be a target. Then
-//! only one instruction of at least five bytes becomes the jump, or the `syscall` itself becomes a
-//! short jump to dead bytes.
+//! decoding finds one there, in a function that `.eh_frame` describes, decoded from its beginning
+//! to its end. If any byte of the function is no valid instruction, the whole function is left
+//! alone. Jumps into a function from other functions are found by their bytes: compilers move
+//! rarely needed parts elsewhere. Where a function jumps by a table, any instruction in it may be a
+//! target. Then only one instruction of at least five bytes becomes the jump, or the `syscall`
+//! itself becomes a short jump to dead bytes.
 
 use super::super::{JUMP, SYSCALL, Site};
 use super::Sweep;
