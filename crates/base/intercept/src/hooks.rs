@@ -51,8 +51,8 @@ pub struct Hooks {
     /// `-errno` that the program gets instead of a child; then `clone_after` isn't called.
     pub clone_before: unsafe extern "C-unwind" fn(&Call) -> i64,
     /// Called with the kernel's result after a call that `clone_before` let through: in the parent,
-    /// and in the child (result 0) on the child's stack. A child of vfork or `CLONE_VM` runs it
-    /// first, in the parent's memory.
+    /// and in the child (result 0) on the child's stack. A child of vfork or `CLONE_VM` calls it in
+    /// the parent's memory (after vfork, before the parent does).
     pub clone_after: unsafe extern "C-unwind" fn(&Call, i64),
     /// The numbers of the calls to be intercepted, one bit each. Other calls go to the kernel.
     pub wanted: &'static [u64; 8],
@@ -66,8 +66,8 @@ pub struct Hooks {
     pub fd_filter_len: usize,
 }
 
-// SAFETY: its pointer is only read through, byte by byte, by all threads; by `install`'s contract
-// its owner keeps it valid.
+// SAFETY: threads only read single bytes through `fd_filter`, which stays valid by `install`'s
+// contract.
 unsafe impl Sync for Hooks {}
 
 /// Whether a bitmap like [`Hooks::wanted`] has the bit of this number; false outside of the bitmap.

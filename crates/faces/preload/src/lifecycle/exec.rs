@@ -182,7 +182,8 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let images = [&plan.images[..], &plan.images_for_loader].concat();
     let mounted = plan.mounted;
     let inherited = plan.inherited.clone();
-    // A vfork child's memory is freed by its parent, once the child has ended or executed.
+    // A vfork child's memory is freed by its parent, once the child has ended or executed a
+    // program.
     let kept = process::leave_to_parent(plan);
     let result = match call {
         Ok((nr, args)) => {

@@ -1,5 +1,5 @@
-//! The end of a program, by exit or exec: publishes buffered writes and releases resources that
-//! other processes couldn't find.
+//! The end of a program, by exit or exec: publishes buffered writes and releases the process's
+//! resources in the pool.
 
 use crate::program::{own_stack, process, shared_vm_clones};
 use crate::{map, pool};

@@ -134,7 +134,8 @@ struct Work {
 
 impl Work {
     fn replace(&mut self, groups: &[Group]) -> Result<Inherited, String> {
-        // In ascending order of first numbers: standard input, output and error come first.
+        // The groups are in ascending order of their first numbers: standard input, output and
+        // error come first.
         for group in groups {
             let first = group.numbers[0];
             match self.prepare(group) {
@@ -313,8 +314,7 @@ impl Inherited {
 /// Tells the courier that exec has failed, and waits until it has put back the input that it has
 /// read. The pipes of the program are still open: without them the courier would end by itself.
 fn end_courier(executed: OwnedFd) {
-    // The pipe ends when the courier closes its end. Without a courier, a write would raise
-    // SIGPIPE.
+    // The pipe ends when the courier closes its end; a write would raise SIGPIPE after that.
     if !is_readable_in(&executed, Duration::ZERO) {
         let _ = rustix::io::write(&executed, b"x");
         is_readable_in(&executed, COURIER_TIMEOUT);

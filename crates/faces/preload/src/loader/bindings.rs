@@ -157,7 +157,8 @@ impl Tables {
         Text(unsafe { self.texts.add(at as usize) })
     }
 
-    /// Fills in the versions that this object needs, of loaded libraries. Returns their number.
+    /// Fills `found` with the versions that this object needs of loaded libraries. Returns their
+    /// number.
     fn find_needed(&self, found: &mut [MaybeUninit<Version>]) -> usize {
         let (mut count, mut file) = (0, self.needed);
         // SAFETY: the layout of Elf64_Verneed (version and count, file, first, next) and

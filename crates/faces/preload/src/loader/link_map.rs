@@ -11,7 +11,7 @@ pub struct LinkMap {
     pub(crate) next: *const LinkMap,
 }
 
-/// Returns the program headers in an object's first page; empty if they aren't there.
+/// Returns the program headers in an object's first page; empty if they lie elsewhere.
 pub(crate) fn headers_in_memory(map: &LinkMap) -> &[libc::Elf64_Phdr] {
     // SAFETY: the loader has mapped the first page, which holds the header and, in nearly
     // all that linkers make, the program headers.

@@ -162,8 +162,8 @@ unsafe fn move_to(
             spans.split(to + len as u64)?;
         }
         let place = if fixed.is_some() { libc::MAP_FIXED } else { 0 };
-        // Maps the whole new range to the empty memfd first. SAFETY: the range is the one that the
-        // program asked for.
+        // Maps the empty memfd over the whole new range first.
+        // SAFETY: the range is the one that the program asked for.
         let to = unsafe { pages::put_empty(fixed.unwrap_or(0), len, how, place)? };
         if fixed.is_some() {
             remote::unmapped(spans, to, to + len as u64);

@@ -30,10 +30,10 @@ const BEFORE: u64 = 1 << 40;
 const STATE: u64 = 1 << 41;
 const LEN: u64 = STATE + 2 * (BEFORE / CHUNK);
 const CHUNK_PAGES: u16 = (CHUNK / PAGE as u64) as u16;
-/// State of a chunk that lies on this node and is mapped directly, in place of a number of pages.
+/// State, in place of a number of pages, of a chunk that lies on this node and is mapped directly.
 const OWN: u16 = u16::MAX;
-/// Added to the copy's descriptor in the field `medium` of a [`MapPiece`] of a shadow copy. Smaller
-/// values of `medium` are numbers of media.
+/// Offset that is added to the copy's descriptor in the field `medium` of a [`MapPiece`] of a
+/// shadow copy. Smaller values of `medium` are numbers of media.
 pub const MEDIUM: usize = 1 << 32;
 /// Maximum length of a range that is fetched as a whole when it is mapped. Of a longer range, only
 /// touched pages are fetched. Bytes. System calls don't fault pages in, so only fetched pages work
@@ -41,7 +41,7 @@ pub const MEDIUM: usize = 1 << 32;
 pub const EAGER: usize = 64 << 20;
 /// Number of bytes after a touched page's chunk that are fetched with it.
 pub const AHEAD: u64 = 3 * CHUNK;
-/// Number of tries, 1 ms apart, to lock a file while another process fetches or writes back.
+/// Number of tries, 1 ms apart, to lock a shadow copy while another process fetches or writes back.
 const MAX_LOCK_ATTEMPTS: u32 = 30_000;
 
 /// The open shadow copy of a file.

@@ -208,8 +208,8 @@ impl Spans {
         before.set(span.0.flags.load(Relaxed));
         // The mapping continues in `before`, so `release` must not change the file's times.
         span.0.flags.store(0, Relaxed);
-        // From now on a process that marks the file's spans finds the longer `before`. It may have
-        // marked `span` before that: then the mark is passed on.
+        // From now on a process that marks the file's spans finds the longer `before`. A process
+        // may have marked `span` before: then the mark is passed on.
         before.0.len.store(len, SeqCst);
         self.inherit_cut(before, span);
         self.release(span);

@@ -275,8 +275,8 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
 pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let real = really_under(dirfd, path, follow)?;
     let inside = under(settings::settings()?.mount, real.to_bytes())?;
-    // A file that is at the origin is found by the kernel only under the given path, even after
-    // renames.
+    // The kernel finds a file that is at the origin only under the path as given, even after
+    // renames; so the path isn't replaced.
     if pool::fs().is_ok_and(|fs| fs.resolver().is_at_origin(inside)) {
         None
     } else {
@@ -286,7 +286,7 @@ pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
 
 /// Returns the path under the prefix to which a path leads in the kernel. All of it must exist
 /// except the last name. The last name is taken from the path, or from a link's target, not from
-/// the kernel's answer: that may be out of date, and the object may have another name by now.
+/// the kernel's answer, which may be out of date: the object may have another name by now.
 fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let settings = settings::settings()?;
     if path.is_empty() || path.len() >= PATH_MAX || path.starts_with(b"/proc/") {

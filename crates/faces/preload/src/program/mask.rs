@@ -2,11 +2,11 @@
 //! the program should get EFAULT ([`forebay_runtime::guard`]) or a page of a mapped file
 //! (`map/follow.rs`).
 //!
-//! So the kernel is never told to block SIGSEGV and SIGBUS, except while a single call waits. The
-//! mask that the program wants is recorded for each thread, and returned when the program reads its
-//! mask. If the program believes that it blocks the signal, a fault that it causes kills it, as in
-//! the kernel. But when a process sends SIGSEGV or SIGBUS to it, the signal is blocked on arrival,
-//! and stays pending in the kernel.
+//! So the kernel is never told to block SIGSEGV and SIGBUS, except while a single call (ppoll, for
+//! instance) waits with a mask of the program. The mask that the program wants is recorded for each
+//! thread, and returned when the program reads its mask. If the program believes that it blocks
+//! such a signal, a fault that it causes kills it, as in the kernel. But when a process sends
+//! SIGSEGV or SIGBUS to it, the signal is blocked on arrival, and stays pending in the kernel.
 
 use crate::program::process::in_vfork_child;
 use crate::program::results::{errno, value};

@@ -75,7 +75,7 @@ const SPARE: u32 = 8;
 struct Context {
     /// The block of zeros whose address is the program's handle.
     word: Box<[u64; 8]>,
-    /// Handle of the kernel context behind it.
+    /// Handle of the kernel context behind this context.
     kernel: i64,
     /// Maximum number of events that the program may leave unread.
     room: usize,

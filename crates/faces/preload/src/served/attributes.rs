@@ -529,7 +529,8 @@ pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
 /// EINVAL, EFAULT.
 unsafe fn as_older(p: PathCall<'_>) -> Result<(i64, [i64; 6]), Errno> {
     let a = p.args;
-    // A value and its flags lie in a struct: value:8, size:4, flags:4.
+    // A value and its flags lie in a struct. Fields, with their sizes in bytes: value 8, size 4,
+    // flags 4.
     let value_of = |room: i64| {
         if room < 16 {
             return Err(Errno::INVAL);

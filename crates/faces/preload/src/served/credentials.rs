@@ -99,7 +99,7 @@ pub unsafe fn setns(a: &[i64; 6]) -> i64 {
     let result = unsafe { raw(libc::SYS_setns, *a) };
     if let Some(fs) = pool::open_fs().filter(|_| result == 0) {
         changed(fs);
-        // setns makes the root of another mount namespace the working directory.
+        // setns makes the root of the new mount namespace the working directory.
         if working_dir::may_be_inside() && !dead_end::is_here() {
             cwd::leave();
         }

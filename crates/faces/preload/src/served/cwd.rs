@@ -280,7 +280,8 @@ pub fn leave() {
         return;
     }
     let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
-    // Another thread may have entered the pool meanwhile; then its directory is the current one.
+    // Another thread may have entered the pool meanwhile; then the directory that it entered is the
+    // current one.
     if dead_end::is_here() {
         return;
     }

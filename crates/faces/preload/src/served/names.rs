@@ -52,8 +52,8 @@ unsafe fn open_with(
     mode: u32,
 ) -> i64 {
     if forebay_store::lmdb::is_opening() {
-        // LMDB's own files get high descriptor numbers, which the program doesn't use. SAFETY:
-        // LMDB's call.
+        // LMDB's own files get high descriptor numbers, which the program doesn't use.
+        // SAFETY: LMDB's call.
         let fd = unsafe { raw(p.nr, *p.args) };
         return lift(fd);
     }
@@ -328,7 +328,8 @@ unsafe fn end(dirfd: i32, path: i64, goal: impl Into<Goal>) -> Result<End, Errno
     unsafe { end_after(0, dirfd, path, goal.into()) }
 }
 
-/// Like [`end`], after the path has led to the origin and back `turns` times.
+/// Finds one end of a rename or link, like [`end`], after its path has led to the origin and back
+/// `turns` times.
 unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<End, Errno> {
     // SAFETY: the program's path; here and below.
     match unsafe { user::path(path) } {
@@ -435,7 +436,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
         0 => RenameMode::Replace,
         libc::RENAME_NOREPLACE => RenameMode::NoReplace,
         libc::RENAME_EXCHANGE => RenameMode::Exchange,
-        // RENAME_WHITEOUT is EINVAL in the pool, too.
+        // RENAME_WHITEOUT between two paths of the pool fails with EINVAL below.
         libc::RENAME_WHITEOUT => RenameMode::Replace,
         _ => return errno(Errno::INVAL),
     };

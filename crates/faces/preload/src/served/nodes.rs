@@ -87,8 +87,9 @@ fn address_of(path: &[u8]) -> Result<Address, Errno> {
     Ok((address, (PATH_AT + path.len() + 1) as i64))
 }
 
-/// Returns the address to use instead of the program's: that of the path which `f` returns for the
-/// place. None if the program's address doesn't lead into the pool.
+/// Returns the address to use instead of the program's: the address of the path that `f` returns
+/// for the object to which the program's address leads. None if the program's address doesn't lead
+/// into the pool.
 ///
 /// # Safety
 /// As for bind(2) and connect(2).

@@ -163,7 +163,7 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
     Ok(Some(c))
 }
 
-/// Makes a ticket for the description of `fd`, and the extra reference that it names.
+/// Makes a ticket for the description of `fd`, and the extra reference that the ticket names.
 fn write_ticket(fs: &Fs, fd: i32) -> Result<(OwnedFd, Ticket), Errno> {
     let parked = fs.descriptors().park(fd)?;
     fs.buffers().write_back_open(parked.open());
@@ -409,8 +409,8 @@ fn process_of(pidfd: i64) -> Option<u32> {
     pid.trim().parse().ok()
 }
 
-/// Serves pidfd_getfd. If the descriptor is a placeholder, the new one stands for the same file as
-/// in the other process. A placeholder of another pool is refused with EOPNOTSUPP.
+/// Serves pidfd_getfd. If the descriptor is a placeholder, the new descriptor stands for the same
+/// file as in the other process. A placeholder of another pool is refused with EOPNOTSUPP.
 pub unsafe fn from_process(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let fd = unsafe { raw(libc::SYS_pidfd_getfd, *a) };

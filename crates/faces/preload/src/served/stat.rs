@@ -248,7 +248,8 @@ pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
     let mut used = 0;
     let (mut full, mut fault) = (false, false);
     let result = fs.read_dir(open, |name, ino, kind, next| {
-        // Record: ino:8 next:8 length:2, then type and name, or (getdents) name and type.
+        // Layout of an entry, with sizes in bytes: ino 8, next 8, length 2; then type and name, or
+        // (getdents) name and type.
         let len = (18 + 1 + name.len() + 1).next_multiple_of(8);
         if used + len > size {
             full = true;

@@ -47,7 +47,7 @@ pub(super) const CLASS_CALL: u8 = 1;
 pub(super) const CLASS_FD: u8 = 2;
 pub(super) const CLASS_CLONE: u8 = 3;
 
-/// Whether the number creates a process or thread.
+/// Whether the call with this number creates a process or thread.
 pub(super) fn is_clone(nr: i64) -> bool {
     NR_CLONES.contains(&nr)
 }
