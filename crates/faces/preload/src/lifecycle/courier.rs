@@ -293,8 +293,8 @@ impl Courier {
                 && events.executed
             {
                 // One byte: the program wasn't executed, and it has read and written nothing. If
-                // exec took longer than EXEC_TIMEOUT, input has been read ahead. The caller waits
-                // for the end of `executed`, and then reads at the offset.
+                // exec took longer than EXEC_TIMEOUT, input has been read ahead. The process that
+                // called exec waits for the end of `executed`, and then reads at the offset.
                 if rustix::io::read(fd, &mut [0; 1]) == Ok(1) {
                     for i in 0..self.served.len() {
                         self.put_back(i);

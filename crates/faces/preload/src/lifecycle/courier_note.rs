@@ -88,7 +88,7 @@ impl Note {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(e),
         }
-        // Removes the note of an earlier process with this number, for which no process waited.
+        // Removes the note of an earlier process with the same id, for which no process waited.
         let _ = rustix::fs::unlink(path);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;

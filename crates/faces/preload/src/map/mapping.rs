@@ -139,7 +139,7 @@ fn prepare(fs: &Fs) {
     if !DONE.swap(true, AcqRel) {
         forebay_store::on_shrink(follow::cut_all);
         signals::watch_notices();
-        // Opened now, while that is still possible.
+        // The segments are opened now, while the process can still open files.
         fs.mappings().segments().for_each(|_| {});
     }
 }

@@ -311,8 +311,8 @@ pub fn fill_grown(spans: &Spans, some: &[Span]) {
     }
 }
 
-/// Removes the pages beyond the ends of their files from the spans that are marked for it, even if
-/// the files have grown again meanwhile.
+/// Removes the pages beyond the ends of their files from the spans that are marked (their files
+/// have become shorter), even if the files have grown again meanwhile.
 pub fn cut(spans: &Spans) {
     let mut behind: Vec<(u64, Span)> = Vec::new();
     for (place, mark) in spans.table.take_marks() {

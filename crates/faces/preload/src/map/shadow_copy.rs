@@ -80,7 +80,7 @@ fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
     take_turn(&dir).map(|()| dir)
 }
 
-/// Locks a file. ETIMEDOUT after about 30 s: a stopped process holds the lock.
+/// Locks a shadow copy's file. ETIMEDOUT after about 30 s: a stopped process holds the lock.
 fn take_turn(file: &OwnedFd) -> Result<(), Errno> {
     for _ in 0..MAX_LOCK_ATTEMPTS {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -304,7 +304,7 @@ impl<'a> ShadowCopy<'a> {
         Ok(())
     }
 
-    /// Reads the file's bytes from their nodes; zeros beyond its end.
+    /// Reads the remote file's bytes from the nodes that have them; zeros beyond the file's end.
     fn read(&self, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; len];
         let mut done = 0;

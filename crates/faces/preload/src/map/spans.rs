@@ -150,7 +150,7 @@ impl Spans {
     }
 
     /// Passes the mark of `other` (pages to be removed) on to `span`, which has taken over some of
-    /// its addresses.
+    /// the addresses of `other`.
     pub fn inherit_cut(&self, span: Span, other: Span) {
         self.table.inherit_mark(span.0, other.0);
     }

@@ -28,7 +28,7 @@ pub const EMPTY: &str = "forebay-end";
 const EMPTY_PATH: &[u8] = b"/memfd:forebay-end";
 
 /// Calls `each` for the mappings that overlap with `start..end`, in the order of their addresses.
-/// False if they can't be read.
+/// False if the kernel's list can't be read.
 pub fn each(start: u64, end: u64, each: impl FnMut(Vma)) -> bool {
     each_of(std::iter::once((start, end)), each)
 }

@@ -84,7 +84,8 @@ pub fn start() {
 
 /// Serves rt_sigprocmask(how, set, old, size).
 pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
-    // A vfork child shares `BLOCKED` with its parent's thread, so the kernel handles its call.
+    // A vfork child shares `BLOCKED` with its parent's thread, so the kernel handles the child's
+    // call.
     if a[3] != LEN || in_vfork_child() {
         return PASS;
     }

@@ -5,7 +5,7 @@ use forebay_client::origin::SIGN;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-/// The settings that `start` read from the environment. Leaked: lives as long as the process.
+/// The settings that [`read`] took from the environment. Leaked: they live as long as the process.
 pub struct Settings {
     pub dir: &'static CStr,
     pub mount: &'static [u8],

@@ -241,7 +241,7 @@ fn go_over(clone: &'static SharedVmClone, shared: usize) -> Inside {
     Inside { shared, clone }
 }
 
-/// Finds shared-memory clones that have ended, and marks them so.
+/// Finds shared-memory clones that have ended, and marks them as ended.
 fn sweep() {
     for s in all().filter(|s| s.state.load(Acquire) == USED) {
         let gone =

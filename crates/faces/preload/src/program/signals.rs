@@ -180,8 +180,8 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
     let entry = &WANTED[signal];
     let mut before = Action::default();
     {
-        // A vfork child shares the table but not the kernel's handlers: its changes are passed to
-        // the kernel unchanged.
+        // A vfork child shares the table but not the kernel's handlers: the child's changes are
+        // passed to the kernel unchanged.
         let own = !in_vfork_child();
         let _one = CHANGING.hold();
         let was = (entry.handler.load(Acquire), entry.flags.load(Acquire));
@@ -426,7 +426,8 @@ unsafe fn let_wait(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucon
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         mask.write_unaligned(mask.read_unaligned() | mask::bit(signal));
-        // The kernel blocks a signal while its handler (this code) runs, but not with SA_NODEFER.
+        // The kernel blocks a signal while its handler (this code) runs, but not with SA_NODEFER;
+        // so it is blocked here.
         let args = [libc::SIG_BLOCK.into(), mask as i64, 0, MASK_LEN, 0, 0];
         raw(libc::SYS_rt_sigprocmask, args);
     }
