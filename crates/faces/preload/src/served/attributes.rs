@@ -451,7 +451,8 @@ enum AttributeCall<'a> {
 }
 
 impl AttributeCall<'_> {
-    /// Reads the arguments of the twelve calls, except the descriptor or path in `a[0]`.
+    /// Reads the arguments of the twelve older calls on extended attributes, except the descriptor
+    /// or path in `a[0]`.
     ///
     /// # Errors
     /// EINVAL for flags, ERANGE for a name, E2BIG, EFAULT: these don't depend on the object.

@@ -35,9 +35,9 @@ fn range(fs: &Fs, open: u32, request: &libc::flock) -> Result<(u64, u64), Errno>
     }
 }
 
-/// Sets a lock by `lock`. Programs that synchronise by locks must see each other's buffered writes
-/// and stores through mappings. So this node's changes are written back before a lock is released
-/// (or downgraded), and changes of other nodes are fetched after a lock has been acquired.
+/// Sets a lock by calling `lock`. Programs that synchronise by locks must see each other's buffered
+/// writes and stores through mappings. So this node's changes are written back before a lock is
+/// released (or downgraded), and changes of other nodes are fetched after a lock has been acquired.
 fn around(
     fs: &Fs,
     open: u32,
@@ -133,8 +133,8 @@ fn ranges(
                 TO_THE_END => 0,
                 end => (end - other.start + 1) as i64,
             };
-            // A description's lock has no process; a process of another node has no number on this
-            // node.
+            // -1: the lock of a description has no process, and a process of another node has no
+            // number on this node.
             let here = other.owner.node == fs.cluster().store().names().node();
             request.l_pid = match other.owner.pid() {
                 Some(pid) if here => pid as i32,
