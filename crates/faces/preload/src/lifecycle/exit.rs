@@ -42,8 +42,8 @@ fn leave(fs: &forebay_posix::Fs) {
     own.end();
 }
 
-/// Ends this process's readers of the records, before exec: the new program couldn't find them
-/// again. Does nothing in a vfork child or a shared-memory clone, which uses its parent's readers.
+/// Frees this process's reader slots before exec: the new program couldn't find them again. Does
+/// nothing in a vfork child or a shared-memory clone, which uses its parent's reader slots.
 pub fn end_readers() {
     if !process::in_vfork_child()
         && !shared_vm_clones::is_one()
