@@ -73,7 +73,7 @@ THROUGH_A_MOUNT = only(
     "mmap", "mmap-calls", "privileges", "python-files", "replace", "rsync", "sandboxed", "sessions",
     "sqlite-concurrent", "thread-credentials", "unreached")
 ON_FOUR_NODES = only(
-    "bash-redirections", "beside", "c-data", "c-range-locks", "coreutils-listing", "git", "locks",
+    "bash-redirections", "beside", "c-data", "c-range-locks", "coreutils-listing", "exit-mapped", "git", "locks",
     "python-files", "rsync")
 KEPT_BACK = only(
     "bash-redirections", "c-data", "c-passing", "c-robust", "limits", "locks", "python-processes",

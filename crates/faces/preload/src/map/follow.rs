@@ -11,10 +11,10 @@ use forebay_posix::{Errno, Fs};
 use forebay_store::control_region::map_flag;
 use forebay_store::process::is_critical;
 use forebay_store::{PAGE, Store};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicI32, Ordering::*};
 
-/// Whether the process is about to end: see [`before_exit`].
-static ENDING: AtomicBool = AtomicBool::new(false);
+/// The thread that ends the process ([`before_exit`]), by its id; 0: none yet.
+static ENDS: AtomicI32 = AtomicI32::new(0);
 
 /// Allocates the pages of a buffer that lies in a mapping, before this library, or the kernel,
 /// touches them. Returns how many bytes of the buffer, from its start, are mapped.
@@ -46,10 +46,24 @@ pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
     Ok((first - at) as usize)
 }
 
+/// Whether another thread is ending the process. A thread that uses a mapping that
+/// [`before_exit`] has made inaccessible faults; it must have no further effect.
+pub fn is_ended_by_other() -> bool {
+    let ends = ENDS.load(Acquire);
+    // SAFETY: no arguments.
+    ends != 0 && i64::from(ends) != unsafe { raw(libc::SYS_gettid, [0; 6]) } as i64
+}
+
 /// Handles SIGBUS at `address`: maps the file's page at the address, if the file has one by now.
 /// False if it has none, or if the address is in no mapping of a pool file: then the program gets
-/// the signal.
+/// the signal. While another thread ends the process, waits for the end, also after SIGSEGV.
 pub fn on_fault(address: u64) -> bool {
+    if is_ended_by_other() {
+        loop {
+            // SAFETY: only waits for a signal.
+            unsafe { raw(libc::SYS_pause, [0; 6]) };
+        }
+    }
     if !spans::any() || is_critical() {
         return false;
     }
@@ -64,13 +78,6 @@ pub fn on_fault(address: u64) -> bool {
 }
 
 fn fault(address: u64) -> bool {
-    if ENDING.load(Acquire) {
-        // Another thread ends the process; this thread must have no further effect.
-        loop {
-            // SAFETY: only waits for a signal.
-            unsafe { raw(libc::SYS_pause, [0; 6]) };
-        }
-    }
     let Some(spans) = locked::lock() else {
         return false;
     };
@@ -139,7 +146,8 @@ pub fn cut_all(_: &Store) {
 /// to other files by then.
 pub fn before_exit() {
     let Some(spans) = locked::lock() else { return };
-    ENDING.store(true, Release);
+    // SAFETY: no arguments.
+    ENDS.store(unsafe { raw(libc::SYS_gettid, [0; 6]) } as i32, Release);
     for span in spans.iter().filter(|s| s.has(map_flag::CHANGES)) {
         let how = How {
             prot: libc::PROT_NONE,

@@ -41,5 +41,6 @@ pub use spans::{after_fork, before_fork};
 /// The functions that the signal handler calls before the program's handler.
 pub static ON_SIGNALS: Above = Above {
     on_fault: follow::on_fault,
+    is_ended_by_other: follow::is_ended_by_other,
     on_notice: follow::on_notice,
 };

@@ -29,8 +29,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering:
 /// program's handler. That layer is above this module and uses it for notices, so its functions are
 /// passed to [`start`].
 pub struct Above {
-    /// Handles SIGBUS at an address. Returns whether the program can continue.
+    /// Handles SIGBUS at an address, and SIGSEGV if `is_ended_by_other`. Returns whether the program
+    /// can continue.
     pub on_fault: fn(u64) -> bool,
+    /// Whether another thread is ending the process.
+    pub is_ended_by_other: fn() -> bool,
     /// Handles [`NOTICE`]. Returns whether the signal was only a notice, so that the program
     /// needn't see it.
     pub on_notice: fn(&libc::siginfo_t) -> bool,
@@ -325,7 +328,9 @@ unsafe fn what_next(
         }
         // SAFETY: a fault has an address.
         let address = unsafe { info.si_addr() } as u64;
-        if signal == libc::SIGBUS && own_stack::run(|| asks(|above| (above.on_fault)(address))) {
+        let may_be_mapped = signal == libc::SIGBUS
+            || signal == libc::SIGSEGV && asks(|above| (above.is_ended_by_other)());
+        if may_be_mapped && own_stack::run(|| asks(|above| (above.on_fault)(address))) {
             return 0;
         }
         if mask::is_blocked(signal) {
