@@ -1,8 +1,8 @@
-//! Use of the node's tables: for reports, and for tests that whatever a process took is given back
-//! after it has ended.
+//! Counts the used entries of the node's tables, for reports and for tests. The tests check that a
+//! process's entries are free again after the process has ended.
 //!
-//! Nothing is locked, and this process takes no slot: the figures are exact when no process uses
-//! the pool, and close otherwise.
+//! The counting takes no lock and no process slot. So the figures are exact only when no process
+//! uses the pool; otherwise, they are approximate.
 
 use crate::control_region::{
     MAX_FILE_LOCKS, MAX_LIVE, MAX_OPEN, MAX_PROCESSES, lock_kind, slot_state as state,
@@ -13,7 +13,7 @@ use crate::{Result, process};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;
 
-/// Entries of a table.
+/// Number of used entries of a table, and their maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     pub used: usize,
@@ -39,7 +39,8 @@ pub struct Accounting {
     pub open: Table,
     /// Locks of programs on files.
     pub locks: Table,
-    /// Number of records that a process of this node may have locks on, or uses, a remote file.
+    /// Number of entries of the lock table that aren't locks: recorded uses of files with controls,
+    /// and notes that a process of this node may have locks on a remote file.
     pub notes: usize,
     /// Whether something that a dead process held hasn't been given back yet.
     pub unsettled: bool,

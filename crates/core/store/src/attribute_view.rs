@@ -8,11 +8,11 @@
 //! ```
 //!
 //! The view stores only the paths of its directories that a program has looked up: 'W' records, on
-//! the node of the look-up. By them a directory's id leads back to the terms that it lists. The
-//! content of a directory, and whether it has a name, come from the index each time
-//! ([`crate::index`]). Links are relative, so they lead to the same file wherever the pool is seen.
-//! A link has the file's name. Where several links would have the same name, `~` and the object's
-//! number follow it. Any link can be found by its numbered name.
+//! the node of the look-up. Such a record leads from a directory's id to its path, and so to the
+//! attributes that it lists. The content of a directory, and whether it has a name, come from the
+//! index each time ([`crate::index`]). Links are relative, so they lead to the same file wherever
+//! the pool is seen. A link has the file's name. Where several links would have the same name, `~`
+//! and the object's number follow it. Any link can be found by its numbered name.
 
 use crate::record::{Word, hash_of};
 use crate::views::Index;
@@ -30,7 +30,7 @@ pub struct View {
     pub depth: usize,
     /// The pairs of key and value that all listed objects have.
     pub words: Vec<Word>,
-    /// A key whose value is the next component.
+    /// The key at the end of the path, whose value the next component will be.
     pub key: Option<Vec<u8>>,
 }
 
@@ -87,7 +87,8 @@ pub(crate) fn written_value(value: &[u8], word: Word) -> Vec<u8> {
     }
 }
 
-/// The key and value of names in a path; None if `value` isn't validly escaped.
+/// Returns the key and value that two names in a path stand for; None if `value` isn't validly
+/// escaped.
 fn word(key: &[u8], value: &[u8]) -> Option<Word> {
     if let Some(hash) = value.strip_prefix(b"%#") {
         let digits = std::str::from_utf8(hash).ok().filter(|d| d.len() == 16)?;
@@ -137,7 +138,7 @@ impl View {
         }
     }
 
-    /// The path of its parent, and its name there.
+    /// The path of the parent directory, and the name of this directory in it.
     pub fn split(&self) -> (&[u8], &[u8]) {
         match self.path.iter().rposition(|&b| b == b'/') {
             Some(at) => (&self.path[..at], &self.path[at + 1..]),
@@ -172,13 +173,14 @@ pub fn number_in(name: &[u8]) -> Option<ObjectId> {
 }
 
 impl<'s> Index<'s> {
-    /// Whether the name is the view's, or in it.
+    /// Whether the entry is the view's root (`/.by`) or lies in the view.
     pub fn is_in_view(parent: ObjectId, name: &[u8]) -> bool {
         parent.is_view() || parent == ObjectId::ROOT && name == NAME
     }
 
     /// # Errors
-    /// EROFS if the name is the view's, or in it: names there can't be made or removed.
+    /// EROFS if the entry is the view's root or lies in the view: names there can't be made or
+    /// removed.
     pub fn refuse_view(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
         if Index::is_in_view(parent, name) {
             Err(Errno::ROFS)

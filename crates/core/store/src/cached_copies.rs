@@ -1,9 +1,10 @@
 //! Copies of files that never change again, on the nodes that read them.
 //!
 //! A process that reads a laminated file of another node, or remote chunks of a striped one,
-//! fetches the bytes by the MiB. They are kept in the reader's node store, for all processes of the
-//! node. A copy is an ordinary sparse file, known by the file's id ([`ObjectId::copy`]). So
-//! extents, deaths of processes and free space are handled as for any file.
+//! fetches the bytes in units of 1 MiB. The node store of the reader keeps the bytes for all
+//! processes of the node. A copy is an ordinary sparse file, known by the file's id
+//! ([`ObjectId::copy`]). So extents, deaths of processes and free space are handled as for any
+//! file.
 //!
 //! - *Presence* is shown by the "initialised" bits of the pages, which are set after the bytes are
 //!   written. A small copy that lies in its record was written as a whole. So a process that
@@ -30,7 +31,7 @@ use crate::{CHUNK, ObjectId, PAGE, Result, now};
 use forebay_runtime::atomics::{Ordering::*, fence};
 use rustix::io::Errno;
 
-/// A file that never changes again, as it was when it was opened.
+/// Edition and size of a file that never changes again, as of its opening.
 #[derive(Clone, Copy, Debug)]
 pub struct Last {
     edition: u64,
@@ -38,8 +39,8 @@ pub struct Last {
 }
 
 impl LocalCopies<'_> {
-    /// The state of an open file that lies on other nodes, completely or partly, if it may be
-    /// copied.
+    /// Returns edition and size of an open file that lies on other nodes, completely or partly;
+    /// None if the file must not be copied.
     pub fn last_of(&self, index: u32) -> Option<Last> {
         let live = self.objects().live(index);
         let edition = live.edition.load(SeqCst);
@@ -53,7 +54,8 @@ impl LocalCopies<'_> {
         (live.edition.load(SeqCst) == edition).then_some(Last { edition, size })
     }
 
-    /// Identifies this edition's copy: differs from the stamps of all other copies.
+    /// Returns the stamp of a file's copy of this edition. Copies of other editions, or of another
+    /// life of the control region, have other stamps.
     fn stamp(&self, edition: u64) -> u64 {
         let born = u64::from(self.control.header().born.load(Relaxed));
         edition.wrapping_add(born.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -123,8 +125,8 @@ impl LocalCopies<'_> {
         }
     }
 
-    /// The copy of an open file, if there is one of this edition. It stays open as long as the
-    /// file.
+    /// Returns the live entry of an open file's copy; None if there is no copy of this edition. The
+    /// copy stays open as long as the file.
     pub fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
         let live = self.objects().live(index);
         let hung = live.copy.load(Acquire);
@@ -140,7 +142,8 @@ impl LocalCopies<'_> {
         self.hang(index, last).ok().flatten()
     }
 
-    /// Whether the live table has room for copies: the other half of it is reserved for files.
+    /// Whether the live table has room for copies: at least half of the table is reserved for
+    /// files.
     fn may_hang(&self) -> bool {
         let list = &self.control.header().free_live;
         list.end(MAX_LIVE) < list.limit() / 2

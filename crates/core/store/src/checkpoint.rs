@@ -2,10 +2,10 @@
 //! memory was lost.
 //!
 //! A checkpoint begins a generation of the journal. All shards are locked for the moment in which
-//! the old generation is written out and LMDB's snapshots are taken. The file is written while
-//! other processes go on. Until it is complete and renamed, the previous checkpoint and all
-//! generations since that one are kept. So there is always a checkpoint and, from it on, an
-//! unbroken journal. [`Store::load`] reads both back.
+//! the old generation is written out and LMDB's snapshots are taken. The checkpoint's file is
+//! written while other processes go on. Until it is complete and renamed, the previous checkpoint
+//! and all generations since are kept. So there is always a checkpoint and an unbroken journal from
+//! that checkpoint on. [`Durability::load`] reads both back.
 //!
 //! ```text
 //! file:    "FBYCKP01" version:4 shards:4 generation:8 position:8, then frames
@@ -46,7 +46,7 @@ mod frame {
     pub const END: u32 = 3;
 }
 
-/// The result of [`Store::load`].
+/// The result of [`Durability::load`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// Number of records in the checkpoint.
@@ -61,8 +61,8 @@ impl Durability<'_> {
     /// Makes a checkpoint if the journal has grown to its bound and no other process makes one.
     pub(crate) fn checkpoint_if_due(&self) {
         if self.generation_len() > self.journal_state().bound.load(Relaxed) {
-            // If this fails, the commit that reached the bound stands all the same. The next commit
-            // tries again.
+            // If this fails, the commit that reached the bound is valid all the same. The next
+            // commit tries again to make a checkpoint.
             let _ = self.checkpoint();
         }
     }
@@ -114,7 +114,8 @@ impl Durability<'_> {
         let generation = (if before == 0 { known } else { before }) + 1;
         let file = self.next_journal(dir, &Journal::path(dir, generation))?;
         match self.reserve_checkpoint(journal) {
-            // There may be enough room for the present records, if not for all that could be made.
+            // An error of the reservation is no error here: the room may suffice for the present
+            // records, though not for all that could be made.
             Ok(()) | Err(Errno::NOSPC | Errno::DQUOT) => {}
             Err(e) => return Err(e),
         }
@@ -204,8 +205,8 @@ impl Durability<'_> {
     // ---- loading ----
 
     /// Fills the empty records of this store from checkpoint and journal, after memory was lost. No
-    /// other process uses the store, and the journal isn't active: [`Store::checkpoint`] activates
-    /// it, and makes the result of this final.
+    /// other process uses the store. The journal isn't active yet: [`Durability::checkpoint`]
+    /// activates it, and writes the loaded records to a new checkpoint.
     ///
     /// # Errors
     /// EBADMSG if the checkpoint is damaged; ENOENT if there is none; ENOSPC, EIO.
@@ -279,7 +280,7 @@ impl Durability<'_> {
         }
     }
 
-    /// Generation and position of the checkpoint.
+    /// Loads the checkpoint `path`. Returns its generation and its position in the journal.
     fn read_checkpoint(
         &self,
         path: &Path,
@@ -478,7 +479,7 @@ pub(crate) mod tests {
     use crate::repair::tests::{CAPACITY, TestStore};
     use forebay_media::MediumKind;
 
-    /// A store with one `files` medium and a journal, whose files lie in the same directory.
+    /// A store with one `files` medium and a journal, all in one directory.
     pub(crate) fn store_with_journal(name: &str) -> TestStore {
         let dir = format!("/dev/shm/forebay-{name}-{}", std::process::id());
         let dir = std::path::PathBuf::from(dir);
@@ -507,7 +508,7 @@ pub(crate) mod tests {
         let s = store_with_journal("checkpoint-due");
         let durability = s.durability();
         assert!(!durability.checkpoint_wanted());
-        // The process has read the end when another one begins the next generation behind it.
+        // Another process begins the next generation after this process has read the end.
         let state = durability.journal_state();
         let (start, generation) = (&state.start, &state.generation);
         let before = (start.load(Acquire), generation.load(Acquire));

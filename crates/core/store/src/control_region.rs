@@ -45,7 +45,7 @@ pub const RESERVED_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
 pub const PATH_MAX: usize = 4096;
 
 const MAGIC: u64 = 0x3731_4c54_4359_4246; // "FBYCTL17"
-/// Tables grow by a quarter, within these bounds. Bytes.
+/// Minimum and maximum by which a table grows at a time; between them, by a quarter. Bytes.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
 /// Memory that each table has from the beginning. Bytes. With it and the areas of the first
 /// `FIRST_SLOTS` slots, programs can start, open files, and remove some on a full /dev/shm.
@@ -72,8 +72,7 @@ fn reserve(path: &Path, at: usize, len: usize) -> Result<()> {
     )
 }
 
-/// Reserves memory for the parts that all processes use: all but the tables that grow, and the
-/// areas.
+/// Reserves memory for the whole region except the tables that grow and the areas of processes.
 fn reserve_fixed(path: &Path, layout: &Layout) -> Result<()> {
     reserve(path, 0, layout.live_at)?;
     let chains = layout.lock_chains_at;
@@ -84,7 +83,7 @@ fn reserve_fixed(path: &Path, layout: &Layout) -> Result<()> {
 pub struct Control {
     region: Region,
     layout: Layout,
-    /// Path of the file; empty, in tests, if the region has all its memory.
+    /// Path of the region's file; empty in tests whose region has all its memory from the start.
     path: PathBuf,
 }
 
@@ -145,7 +144,7 @@ impl Control {
         // Only the shared part is mapped: with the areas of all processes it would need tens of GiB
         // of address space (`ulimit -v`).
         let region = Region::create_part(path, layout.file_len(), layout.areas_at)?;
-        // Reserved before anything of it is touched.
+        // The memory is reserved before any byte of the region is touched (else SIGBUS).
         reserve_fixed(path, &layout)?;
         Control::format(&region, shards, limits);
         let control = Control {
@@ -179,8 +178,8 @@ impl Control {
             .try_for_each(|slot| self.reserve_area(slot))
     }
 
-    /// The tables that grow with the list of live entries: offset and size of an entry of each.
-    /// Bytes.
+    /// The tables that grow with the list of live entries: offset of each table, and size of one of
+    /// its entries. Bytes.
     fn live_tables(&self) -> [(usize, usize); 2] {
         let l = &self.layout;
         [
@@ -201,7 +200,7 @@ impl Control {
         [(self.layout.file_locks_at, size_of::<FileLock>())]
     }
 
-    /// Names the file of the region, so that it can grow.
+    /// Sets the path of the region's file, so that the tables can grow.
     pub fn in_file(self, path: &Path) -> Control {
         Control {
             path: path.to_owned(),
@@ -224,7 +223,7 @@ impl Control {
         }
         let size: usize = tables.iter().map(|(_, size)| size).sum();
         let step = (u64::from(from) * size as u64 / 4).clamp(GROWS.0, GROWS.1);
-        // If there is no memory for a whole step, reserves that of one entry.
+        // If there is no memory for a whole step, reserves memory for one entry.
         for step in [step, size as u64] {
             let entries = (step as usize / size).clamp(1, (limit - from) as usize);
             let reserved = tables.iter().try_for_each(|&(at, size)| {
@@ -421,8 +420,8 @@ impl Control {
         limits.checked().filter(|_| ok).map(Layout::of)
     }
 
-    /// Uses `region`, which maps at least what all processes share. None if it isn't a control
-    /// region of this version.
+    /// Returns the control region in `region`, which maps at least the part that all processes
+    /// share. None if it isn't a control region of this version.
     pub fn open(region: Region) -> Option<Control> {
         // SAFETY: atomics.
         let layout = Control::layout_in(unsafe { region.at(0) })?;
@@ -514,7 +513,7 @@ impl Control {
         (0..DIR_TIMES).map(|i| unsafe { self.region.at(DIR_TIMES_AT + i * size_of::<DirTime>()) })
     }
 
-    /// Wakes the keeper, if it sleeps, since there is a process to look after.
+    /// Wakes the keeper, if it sleeps, because a process has attached.
     pub fn wake_keeper(&self) {
         let h = self.header();
         h.activity.fetch_add(1, AcqRel);
@@ -604,7 +603,7 @@ impl Control {
         self.entry(self.layout.open_owners_at, i)
     }
 
-    /// Entry `i` of the table at `at`, one of those with [`Limits::open`] entries.
+    /// Entry `i` of the table that begins at offset `at` and has [`Limits::open`] entries.
     #[inline]
     fn entry<T>(&self, at: usize, i: u32) -> &T {
         assert!(i < self.layout.limits.open);
@@ -618,7 +617,8 @@ impl Control {
         let places = std::ptr::from_ref(area).wrapping_add(1).cast::<MapRef>();
         let words = places.wrapping_add(maps).cast::<AtomicU64>();
         let marked = maps.div_ceil(64);
-        // SAFETY: they lie behind the area in the same mapping, which lives as long; atomics.
+        // SAFETY: the tables lie behind the area in its mapping, which lives as long as the area;
+        // atomics.
         unsafe {
             MapTable {
                 heads: &area.maps,

@@ -1,7 +1,7 @@
 //! Files with controls: files that only grow, never change again, or belong to one user at a time.
 //!
 //! The declared controls of a file are a word in its record, mirrored in its live entry
-//! (`declared.rs`). Most files have the word 0, and cost only the test of it.
+//! (`declared.rs`). For most files the word is 0, and an operation costs only the test for 0.
 //!
 //! A description that has a file with controls open holds a lock of the sort [`Sort::Use`] in the
 //! table of locks of the file's home. So a use is known on all nodes, survives daemons, and ends
@@ -12,7 +12,7 @@
 //!   is laminated, unless it is empty. A file whose writer was killed isn't laminated: it may be
 //!   incomplete, and can be written again.
 //! - `append`: every change of the file is checked while the file is locked
-//!   ([`Store::check_change`]).
+//!   ([`DeclaredControls::check_change`]).
 //!
 //! A declaration counts the users that have the file open already: `controls/declare.rs`.
 //!
@@ -67,8 +67,9 @@ impl<'s> DeclaredControls<'s> {
         word != 0 && declared(word).0.resolve().persistence == Persistence::Durable
     }
 
-    /// Records a use of a file of this node, whose locks are held, if the file's present controls
-    /// allow the use. Otherwise returns the conflicting user.
+    /// Records a use of a file of this node, if the file's present controls allow the use.
+    /// Otherwise returns the conflicting user. The caller holds the chain of the file's locks
+    /// (`locks`).
     ///
     /// # Errors
     /// EPERM: the use would write to a laminated object. ENOLCK.
@@ -101,8 +102,8 @@ impl<'s> DeclaredControls<'s> {
         locks.set_use(&its, excludes, controls.on_violation == OnViolation::Report)
     }
 
-    /// Called when a description ends, after its locks were released: laminates the file, if the
-    /// description has the flag [`LAMINATES`].
+    /// Laminates the file of a description that ends, if the description has the flag
+    /// [`LAMINATES`]. Must be called after the description's locks were released.
     pub(crate) fn end_use(&self, o: &Open) -> Result<()> {
         if o.flags.load(Acquire) & LAMINATES == 0 {
             return Ok(());
@@ -115,8 +116,8 @@ impl<'s> DeclaredControls<'s> {
         }
     }
 
-    /// Called when the process of description `open` was killed, so that the description's end
-    /// doesn't laminate the file.
+    /// Clears the flag [`LAMINATES`] of description `open`, whose process was killed: the end of
+    /// the description then doesn't laminate the file.
     pub(crate) fn cut_short(&self, open: u32) {
         self.objects()
             .open_file(open)
@@ -133,9 +134,9 @@ impl<'s> DeclaredControls<'s> {
         self.laminate(id, None).map(|_| ())
     }
 
-    /// As [`Store::laminate_here`], for the process that holds the file's lease and has truncated
-    /// all parts. `seal`: the lease's number, and the number of truncations. Returns whether the
-    /// file is laminated: then the lease is given back.
+    /// As [`DeclaredControls::laminate_here`], for the process that holds the file's lease and has
+    /// truncated all parts. `seal`: the lease's number, and the number of truncations. Returns
+    /// whether the file is laminated: then the lease is given back.
     ///
     /// # Errors
     /// EXFULL: another process has the lease now.

@@ -10,9 +10,9 @@ use std::path::Path;
 
 impl Store {
     /// Creates control region and empty records (one file per shard in `records`), with a root
-    /// directory of the given mode and owner. With a journal, and the media whose pages it records,
-    /// all of this is on stable storage when the call returns. A checkpoint is due whenever the
-    /// journal has grown to `bound` bytes.
+    /// directory of the given mode and owner. If a journal is given, and the media whose pages it
+    /// records, the new store is on stable storage when the call returns. A checkpoint is due
+    /// whenever the journal has grown to `bound` bytes.
     ///
     /// # Errors
     /// EEXIST, ENOSPC and errors of the file system.
@@ -56,7 +56,7 @@ impl Store {
     /// Creates only the control region: for a pool whose records have survived a reboot.
     ///
     /// # Errors
-    /// As for create.
+    /// As for [`Store::create`].
     pub fn create_control(control: &Path, shards: usize) -> Result<()> {
         let control = Store::new_control(control, shards)?;
         // A former user of the records may have left orphans and pages in use.

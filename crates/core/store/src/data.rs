@@ -7,7 +7,7 @@
 //! mapped.
 //!
 //! Writers of one file take turns (the live entry's lock). Readers take no lock: they copy, and
-//! copy again if the `moved` counter says that extents were taken away or moved to another medium
+//! copy again if the `moved` counter says that extents were removed, or moved to another medium,
 //! meanwhile. A write publishes in this order: bytes, "initialised" bits, size.
 
 mod back;
@@ -119,8 +119,8 @@ impl<'s> Content<'s> {
         Err(error)
     }
 
-    /// Makes the extents of `chunk` cover pages `from` to `needed`, and all pages before. The live
-    /// entry is locked.
+    /// Allocates pages so that the extents of `chunk` cover all pages before `needed`. `from`: the
+    /// first page that the caller is about to write. The live entry is locked.
     pub(crate) fn ensure(
         &self,
         index: u32,
@@ -352,8 +352,8 @@ impl<'s> Content<'s> {
 
     // ---- writing ----
 
-    /// As `FileData::write_at`, for bytes on this node. `check` may refuse, with the file locked.
-    /// Bytes beyond the end become part of the file only if it `grows`.
+    /// As `FileData::write_at`, for bytes on this node. `check` is called with the file locked, and
+    /// may refuse the write. Bytes beyond the end become part of the file only with `grows`.
     ///
     /// # Safety
     /// `bytes` must be readable.
@@ -427,8 +427,8 @@ impl<'s> Content<'s> {
 
     /// Changes `len` bytes of a locked file from `offset` on, or at its end. Returns the offset,
     /// and how many bytes were changed. Calls `put` for each piece, which lies in one chunk, with
-    /// its offset in the file, the number of bytes before it, and its length. Bytes behind the end
-    /// become part of the file only if it `grows`.
+    /// the piece's offset in the file, the number of bytes before it, and its length. Bytes beyond
+    /// the end become part of the file only with `grows`.
     #[inline]
     fn change_locked(
         &self,
@@ -577,7 +577,8 @@ impl<'s> Content<'s> {
                 if !mapped {
                     return medium.zero(e, start, n);
                 }
-                // Other processes map the page itself: the bytes must change, not just the bits.
+                // Other processes map the page itself: the bytes must change, not just the
+                // "initialised" bits.
                 let zeros = [0u8; PAGE];
                 let mut done = 0;
                 while done < n {

@@ -1,8 +1,8 @@
 //! Directories: listing, and the times that change with every new entry.
 //!
-//! The entries of a directory are spread over all shards, in each sorted by name. A
-//! listing walks shard after shard and remembers the last name, so that entries that stay
-//! are returned exactly once whatever happens around them.
+//! The entries of a directory are spread over all shards, in each sorted by name. A listing walks
+//! shard after shard and remembers the last name. So entries that exist all the time are returned
+//! exactly once, whatever other entries are made or removed meanwhile.
 //!
 //! The modification time of a directory changes with every entry made or removed. It is kept in a
 //! table in shared memory, and written to the directory's record when another directory needs the
@@ -30,7 +30,7 @@ pub struct DirPosition {
 const PARTIAL: u32 = 1 << 31;
 
 impl DirPosition {
-    /// The position as a number and a name, for an open directory's entry in a table.
+    /// The position as a number and a name, as an open file description stores it.
     pub fn packed(&self) -> (u32, &[u8]) {
         let partial = if self.is_partial { PARTIAL } else { 0 };
         (self.shard as u32 & !PARTIAL | partial, &self.name)

@@ -1,8 +1,8 @@
 //! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage.
 //! Their order leaves a consistent store after a loss of power at any instant.
 //!
-//! These steps are those of a pool with a journal. In others (with a medium in memory, which
-//! wouldn't survive anyway), the record is written back and the media are synced.
+//! The steps below are those of a pool with a journal. Other pools have a medium in memory, whose
+//! bytes are lost with the node anyway: there, the record is written back and the media are synced.
 //!
 //! 1. The file's record is written: its commit is in the journal.
 //! 2. The media's bytes are written to stable storage.
@@ -23,8 +23,8 @@ use forebay_media::{Changes, Lacking};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// Number of times that a file is synced again because extents were taken away meanwhile, before
-/// its writers have to wait.
+/// Number of times that a file is synced again because extents were removed or moved meanwhile,
+/// before its writers have to wait.
 const TRIES: u32 = 3;
 /// Maximum number of waits, of 30 s each, for the work of another process.
 const MAX_WAITS: u32 = 20;
@@ -49,7 +49,7 @@ impl<'s> Durability<'s> {
     }
 
     /// Carries out steps 1 to 3. False if the file's extents have changed meanwhile. With `hold`,
-    /// the file stays locked, so they can't change.
+    /// the file stays locked, so its extents can't change.
     fn sync_data(&self, journal: &Journal, index: u32, hold: bool) -> Result<bool> {
         let _critical = Critical::enter();
         let mut lock = Some(self.objects().lock_live(index)?);
@@ -97,9 +97,9 @@ impl<'s> Durability<'s> {
         Ok(true)
     }
 
-    /// Makes the first page of `map` durable if the file's record still contains its content. Must
-    /// be called before the record names `map` instead: the content may have been synced, and is in
-    /// this page now.
+    /// Makes the first page of `map` durable if the record still contains the bytes of the file.
+    /// Must be called before `map` replaces these bytes in the record: they may have been synced,
+    /// and afterwards are only in this page.
     pub(crate) fn keep_promise(&self, live: &Live, map: &ChunkMap) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             return Ok(());
@@ -155,7 +155,7 @@ impl<'s> Durability<'s> {
     /// Makes all earlier writes durable, to closed and open files, by all processes: `syncfs`.
     ///
     /// # Errors
-    /// As for `FileData::sync`; ENOSPC: some data couldn't be written, all others are.
+    /// As for `FileData::sync`; ENOSPC: some data couldn't be written, all others were.
     pub fn sync_all(&self) -> Result<()> {
         let mut written = Ok(());
         for i in 0..self.control().header().free_live.end(MAX_LIVE) {
@@ -237,7 +237,8 @@ impl<'s> Durability<'s> {
         self.journal.is_some() && self.journal_state().active.load(Acquire) == 0
     }
 
-    /// Whether pages wait in limbo or the journal isn't all on stable storage.
+    /// Whether pages are in limbo (freed, but not reusable before the next sync of the journal), or
+    /// the journal isn't completely on stable storage.
     pub fn has_unsynced(&self) -> bool {
         let s = self.journal_state();
         self.active_journal().is_some()
@@ -267,7 +268,7 @@ impl<'s> Durability<'s> {
         if self.limbo_pages() == 0 {
             return self.sync_journal().map(|()| false);
         }
-        // A thread that had to wait here finds the pages free.
+        // A thread that waited for this lock finds that its former holder has freed the pages.
         state
             .releasing
             .acquire(self.control(), self.process_slot()?)?;

@@ -7,8 +7,8 @@
 //! The keeper of the file's home checks the creators (`Declarations::follow_creators`): those on
 //! its own node itself, those on other nodes by one request to each node. If a node can't be
 //! reached, the file stays. If the creator has died, the file's names are removed as by unlink,
-//! each only if it still leads to that file. The record goes with the inode: so a removal that
-//! failed is tried again.
+//! each only if it still leads to that file. The record 'M' is removed with the inode: so a removal
+//! that failed is tried again.
 
 pub use crate::object::Creator;
 
@@ -46,7 +46,7 @@ impl DeclaredControls<'_> {
     /// The identity, as a creator, of the process `pid` of this node; None: of this process.
     ///
     /// # Errors
-    /// ESRCH if there is none, or its state can't be determined.
+    /// ESRCH if there is no such process, or its state can't be determined.
     pub fn creator(&self, pid: Option<u32>) -> Result<Creator> {
         let known = match pid {
             // If this process's slot has its owner word already, /proc isn't read.
@@ -58,7 +58,7 @@ impl DeclaredControls<'_> {
         Ok(Creator::here(node, word.ok_or(Errno::SRCH)?))
     }
 
-    /// In the transaction that makes a file: if it is ephemeral, records its creator and its first
+    /// If the file that this transaction makes is ephemeral, records its creator and its first
     /// name.
     pub fn record_creator(
         &self,
@@ -78,9 +78,9 @@ impl DeclaredControls<'_> {
         }
     }
 
-    /// In a transaction: adapts the record of the creator when the controls `word` are declared for
-    /// a file. EOPNOTSUPP if the file would become ephemeral: the creator must be known when the
-    /// file is made.
+    /// Removes the record of the creator if the file isn't ephemeral any more. Part of the
+    /// transaction that declares the controls `word` for the file. EOPNOTSUPP if the file would
+    /// become ephemeral: the creator must be known when the file is made.
     pub(crate) fn change_creator(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         let inode = w.inode(id)?;
         let Some((inode, _)) = inode.filter(|(inode, _)| inode.is_file()) else {

@@ -5,7 +5,7 @@
 //! a process slot) looks at the word before its first operation. If there is a sole user, the
 //! process requests the end of the sole use ([`WANTED`]) and waits for it. A process that wants the
 //! sole use first stores its identity, then looks whether any other slot is taken. So at least one
-//! of the two sees the other. The identity of a dead process counts for nothing.
+//! of the two sees the other. The identity of a dead process is ignored.
 
 use crate::Result;
 use crate::control_region::MAX_PROCESSES;
@@ -29,7 +29,7 @@ impl<'s> DeclaredControls<'s> {
     }
 
     /// Makes this process the sole user, if no other process is attached and nothing is left to be
-    /// repaired.
+    /// repaired. Returns whether it has become the sole user.
     ///
     /// # Errors
     /// As for attaching.
@@ -76,11 +76,11 @@ impl<'s> DeclaredControls<'s> {
         futex::wake(self.exclusive_user(), i32::MAX as u32);
     }
 
-    /// Ends the sole use by another process: requests its end, and waits for that. For a process
-    /// that has just taken `slot`.
+    /// Ends the sole use of the pool by another process: requests the end, and waits for it. The
+    /// caller has just taken process slot `slot`.
     ///
     /// # Errors
-    /// ETIMEDOUT: the sole user doesn't end it within 30 s.
+    /// ETIMEDOUT: the sole user doesn't end its sole use within 30 s.
     pub(crate) fn end_exclusive_of_others(&self, slot: u32) -> Result<()> {
         for _ in 0..MAX_TURNS {
             let word = self.exclusive_user().load(SeqCst);

@@ -60,7 +60,7 @@ impl ExtentCache {
         let made = Box::into_raw(made);
         let none = std::ptr::null_mut();
         if (self.entries.compare_exchange(none, made, AcqRel, Acquire)).is_err() {
-            // SAFETY: just made; another thread was faster.
+            // SAFETY: just made, and not shared: another thread's entries were stored first.
             drop(unsafe { Box::from_raw(made) });
         }
         self.entries()
@@ -102,8 +102,8 @@ impl ExtentCache {
         };
         let e = Self::place(entries, id, chunk);
         let version = e.version.load(Relaxed);
-        // If another thread writes this entry, its data are as useful. The extents of a fragmented
-        // chunk don't fit.
+        // If another thread is writing this entry, its data are as useful as these. The extents of
+        // a fragmented chunk don't fit into an entry.
         if map.extents().len() > FEW_EXTENTS
             || !version.is_multiple_of(2)
             || e.version

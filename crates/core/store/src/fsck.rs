@@ -1,10 +1,11 @@
 //! Checking a whole store, and repairing it.
 //!
-//! [`Store::inspect`] compares all data structures with each other: the pages of the record files,
-//! records, names, link counts, sizes, extents, the maps of free pages, and the control region. It
-//! changes nothing, and other processes may use the store meanwhile. It takes its view of the store
-//! during quiescence (see [`crate::quiescence`]), when no operation is half done, and checks that
-//! view afterwards. [`Store::mend`] also repairs; no other process may use the store meanwhile.
+//! [`Checker::inspect`] compares all data structures with each other: the pages of the record
+//! files, records, names, link counts, sizes, extents, the maps of free pages, and the control
+//! region. It changes nothing, and other processes may use the store meanwhile. It takes its view
+//! of the store during quiescence (see [`crate::quiescence`]), when no operation is half done, and
+//! checks that view afterwards. [`Checker::mend`] also repairs; no other process may use the store
+//! meanwhile.
 //!
 //! The check applies its repairs to a model of the store in memory as it goes. So consequences of
 //! one defect aren't reported as further defects, and the effect of a repair has been tried.
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 
 /// How long a check tries to reach quiescence.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for which a check makes other processes wait at once.
+/// Maximum time for which a check makes other processes wait without a break.
 const AT_A_TIME: Duration = Duration::from_millis(150);
 /// Name, in findings, of the part of the store that lies below the records: LMDB's files.
 const TREES: &str = "record files";
@@ -133,8 +134,8 @@ impl Checker<'_> {
             others: self.others(),
             ..Report::default()
         };
-        // The files are checked first, since LMDB would follow an invalid page number. If other
-        // processes are working, the files are checked below, as of the quiescence.
+        // The record files are checked first, since LMDB would follow an invalid page number. If
+        // other processes are working, the record files are checked below, as of the quiescence.
         if report.others == 0 {
             let metas: Vec<_> = self.envs.iter().map(|env| Meta::of(env.path())).collect();
             self.check_trees(&metas, &mut report)?;

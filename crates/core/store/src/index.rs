@@ -8,12 +8,12 @@
 //! comparison ([`find`]). It doesn't contain the object's name, but like 'V' exists only while the
 //! object has one. Forebay's own attributes have no 'R' records.
 //!
-//! A file's inode doesn't contain the file's names. 'P' records have the names by which the file
-//! got an attribute, and those that it got since; the first of them is its name in the index. If a
-//! file has names but none is recorded, one is searched for. That takes long, but happens only to
-//! files with several names, and to those that get an attribute through a descriptor whose name
-//! isn't known. A directory's inode contains its only name. All names of an ephemeral file
-//! (`ephemeral.rs`) are recorded, from the first on.
+//! A file's inode doesn't contain the file's names. 'P' records contain the names by which the file
+//! got an attribute, and all later names; the first of them is its name in the index. If a file has
+//! names but none is recorded, one is searched for. That takes long, but happens only to files with
+//! several names, and to those that get an attribute through a descriptor whose name isn't known. A
+//! directory's inode contains its only name. All names of an ephemeral file (`ephemeral.rs`) are
+//! recorded, from the first on.
 //!
 //! Objects without user attributes have none of these records, and cost one read of their inode.
 
@@ -116,8 +116,8 @@ pub fn known_in(rest: &[u8]) -> Option<OwnedName> {
     sound.then(|| (ObjectId(u64::from_be_bytes(*parent)), name.to_vec()))
 }
 
-/// Whether all names of the object are recorded, even if it has no attributes: so it is with
-/// ephemeral files, whose names are removed when the creator ends.
+/// Whether all names of the object are recorded, even if it has no attributes. True for ephemeral
+/// files, whose names are removed when the creator ends.
 pub(crate) fn keeps_names(inode: &Inode) -> bool {
     inode.is_file() && is_ephemeral(inode.controls)
 }
@@ -157,8 +157,8 @@ impl<'s> Index<'s> {
         Ok(inode.and_then(|(inode, tail)| own_name(id, &inode, tail)))
     }
 
-    /// Moves the object's index records from one name to another. Those of more than [`STEP`]
-    /// attributes are moved later, in steps.
+    /// Moves the object's index records from one name to another. If the object has more than
+    /// [`STEP`] attributes, the records are moved later, in steps.
     fn reindex(
         &self,
         w: &mut Write<'_>,

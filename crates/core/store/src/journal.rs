@@ -1,9 +1,9 @@
 //! The journal of a pool that survives a loss of power: what every commit changed, in one
 //! order over all shards.
 //!
-//! A commit appends its changes before it happens, under the locks of its shards. That is a copy
-//! into a ring in shared memory: no system call, and nothing that the death of a process can undo.
-//! The journal is written from the ring to a file beside the first medium when a process syncs it,
+//! A commit appends its changes to the journal before it changes the records, under the locks of
+//! its shards. Appending is a copy into a ring in shared memory: no system call, and nothing that
+//! the death of a process can undo.
 //! or when the ring is full. A position is the number of bytes of all records appended before. A
 //! file has the records of one *generation*, which begins with a checkpoint
 //! ([`crate::checkpoint`]).
@@ -13,8 +13,8 @@
 //!
 //! Between appending and committing, each of the commit's shards has the position of the commit's
 //! journal record in `pending`. A process that finds the lock of such a shard abandoned repeats the
-//! change in that record ([`Store::redo_pending`]). So LMDB and journal agree at whatever instant a
-//! process is killed.
+//! change in that record ([`Durability::redo_pending`]). So LMDB and journal agree at whatever
+//! instant a process is killed.
 
 mod format;
 mod room;
@@ -62,7 +62,7 @@ impl<'s> Durability<'s> {
         Writer::lock(self.0, journal)
     }
 
-    /// Appends the changes of a commit on `shards`, which are locked, before it happens.
+    /// Appends the changes of a commit on `shards`, which are locked, before the records change.
     pub(crate) fn note_commit(
         &self,
         journal: &Journal,

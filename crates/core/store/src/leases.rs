@@ -1,9 +1,10 @@
 //! Leases on open files (fcntl's F_SETLEASE), between the processes of one node.
 //!
-//! An open file description contains its lease. The live entry of the file has [`flag::LEASED`]
-//! from then on, so that opening a file without leases costs one load. A process that opens a file
-//! with leases *breaks* those that conflict: their owner gets a signal, and has `lease-break-time`
-//! seconds to give the lease up or to downgrade it. After that time the lease is removed.
+//! An open file description contains its lease. The live entry of a file with a lease has
+//! [`flag::LEASED`], so that opening a file without leases costs one load. A process that opens a
+//! file with leases *breaks* those that conflict: the owner of such a lease gets a signal, and has
+//! `lease-break-time` seconds to give the lease up or to downgrade it. After that time the lease is
+//! removed.
 //!
 //! No opener is missed: a process that sets a lease records it first and then looks for other
 //! openers; an opener makes its description first and then looks for leases.
@@ -14,7 +15,7 @@ use crate::views::Objects;
 use forebay_runtime::atomics::{Ordering::*, fence};
 use rustix::io::{Errno, Result};
 
-/// The accesses that a lease protects from. F_RDLCK and F_WRLCK of fcntl.
+/// Type of a lease, by the accesses that it protects from: F_RDLCK and F_WRLCK of fcntl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lease {
     None,
@@ -129,8 +130,8 @@ impl<'s> Objects<'s> {
     }
 
     /// Breaks the leases that conflict with opening the file. `open`: the opener's description, if
-    /// there is one yet. Returns whether such a lease is still there: the caller checks again in a
-    /// moment.
+    /// there is one yet. Returns whether a conflicting lease is still there: then the caller must
+    /// check again in a moment.
     #[cold]
     pub fn break_leases(self, live: u32, open: Option<u32>, writes: bool) -> bool {
         let target = if writes { Lease::None } else { Lease::Read };

@@ -24,7 +24,8 @@ use crate::views::Names;
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 
-/// Maximum number of chunks' records that one transaction removes. They lie side by side.
+/// Maximum number of chunks' records that one transaction removes. An object's chunk records are
+/// adjacent.
 const CHUNK_STEP: usize = 256;
 
 /// The progress of a pass over an object's records: where the next step begins.

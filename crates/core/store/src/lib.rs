@@ -8,7 +8,7 @@
 //!
 //! Promises: a finished write is seen by the next read of any process; changes of names are atomic,
 //! also over several shards; a process may be killed at any instant, and the others go on with
-//! consistent data and get back what it held. Locks are taken in the order: live object (two of
+//! consistent data and release what it held. Locks are taken in the order: live object (two of
 //! them: ascending), shards (ascending), bucket of the live table; never backwards. `Locked.` in
 //! the documentation of a function: the caller holds the lock of the object's live entry.
 //!

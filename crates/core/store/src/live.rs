@@ -1,9 +1,9 @@
 //! The live table: every object that is open anywhere on the node.
 //!
 //! An entry holds what changes with every write: size, times, extents of the first chunk. So
-//! writing costs no transaction, and readers (stat, too) still see the truth. The last user of an
-//! entry writes it back to the record ([`Store::live_release`]) or, if the object has lost its last
-//! name, removes the object.
+//! writing costs no transaction, and readers (stat, too) still see the present values. The last
+//! user of an entry writes it back to the record ([`Objects::live_release`]) or, if the object has
+//! lost its last name, removes the object.
 
 use crate::control_region::{
     Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, ProcessArea, live_flag as flag,
@@ -122,8 +122,8 @@ impl Drop for LiveLock<'_> {
     }
 }
 
-/// While it exists, a record that this process uses a live entry. If the process dies, the process
-/// that reaps it gives the use back.
+/// Records that this process uses a live entry, as long as this value exists. If the process dies,
+/// the process that reaps it drops the use.
 pub struct Held<'a>(&'a AtomicU32);
 
 /// How long a thread that opens a file waits for a place (see [`Held`]) when other threads use all
@@ -143,7 +143,7 @@ impl Held<'_> {
         self.0.store(index + 1, Release);
     }
 
-    /// Takes back [`Held::set`]: the place holds no entry again.
+    /// Undoes [`Held::set`]: the place holds no entry again.
     pub fn unset(&self) {
         self.0.store(TAKEN, Release);
     }
@@ -180,7 +180,7 @@ impl Live {
 }
 
 impl Live {
-    /// The stamp of a copy: see [`Inode::copy_stamp`]. It shares a field with the number of
+    /// The stamp of a copy: see [`Inode::copy_stamp`]. The stamp shares a field with the number of
     /// truncations, which isn't counted for copies.
     pub fn copy_stamp(&self) -> &AtomicU64 {
         &self.cuts
@@ -197,8 +197,8 @@ impl Live {
                 self.flags.fetch_and(!flag::RELEASED, AcqRel);
                 self.flags.fetch_or(flag::CLEAN, AcqRel)
             }
-            // The flags stay: programs that have the file open may be writing, until the origin
-            // service has noticed the open file.
+            // RELEASED isn't set: programs that have the file open may be writing, until the origin
+            // service has noticed that it is open.
             _ => return,
         };
     }
@@ -245,7 +245,7 @@ impl<'s> Objects<'s> {
             return Ok(Held(place));
         }
         let area = self.0.area()?;
-        // Without memory for more places, the thread waits for one of the others.
+        // Without memory for more places, the thread waits for one of the places in the slot.
         let more = match self.0.control.reserve_held(self.0.process_slot()?, area) {
             Ok(()) => &area.held[..],
             Err(_) => &[],
@@ -371,8 +371,8 @@ impl<'s> Objects<'s> {
         live.refs.store(1, Relaxed);
         live.flags.store(0, Release);
         live.copy.store(0, Relaxed);
-        // By this counter, caches of extents tell apart the objects that use an entry one after the
-        // other.
+        // This counter lets caches of extents distinguish the objects that use an entry one after
+        // the other.
         live.moved.fetch_add(2, Relaxed);
         chain.insert(index);
         Ok(index)
@@ -389,7 +389,7 @@ impl<'s> Objects<'s> {
         Ok(index)
     }
 
-    /// Ends an entry that no process uses any more.
+    /// Frees an entry that no process uses any more.
     #[inline]
     pub(crate) fn live_end(&self, chain: Chain<'_>, index: u32) {
         let live = self.live(index);
@@ -486,8 +486,8 @@ impl<'s> Objects<'s> {
         );
     }
 
-    /// Drops a use. The last one writes the entry back, or removes the object if it has no name any
-    /// more.
+    /// Drops a use of an entry. With the last use, writes the entry back, or removes the object if
+    /// it has no name any more.
     ///
     /// # Errors
     /// Those of writing the record (ENOSPC, EIO); the entry is released all the same, but stays in
@@ -604,8 +604,8 @@ impl<'s> Objects<'s> {
         Ok(chain.find(id.0).and_then(|i| view(self.live(i))))
     }
 
-    /// If `id` is open, marks it as having no name, so that its last user removes it.
-    /// `undo` takes the mark away again.
+    /// If `id` is open, marks it as having no name, so that its last user removes it. With `undo`,
+    /// removes the mark.
     pub(crate) fn live_mark_unlinked(&self, id: ObjectId, undo: bool) -> Result<bool> {
         let chain = Chain::lock(self.0, id.0)?;
         let Some(index) = chain.find(id.0) else {

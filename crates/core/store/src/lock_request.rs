@@ -1,7 +1,7 @@
 //! Requests to the table of locks: owners, sorts and types of locks, requests, and waits for them.
 //!
-//! Plain values, with the form in which nodes send them to each other. The search for deadlocks
-//! ([`Waits`]) goes over all nodes.
+//! Plain values, and their encoding in messages between nodes. The search for deadlocks ([`Waits`])
+//! goes over all nodes.
 
 use crate::codec::{List, Wire, fields};
 use crate::control_region::lock_kind;
@@ -129,7 +129,8 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// The order of waits: a greater value began later. No two are equal.
+    /// A value that orders waits: a wait with a greater value began later. No two waits have the
+    /// same.
     pub fn since(&self) -> (u64, u32, u64) {
         let owner = self.request.owner;
         (self.stamp, owner.node.0, owner.number)

@@ -3,9 +3,9 @@
 //! All locks on an object lie in one table ([`table`]), in the control region of the object's home.
 //! Processes of the home set them there directly. Processes of other nodes send requests to the
 //! home's daemon. So locks survive any daemon. A lock belongs to a process or to a description
-//! ([`Owner`]) and ends with it: when the file is closed, with the last descriptor, or with a
-//! death. For its locks on other nodes, an owner has a record in its own node's table, by which
-//! they are released (`locks/remote.rs` of the cluster).
+//! ([`Owner`]). A process's lock ends when the process closes the file or dies, a description's
+//! lock with its last descriptor. For its locks on other nodes, an owner has a record in its own
+//! node's table, by which these locks are released (`locks/remote.rs` of the crate `cluster`).
 //!
 //! A waiter sleeps on the chain's count of releases, or repeats its request if the lock lies on
 //! another node ([`wait`]). The cluster finds deadlocks. Requests and owners are defined in
@@ -40,7 +40,7 @@ impl LockTable<'_> {
         self.process_slot().map(|slot| self.lock_owner_slot(slot))
     }
 
-    /// The process in `slot`, which may have died.
+    /// The process in `slot`, as an owner of locks. The process may have died.
     pub fn lock_owner_slot(&self, slot: u32) -> Owner {
         Owner {
             node: self.names().node(),
@@ -90,8 +90,8 @@ impl LockTable<'_> {
         }
     }
 
-    /// If the owner is a process of this node that has died: releases its locks on the object. (The
-    /// keeper would do so within about a second.)
+    /// Releases an owner's locks on the object if the owner is a process of this node that has
+    /// died. Returns whether it is. (The keeper would release the locks within about a second.)
     pub fn forget_if_dead(&self, object: ObjectId, owner: Owner) -> Result<bool> {
         let dead = self.is_dead(owner);
         if dead {
@@ -147,7 +147,7 @@ impl LockTable<'_> {
         self.end_locks(object, self.lock_owner_slot(slot))
     }
 
-    /// Releases the locks of a description, with its last descriptor.
+    /// Releases the locks of a description whose last descriptor is being closed.
     pub(crate) fn end_description_locks(&self, open: u32) {
         let o = self.objects().open_file(open);
         let locker = o.locker.load(Acquire);

@@ -195,7 +195,7 @@ fn guarded() -> Arc<Guarded> {
 impl Guarded {
     fn count_up(&self, c: &Control, me: u32) -> Acquired {
         let how = self.lock.acquire(c, me).unwrap();
-        // SAFETY: loom checks that no other thread uses it.
+        // SAFETY: loom checks that no other thread uses the count.
         self.count.with_mut(|n| unsafe { *n += 1 });
         self.lock.release();
         how
@@ -218,7 +218,7 @@ fn a_lock_keeps_others_out_and_forgets_no_sleeper() {
         for t in others {
             assert_eq!(t.join().unwrap(), Acquired::Clean);
         }
-        // SAFETY: the others have ended.
+        // SAFETY: the other threads have ended.
         g.count.with(|n| assert_eq!(unsafe { *n }, 3));
         assert_eq!(g.lock.holder(), None);
     });
@@ -349,7 +349,7 @@ fn the_cache_of_extents_never_mixes_two() {
 /// How often each live entry was changed.
 struct Changed([UnsafeCell<u32>; 3]);
 
-// SAFETY: each is used with the entry's lock held: the test checks that.
+// SAFETY: each count is used with the entry's lock held: the test checks that.
 unsafe impl Sync for Changed {}
 // SAFETY: as above.
 unsafe impl Send for Changed {}
@@ -363,13 +363,13 @@ impl Changed {
             .into_iter()
             .flatten()
         {
-            // SAFETY: loom checks that no other thread uses it.
+            // SAFETY: loom checks that no other thread uses the count.
             self.0[index as usize].with_mut(|n| unsafe { *n += 1 });
         }
     }
 
     fn count(&self, index: u32) -> u32 {
-        // SAFETY: the others have ended.
+        // SAFETY: the other threads have ended.
         self.0[index as usize].with(|n| unsafe { *n })
     }
 }

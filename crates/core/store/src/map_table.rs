@@ -2,20 +2,20 @@
 //!
 //! It lies in the process's area of the control region. So the process that reaps a dead one knows
 //! which files the dead process had mapped. Each mapping has a *place* ([`MapRef`]). A place is
-//! found in constant or logarithmic time, however many there are:
+//! found in constant or logarithmic time, however many places are in use:
 //! - by its address, in a search tree (a treap, whose priorities are hashes of the places);
 //! - by its file, in a chain: a process that makes a file shorter marks the places of that chain;
-//! - by its mark, in two levels of bits: one for each place, one for each word of these.
+//! - by its mark, in two levels of bits: one for each place, one for each word of the first level.
 //!
 //! Only the process itself changes tree and chains, one thread at a time (under a lock of the
 //! library). Other processes may walk chains at any time: `version` is odd while chains change. If
 //! a walker sees `version` change, or sees it odd for long (the owner was stopped, or killed), it
-//! examines all places instead. Any process sets marks at any time: first the place's own, then the
-//! bits.
+//! examines all places instead. Any process may set marks at any time: first the mark in the place
+//! ([`MapRef::cut`]), then the bits.
 
 use forebay_runtime::atomics::{AtomicU32, AtomicU64, Ordering::*, spin_loop};
 
-/// Chains of a table. The first one is for copies of files on other nodes.
+/// Number of chains of a table. The first chain is for copies of files on other nodes.
 const CHAINS: usize = if cfg!(loom) { 4 } else { 4096 };
 /// How often other processes try to walk a chain that changes before they examine all places.
 const TRIES: usize = 16;
@@ -24,7 +24,8 @@ const TRIES: usize = 16;
 pub mod map_flag {
     /// Writes through the mapping reach the file.
     pub const SHARED: u32 = 1;
-    /// The mapping is shared and has been writable: the file's times change when it is removed.
+    /// The mapping is shared and has been writable: the file's times change when the mapping is
+    /// removed.
     pub const CHANGES: u32 = 2;
     /// Some of the mapping's pages may be missing.
     pub const PARTIAL: u32 = 4;
@@ -80,7 +81,8 @@ pub(crate) struct Chains([AtomicU32; CHAINS]);
 pub struct MapTable<'a> {
     pub(crate) heads: &'a Heads,
     pub(crate) chains: &'a Chains,
-    /// Whether chains and marks have memory. Without it, there are none, and they must not be read.
+    /// Whether chains and marks have memory. Chains and marks without memory must not be read: they
+    /// are empty.
     pub(crate) has_memory: bool,
     pub(crate) places: &'a [MapRef],
     /// A bit for each place that has to lose pages.
@@ -221,7 +223,7 @@ impl<'a> MapTable<'a> {
     }
 
     /// The places in the chain of the file with live entry `live`: those of the file, and maybe of
-    /// others. Only for the process that owns the table, while the table doesn't change.
+    /// other files. Only for the process that owns the table, while the table doesn't change.
     pub fn of_file(&self, live: u32, copy: bool) -> impl Iterator<Item = &'a MapRef> + use<'a> {
         let table = *self;
         let link = |link: u32| (link != 0).then_some(link);
@@ -313,7 +315,7 @@ impl<'a> MapTable<'a> {
         (self.at(link).address.load(Relaxed), link)
     }
 
-    /// Puts `place` into the tree. From now on its address doesn't change.
+    /// Puts `place` into the tree. Its address must not change from now on.
     pub fn insert(&self, place: &MapRef) {
         let Some(new) = self.link_of(place) else {
             return;
@@ -329,7 +331,7 @@ impl<'a> MapTable<'a> {
         }
         let (mut rest, mut lower, mut higher) = (link.load(Relaxed), &place.lower, &place.higher);
         link.store(new, Relaxed);
-        // The subtree that was here is split at the address of `place`.
+        // The subtree that was at `link` is split at the address of `place`.
         while rest != 0 {
             let below = self.key(rest) < key;
             let next = self.side(rest, below);
@@ -399,7 +401,7 @@ impl<'a> MapTable<'a> {
     }
 
     /// Copies the tree of `from` into this table, which has copies of the places of `from` already.
-    /// The table's process doesn't use it yet.
+    /// The process of this table doesn't use the table yet.
     pub(crate) fn copy_tree(&self, from: &MapTable<'_>, end: usize) {
         for (to, from) in self.up_to(end).iter().zip(from.places) {
             to.lower.store(from.lower.load(Relaxed), Relaxed);

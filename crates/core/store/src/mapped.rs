@@ -1,11 +1,11 @@
-//! Files that processes have mapped: which pages they see, and when pages may go.
+//! Mapped files: which pages their mappings show, and when a page may be freed.
 //!
 //! A mapping consists of the segment's own pages, so a page that a process still maps must not be
-//! given to another file. Once a file has been mapped, truncation keeps the pages it cuts off,
-//! which are zero and belong to no other file. It notifies the processes that map them, and these
-//! take them out of their mappings. The pages are freed by the last user of the file's live entry
-//! ([`Store::settle_maps`]). Each mapping counts as a user, from before pages are handed out until
-//! after the kernel has unmapped them.
+//! given to another file. Once a file has been mapped, truncation doesn't free the pages beyond the
+//! new end: they are zeroed, and stay the file's. The truncating process notifies the processes
+//! that map these pages, and they remove the pages from their mappings. The pages are freed by the
+//! last user of the file's live entry ([`Mappings::settle_maps`]). Each mapping counts as a user,
+//! from before pages are handed out until after the kernel has unmapped them.
 
 use crate::chunks::{CHUNK, MAX_SIZE, pages};
 use crate::control_region::{
@@ -59,7 +59,7 @@ impl<'s> Mappings<'s> {
     // ---- the table of mappings ----
 
     /// Takes a place in this process's table of mappings. The place keeps the file of `open` open
-    /// and mapped until [`Store::map_release`]. To be called by one thread at a time.
+    /// and mapped until [`Mappings::map_release`]. To be called by one thread at a time.
     ///
     /// # Errors
     /// ENOMEM if the table is full; ENOSPC if there is no memory for it; EBADF if `open` has ended;
@@ -108,8 +108,8 @@ impl<'s> Mappings<'s> {
     }
 
     /// Records that a process of this node can store to an open file through a shared mapping from
-    /// now on; its table of mappings has the mapping already. A file that the origin has counts as
-    /// changed.
+    /// now on; its table of mappings has the mapping already. A clean file ([`flag::CLEAN`]) counts
+    /// as changed.
     ///
     /// # Errors
     /// As for [`Content::note_change`].
@@ -137,9 +137,9 @@ impl<'s> Mappings<'s> {
         self.attached_slot().map_or(0, end) as usize
     }
 
-    /// Copies this process's table into the empty one in `area`, of a child in `slot` that inherits
-    /// the mappings by fork. With `reference_only`, copies only what keeps the files open; without,
-    /// nothing may change this process's table meanwhile. Must be called in a section.
+    /// Copies this process's table into the empty table in `area`, for a child in `slot` that
+    /// inherits the mappings by fork. With `reference_only`, copies only what keeps the files open;
+    /// otherwise, this process's table must not change meanwhile. Must be called in a section.
     ///
     /// # Errors
     /// As for [`Store::process_slot`].
@@ -278,7 +278,7 @@ impl<'s> Mappings<'s> {
     /// Whether a process of this node maps a copy of `id`, a file whose bytes lie on other nodes;
     /// the place `but` doesn't count.
     pub fn is_copied(&self, id: ObjectId, but: Option<&MapRef>) -> bool {
-        // A process whose table can't be read may have such a mapping.
+        // A process whose table can't be read counts as one that has such a mapping.
         (0..MAX_PROCESSES as u32).any(|slot| {
             self.some_mapping(slot, |m| {
                 let open = m.open.load(SeqCst).checked_sub(1);
@@ -290,7 +290,7 @@ impl<'s> Mappings<'s> {
     }
 
     /// The processes of this node that can store to the file `id` through shared mappings, could do
-    /// so earlier, or are about to map it so.
+    /// so earlier, or are making such a mapping.
     pub fn writable_mappings(&self, id: ObjectId) -> Vec<Party> {
         let is = |m: &MapRef| {
             let open = m.open.load(SeqCst).checked_sub(1);
@@ -315,7 +315,7 @@ impl<'s> Mappings<'s> {
             return Some(self.map_table().ok()?.up_to(end).iter().any(is));
         }
         let area = self.map_area(slot).ok()?;
-        // SAFETY: just mapped; made of atomics. Not used any more after that.
+        // SAFETY: just mapped; made of atomics. The area isn't used after it was unmapped.
         unsafe {
             let found = self.control.maps_of(&*area).up_to(end).iter().any(is);
             self.unmap_area(area);
@@ -566,7 +566,7 @@ impl<'s> Mappings<'s> {
         }
     }
 
-    /// Whether another process waits for [`Store::catch_up`].
+    /// Whether another process waits for [`Mappings::catch_up`].
     pub fn is_behind(&self) -> bool {
         self.attached_slot().is_some_and(|me| {
             let p = self.control.process(me as usize);
@@ -574,8 +574,8 @@ impl<'s> Mappings<'s> {
         })
     }
 
-    /// Marks the mappings of file `index` in the table of the process in `slot`: they have to
-    /// remove their pages beyond `size`. False if the process has no such mapping.
+    /// Marks the mappings of file `index` in the table of the process in `slot`: they have to lose
+    /// their pages beyond `size`. False if the process has no such mapping.
     fn mark_cut(&self, slot: u32, index: u32, size: u64) -> bool {
         let p = self.control.process(slot as usize);
         let end = p.maps_end.load(Acquire) as usize;

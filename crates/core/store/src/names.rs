@@ -120,7 +120,7 @@ impl<'s> Names<'s> {
         self.with_inode(id, |inode, _| inode)
     }
 
-    /// As [`Store::stat_here`], with the tail of the record: a link's target, a directory's own
+    /// As [`Names::stat_here`], with the tail of the record: a link's target, a directory's own
     /// name.
     ///
     /// # Errors
@@ -131,7 +131,8 @@ impl<'s> Names<'s> {
 
     /// Calls `f` with the current attributes and the tail of the record.
     fn with_inode<T>(&self, id: ObjectId, f: impl FnOnce(Inode, &[u8]) -> T) -> Result<T> {
-        // The tables in memory are read before the record: what has left a table is in the record.
+        // The tables in memory are read before the record: an entry that has left a table is in the
+        // record.
         let live = self.objects().live_probe(id)?;
         let times = if live.is_none() {
             self.dir_times(id)
@@ -267,7 +268,7 @@ impl<'s> Names<'s> {
     }
 
     /// Reads controls and origin mark of an open file from its record again: the process that
-    /// opened it may have read the record before they changed.
+    /// opened the file may have read the record before controls or mark changed.
     fn reread(&self, id: ObjectId) -> Result<()> {
         let reread = self.objects().with_live(id, |index| -> Result<()> {
             let live = self.objects().live(index);

@@ -52,10 +52,12 @@ pub trait Remote: Send + Sync {
     /// Whether this node is the home of `slot`.
     fn keeps(&self, slot: Slot) -> bool;
 
-    /// Called when the last use of another node's object on this node has ended. Doesn't wait.
+    /// Notifies the home of another node's object that this node's last use of it, `number`, has
+    /// ended. Doesn't wait.
     fn closed(&self, id: ObjectId, number: u64);
 
-    /// Called when `owner`, of this node, has released its locks on another node's object.
+    /// Notifies the home of another node's object that `owner`, of this node, has released its
+    /// locks.
     ///
     /// # Errors
     /// EIO and the like; no error if the object's home can't be reached.
@@ -73,8 +75,8 @@ pub trait Remote: Send + Sync {
     /// EHOSTDOWN; EIO.
     fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>>;
 
-    /// Called when a description ends whose end may laminate its object. The object is another
-    /// node's, or other nodes have parts of it. `live`: its live entry on this node.
+    /// Laminates an object if that is due, when a description of it has ended. The object is
+    /// another node's, or other nodes have parts of it. `live`: its live entry on this node.
     ///
     /// # Errors
     /// ENOSPC: it isn't laminated; EHOSTDOWN.
@@ -192,8 +194,8 @@ impl Store {
 
     // ---- record files and media ----
 
-    /// Frees the reader slots of this process's idle read transactions, before it ends or executes
-    /// another program. If it continues, it takes new ones.
+    /// Frees the reader slots of this process's idle read transactions, before the process ends or
+    /// executes another program. If it continues, it takes new slots.
     pub fn end_readers(&self) {
         self.envs.iter().for_each(Env::end_readers);
     }
@@ -227,8 +229,8 @@ impl Store {
         all.filter_map(move |(i, env)| (kept >> i & 1 == 0 && env.is_open()).then_some(env))
     }
 
-    /// Closes the record files that aren't among `kept`; in the child of a vfork, which has opened
-    /// them, and whose parent has one thread.
+    /// Closes the record files that aren't among `kept`. For a vfork child that has opened these
+    /// files, and whose parent has one thread.
     pub fn close_records(&self, kept: u64) {
         self.records_but(kept).for_each(Env::close_for_good);
     }

@@ -12,8 +12,9 @@ use crate::views::Objects;
 use forebay_runtime::atomics::{AtomicU32, Ordering::*, fence, spin_loop};
 use rustix::io::{Errno, Result};
 
-/// Numbers in a process's descriptor table at which references wait while they are sent to another
-/// process: so high that descriptors seldom get there, so low that the table stays short.
+/// Descriptor numbers under which [`Objects::fd_park`] keeps a reference to an open file
+/// description while it is sent to another process. High, so that the program's descriptors seldom
+/// reach them; not too high, so that the table stays short.
 const PARKING: std::ops::Range<usize> = 3072..4096;
 
 /// The lock of an open file description, held.
@@ -86,10 +87,10 @@ impl<'s> Objects<'s> {
         self.open_create_held(new, live.map(|l| (l, None)))
     }
 
-    /// As [`Store::open_create`], for an entry from `Opens::live_acquire_held`.
+    /// As [`Objects::open_create`], for an entry from `Opens::live_acquire_held`.
     ///
     /// # Errors
-    /// As for [`Store::open_create`].
+    /// As for [`Objects::open_create`].
     pub fn open_create_held(
         &self,
         new: &NewOpen<'_>,
@@ -147,8 +148,8 @@ impl<'s> Objects<'s> {
         o.shard.store(0, Relaxed);
         self.open_set_name(o, new.name);
         if let Some((live, held)) = live {
-            // Passes the reference from `held` to the description. If this process dies, both would
-            // be released, so they never have it at the same time.
+            // Passes the reference from `held` to the description. If this process dies, the
+            // references of both are released. So they never have the reference at the same time.
             drop(held);
             debug_assert!(
                 self.objects().live(live).refs.load(Acquire) > 0,
@@ -163,8 +164,8 @@ impl<'s> Objects<'s> {
         Ok(index)
     }
 
-    /// Takes a description from the reserve when the table is full, for a directory only, and at
-    /// most half of the reserve: so trees can be removed.
+    /// Takes a description from the reserve when the table is full. Only for a directory, and at
+    /// most half of the reserve: so that trees can still be removed.
     #[cold]
     fn reserve_for_directory(&self, kind: u32) -> Option<u32> {
         let is_dir =
@@ -350,8 +351,8 @@ impl<'s> Objects<'s> {
     }
 
     /// Puts a new reference to the description of `fd` into this process's table, at a number that
-    /// no descriptor has, while it is sent to another process. Returns what [`Store::fd_unpark`]
-    /// needs: slot, identity, number, description.
+    /// no descriptor has, while the description is sent to another process. Returns what
+    /// [`Objects::fd_unpark`] needs: slot, identity, number, description.
     ///
     /// # Errors
     /// EBADF if `fd` stands for no description; ETOOMANYREFS if too many references are parked;
@@ -421,7 +422,7 @@ impl<'s> Objects<'s> {
             })
         };
         // A child that hasn't needed the pool yet hasn't claimed the slot that was reserved for it.
-        // It may claim the slot between two checks, hence the second look at used ones.
+        // It may claim the slot between two checks, hence the second look at used slots.
         let states = [slot_state::USED, slot_state::RESERVED, slot_state::USED];
         let slot = states.into_iter().find_map(slot_in)?;
         let area = self.map_area(slot as u32).ok()?;

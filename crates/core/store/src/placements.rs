@@ -3,7 +3,7 @@
 //! A record `E id chunk -> node, from` says: bytes of the chunk below `from` lie at the home, the
 //! others in a part on that node. A file with such records is *spilled* (`live_flag::PARTS` on an
 //! id without a chunk size). The home never gives pages to a placed chunk from `from` on
-//! ([`Store::home_limit`]). Of several writers, the first one to record a placement decides: the
+//! ([`Parts::home_limit`]). Of several writers, the first one to record a placement decides: the
 //! placement holds until the file is truncated below the chunk. No function here sends requests to
 //! other nodes; the crate `cluster` decides where chunks go.
 
@@ -109,8 +109,8 @@ impl<'s> Parts<'s> {
         id.stripe().is_none() && !id.is_part()
     }
 
-    /// Called when a write has found no room on this node, the file's home. Returns whether other
-    /// nodes may have room: then the file is spilled from now on.
+    /// Returns whether other nodes may have room for a file of this node, after a write has found
+    /// no room here. If so, the file is spilled from now on.
     pub fn spill_here(&self, index: u32) -> Result<bool> {
         let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));

@@ -3,8 +3,8 @@
 //! Some changes take several steps: pages are taken, then recorded; a reference is counted, then
 //! stored. A process that dies between two steps leaves something that no record leads to. Such
 //! changes are made inside a [`Section`], which is counted in the process's slot. This guarantees:
-//! - A process that died outside of all sections has lost nothing: [`crate::Store::reap`] finds
-//!   everything that it held.
+//! - A process that died outside of all sections has lost nothing: [`crate::views::Recovery::reap`]
+//!   finds everything that it held.
 //! - During quiescence everything can be counted again: what is neither recorded nor held by a
 //!   process is lost, and is taken back. [`quiet`] waits for such a moment and keeps new sections
 //!   from beginning.
@@ -71,7 +71,7 @@ forebay_runtime::atomics::loom::thread_local! {
     static MINE: Mine = Mine::new();
 }
 
-/// A section: see the head of this file. It ends when it is dropped.
+/// A section: see the head of this file. The section ends when this value is dropped.
 pub struct Section<'a> {
     /// The process's number of sections; None for a section inside another one of this store.
     count: Option<&'a AtomicU32>,
@@ -159,8 +159,8 @@ fn begin_first(control: &Control, me: u32, critical: Critical) -> Result<Section
 pub(crate) fn quiet(control: &Control, me: u32, timeout: Duration) -> Result<Quiet<'_>> {
     debug_assert_eq!(MINE.with(|m| m.find(control)), None);
     let critical = Critical::enter();
-    // A stopped process won't leave its section, so quiescence isn't tried: no process should wait
-    // for it.
+    // A stopped process won't leave its section, so quiescence isn't tried: it would only make
+    // other processes wait.
     if in_sections(control).any(|(_, pid)| process::is_stopped(pid)) {
         return Err(Errno::BUSY);
     }

@@ -99,7 +99,7 @@ impl<'s> Quota<'s> {
         }
     }
 
-    /// Takes back a charge, or the usage of an object that has shrunk or gone.
+    /// Takes back a charge, or the usage of an object that has shrunk or was removed.
     #[inline]
     pub(crate) fn credit(self, (bytes, files): Amount) {
         if (bytes, files) != (0, 0) && self.is_active() {

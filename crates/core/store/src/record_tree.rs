@@ -1,7 +1,7 @@
 //! Reads the pages of a record file without LMDB, and checks that LMDB may be trusted with them.
 //! LMDB follows page numbers and offsets as it finds them; on a damaged file it may crash or loop.
 //!
-//! A file consists of two meta pages (the newer one counts) and two trees: the main one with the
+//! A file consists of two meta pages (the newer one is valid) and two trees: the main one with the
 //! records, and one that lists the free pages. Every page must be in use exactly once, or free. All
 //! numbers are little-endian.
 
@@ -311,8 +311,8 @@ impl Walk<'_> {
             };
             if kind == BRANCH {
                 let child = u64::from(low) | u64::from(node_flags) << 32;
-                // The first node's key has no meaning: the node leads to all keys of the page below
-                // the second one.
+                // The first node's key has no meaning: that node leads to all keys of the page
+                // below the second node's key.
                 if n > 0 {
                     if last.as_ref().is_some_and(|l| !is_below(l, key, numbers)) {
                         self.find(format!(

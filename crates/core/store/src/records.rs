@@ -6,7 +6,8 @@
 //! callers. `shards.rs` has the one implementation, over LMDB. The reasons for these operations:
 //! docs/decisions/0092-records-behind-operations.md.
 //!
-//! - [`Records`] is what a store has: views for reading, transactions for changing.
+//! - [`Records`] is the interface of a store's records: views for reading, transactions for
+//!   changing.
 //! - [`ReadRecords`] is a view: the last committed state of one shard.
 //! - [`ChangeRecords`] is a transaction: several operations become visible together, or none does.
 //!

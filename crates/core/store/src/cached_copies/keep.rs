@@ -14,8 +14,8 @@ use crate::record::parse_key;
 use crate::views::LocalCopies;
 use forebay_runtime::atomics::Ordering::*;
 
-/// A node has at most one copy for each of this number of bytes of its media, since records have
-/// limits, too.
+/// Bytes of media for each cached copy: limits the number of copies on a node, since the number of
+/// records is limited, too.
 const FOR_ONE: u64 = 32 << 10;
 /// Time without copying after a copy has failed. Nanoseconds.
 const RETRY_DELAY_NANOSECONDS: i64 = 1_000_000_000;
@@ -83,8 +83,8 @@ impl<'s> LocalCopies<'s> {
         }
     }
 
-    /// To be called before a write of `len` bytes: removes copies that occupy the room for it. The
-    /// caller must not hold a lock.
+    /// Removes copies that occupy the room for a write of `len` bytes. Must be called before the
+    /// write; the caller must not hold a lock.
     #[inline]
     pub fn make_room(&self, len: usize) {
         let copied = &self.copy_state().pages[..self.media().len().min(MAX_MEDIA)];
@@ -217,7 +217,8 @@ impl<'s> LocalCopies<'s> {
         Ok(())
     }
 
-    /// Returns the extents of the first chunk of an object, if it is open: its record may be older.
+    /// Returns the extents of the first chunk of an open object, whose record may be older; None if
+    /// the object isn't open.
     fn open_first_chunk(&self, id: ObjectId) -> Result<Option<crate::record::ChunkMap>> {
         self.objects()
             .with_live(id, |index| self.content().first_chunk(index))

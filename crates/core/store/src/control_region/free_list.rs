@@ -10,7 +10,7 @@ pub const RESERVED_ENTRIES: u32 = if cfg!(loom) { 0 } else { 64 };
 
 /// The unused entries of one table, as two lock-free lists: one of the reserve, one of all others.
 /// The low half of a head is index + 1, the high half a tag against reuse (ABA). `fresh` counts the
-/// entries that were ever used; those below `room` have memory. The reserve always has memory.
+/// entries that were ever used; entries below `room` have memory. The reserve always has memory.
 #[repr(C)]
 pub struct FreeList {
     head: AtomicU64,
@@ -103,7 +103,8 @@ impl FreeList {
         Ok(None)
     }
 
-    /// One more than the highest index ever taken, below `limit`.
+    /// Upper bound of the indexes in use: one more than the highest index ever taken, at most
+    /// `limit`.
     pub fn end(&self, limit: usize) -> u32 {
         let limit = self.bound(limit) as u32;
         match (self.fresh.load(Acquire), self.kept_fresh.load(Acquire)) {

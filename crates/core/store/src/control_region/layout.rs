@@ -130,7 +130,7 @@ impl Layout {
 }
 
 /// Returns the number of 64-bit words of the marks of a table of `maps` mappings. A mark says that
-/// a mapping has to lose pages; a second level marks words.
+/// a mapping has to lose pages. A second level marks the words that contain marks.
 pub(super) fn mark_words(maps: u32) -> usize {
     let maps = maps as usize;
     maps.div_ceil(64) + maps.div_ceil(64 * 64)

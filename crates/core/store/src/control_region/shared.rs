@@ -36,7 +36,8 @@ pub struct Header {
     pub activity: AtomicU32,
     pub keeper_sleeps: AtomicU32,
     /// Time at which this region was made (seconds since 1970), and the number of descriptions that
-    /// have locked something since. Together they are a unique number for each such description.
+    /// have locked something since. The two numbers together identify a description that has locked
+    /// something.
     pub born: AtomicU32,
     pub lockers: AtomicU32,
     pub free_live: FreeList,
@@ -45,8 +46,8 @@ pub struct Header {
     /// Held by a process during quiescence: meanwhile no section begins
     /// ([`crate::Store::section`]).
     pub quiet: Lock,
-    /// Set when a process has died in a section: entries and pages that only it knew are
-    /// lost until [`crate::Store::put_in_order`] has found them.
+    /// Set when a process has died in a section: entries and pages that only that process knew are
+    /// lost until [`crate::views::Recovery::put_in_order`] has found them.
     pub leaks: AtomicU32,
     pub journal: JournalState,
     /// The PID namespace of the process ids in this region; 0: not known.
@@ -124,16 +125,16 @@ pub struct Process {
     pub maps_done: AtomicU32,
     /// Not 0: the process may have locks on ranges of files, which end when it closes the files.
     pub locked: AtomicU32,
-    /// Not 0: the beginning of its area has memory, perhaps since an earlier owner.
+    /// Not 0: the beginning of the slot's area has memory, perhaps reserved by an earlier owner.
     pub area: AtomicU32,
-    /// The waits of its threads.
+    /// The waits of its threads for locks on ranges of files.
     pub waits: [Wait; MAX_WAITS],
 }
 
 /// Maximum number of threads of one process whose waits for locks a search for deadlocks can see.
 pub const MAX_WAITS: usize = 4;
 
-/// A wait for a lock of the process on a range.
+/// A thread's wait for a lock on a range of a file. The process would own the lock.
 #[repr(C)]
 pub struct Wait {
     /// 0: no wait; 1: being written. Any other value identifies the wait; a later wait has a higher
@@ -156,7 +157,7 @@ pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
 
 /// Flags of an open file description beside the kernel's flags, which don't use these bits.
 pub mod open_flag {
-    /// Watchers are notified of operations on it (`watches.rs`).
+    /// Watchers are notified of operations on the description (`watches.rs`).
     pub const WATCHED: u32 = 1 << 30;
     /// The file may be laminated when the description ends (`controls.rs`).
     pub const LAMINATES: u32 = 1 << 29;
@@ -172,7 +173,7 @@ pub mod live_flag {
     pub const LOADED: u32 = 1;
     /// The entry's attributes are newer than the record.
     pub const DIRTY: u32 = 2;
-    /// The object has no name left: it is removed with its last user.
+    /// The object has no name left: it is removed when its last user leaves.
     pub const UNLINKED: u32 = 4;
     /// The data lies in the record.
     pub const INLINE: u32 = 8;
@@ -215,8 +216,8 @@ pub mod live_flag {
     pub const LEASED: u32 = 262_144;
 }
 
-/// One open object. Size, times and the extents of chunk 0 are the truth while it is
-/// dirty; the rest of its attributes are in the record.
+/// One open object. While the entry is dirty, its size, times and extents of chunk 0 are newer than
+/// the record's. All other attributes are in the record.
 #[repr(C, align(64))]
 pub struct Live {
     pub id: AtomicU64,
@@ -232,7 +233,8 @@ pub struct Live {
     pub moved: AtomicU64,
     pub size: AtomicU64,
     pub mtime: AtomicI64,
-    /// For another node's file: the number by which its home knows this node's use of it.
+    /// Change time. For another node's file: the number by which the home knows this node's use of
+    /// the file.
     pub ctime: AtomicI64,
     /// Number of pages in all extents.
     pub pages: AtomicU64,
@@ -243,11 +245,11 @@ pub struct Live {
     /// For a striped file and its parts: number of truncations (`stripes.rs`). For a copy:
     /// [`Live::copy_stamp`].
     pub cuts: AtomicU64,
-    /// For the entry of another node's object: the live entry of this node's part of it, plus one.
-    /// The entry has a reference to it.
+    /// For the entry of another node's object: the live entry of this node's part of the object,
+    /// plus one. This entry has a reference to the part's entry.
     pub part: AtomicU32,
-    /// For a striped file: number of appends under a lease, or in chunk 0 over bytes beyond its
-    /// end.
+    /// For a striped file: number of appends made under a lease, or made in chunk 0 over bytes
+    /// beyond the file's end.
     pub appends: AtomicU32,
     /// For a striped file: number of the last lease, its end (milliseconds of CLOCK_BOOTTIME; 0: it
     /// is over), node and identity of its holder. Protected by `lock`. For another node's object,
@@ -260,8 +262,8 @@ pub struct Live {
     /// For a file of this node: the last two nodes whose processes have changed the bytes, the
     /// later one in the lower half. A node's number plus one; 0 is this node. Protected by `lock`.
     pub changed_by: AtomicU64,
-    /// As [`crate::Inode::edition`], kept like `controls`. While the edition is odd, `last_size` is
-    /// the size of another node's object.
+    /// As [`crate::Inode::edition`], copied from there like `controls`. While the edition is odd,
+    /// `last_size` is the size of another node's object.
     pub edition: AtomicU64,
     pub last_size: AtomicU64,
     /// The live entry (index + 1) of this node's cached copy of the file's remote chunks
@@ -298,11 +300,11 @@ pub struct Open {
     /// For a directory: the shard of the next entry. (`offset` counts the entries passed so far.)
     pub shard: AtomicU32,
     pub name_len: AtomicU32,
-    /// The description's number among those of this node that have locked something; 0: this one
-    /// hasn't.
+    /// The description's number among the descriptions of this node that have locked something; 0:
+    /// this description hasn't.
     pub locker: AtomicU32,
-    /// For a file whose bytes are fetched by ranges: number of the fill, which distinguishes it
-    /// from fills before an eviction.
+    /// For a file whose bytes are fetched by ranges: number of the fill. After an eviction, the
+    /// next fill has another number.
     pub fill: AtomicU32,
     /// The party for which the file was opened: a [`crate::controls::Party`].
     pub party: AtomicU64,
@@ -354,8 +356,8 @@ pub mod lock_kind {
     /// another node.
     pub const REMOTE: u32 = 8;
     /// Not a lock, but a fence: the owner's node has lost its locks on this object of this node,
-    /// and its programs that had the file open then don't know that (`serve/fences.rs` of
-    /// forebay-cluster).
+    /// and programs that had the file open at that time don't know of the loss (`serve/fences.rs`
+    /// of forebay-cluster).
     pub const FENCE: u32 = 32;
 }
 
@@ -371,7 +373,7 @@ pub struct FileLock {
     pub owner: AtomicU64,
     pub node: AtomicU32,
     pub slot: AtomicU32,
-    /// Number of the last change.
+    /// Number of the entry's last change.
     pub stamp: AtomicU64,
     /// See [`lock_kind`].
     pub kind: AtomicU32,
@@ -400,8 +402,8 @@ pub struct ProcessArea {
     pub cwd: AtomicU64,
     /// umask + 1, or 0 if not known yet.
     pub umask: AtomicU32,
-    /// Numbers of descriptors and of mappings that have memory. If `fds_room` is below
-    /// [`FIRST_FDS`], that many descriptors have.
+    /// Numbers of descriptors and of mappings that have memory. [`FIRST_FDS`] descriptors have
+    /// memory even if `fds_room` is less.
     pub(super) fds_room: AtomicU32,
     pub(super) maps_room: AtomicU32,
     /// Not 0: [`ProcessArea::held`] has memory.
@@ -421,7 +423,7 @@ pub struct ProcessArea {
     pub(super) chains: crate::map_table::Chains,
 }
 
-/// `n` bytes in whole pages.
+/// Rounds `n` bytes up to whole pages.
 pub(super) const fn align(n: usize) -> usize {
     n.next_multiple_of(4096)
 }

@@ -10,13 +10,13 @@
 //! 2. Each node records the uses of its open file descriptions at the home
 //!    (`Declarations::count_here`). A thread that is opening the file either has made its
 //!    description already, which is found; or it sees afterwards that uses were counted, and reads
-//!    the controls again ([`Store::counts`]). Uses of dead processes aren't counted.
+//!    the controls again ([`DeclaredControls::counts`]). Uses of dead processes aren't counted.
 //! 3. The home, holding the locks of the file, checks whether the uses permit the controls. If so,
 //!    it declares them.
 //!
 //! If the declaring process is killed before step 3, no controls are declared. The recorded uses
-//! stay correct, and end with their descriptions. If the file was closed meanwhile and its live
-//! entry is gone, uses aren't recorded any more, and the declaration begins again.
+//! stay correct, and end with their descriptions. If the file was closed before step 3 and its live
+//! entry freed, uses aren't recorded any more, and the declaration begins again.
 //!
 //! A mapping keeps its open file description. Stores through a mapping of the medium's pages can't
 //! be detected: so a file that may only grow must have no writable mapping. So step 3 searches for
@@ -76,8 +76,8 @@ pub fn concerns_users(controls: &Controls) -> bool {
 }
 
 impl DeclaredControls<'_> {
-    /// Number of times the users of files were counted on this node. The reply about a file of
-    /// another node may be outdated if there was a count since the request.
+    /// Number of times the users of files were counted on this node. Another node's reply about the
+    /// controls of a file may be outdated if users were counted since the request.
     pub fn counts(&self) -> u32 {
         self.control.header().counts.load(SeqCst)
     }

@@ -216,7 +216,8 @@ impl Content<'_> {
                 return Ok(false);
             }
             if let Some(inode) = record.filter(|_| loaded && !id.is_part()) {
-                // The record's size is given back with the record; here, only the difference to it.
+                // The quota for the record's size is given back with the record; here, only for the
+                // difference.
                 let size = live.size.load(Relaxed) as i64;
                 w.free_quota(size.wrapping_sub(inode.size as i64), 0);
             }

@@ -1,7 +1,7 @@
 //! Copies bytes between two files of this node, from page to page, with both locked.
 //!
 //! Holes of whole pages stay holes; bytes replaced by them become zero. The crate `cluster` makes a
-//! long copy in steps; if a step fails, the steps before it stay.
+//! long copy in steps; if a step fails, the bytes of the earlier steps stay copied.
 
 use super::*;
 use crate::live::LiveLock;
@@ -26,8 +26,8 @@ impl<'s> Content<'s> {
     }
 
     /// Copies bytes from one file of this node to another. Returns their number, at least one.
-    /// `check` may refuse, with both locked. Bytes beyond the end become part of the target only if
-    /// it `grows`.
+    /// `check` is called with both files locked, and may refuse the copy. Bytes beyond the end
+    /// become part of the target only with `grows`.
     ///
     /// # Errors
     /// ENODATA: the source ends before the offset. EXFULL: some of the bytes lie on other nodes.

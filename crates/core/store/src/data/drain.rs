@@ -5,7 +5,7 @@
 //! A process that writes such a file's record adds a record 'B'. The keeper moves the files with
 //! such a record chunk by chunk, each with the file locked. A process that opens the file meanwhile
 //! finds some chunks in memory and some on the other medium; no more are moved until it closes the
-//! file. If the keeper is killed, each chunk has been moved or not.
+//! file. If the keeper is killed, each chunk has either been moved or not.
 //!
 //! Parts of a striped file don't know its declared controls. When the file's home has moved its own
 //! chunks, it notifies the other nodes, which record that their parts are to be moved. A node that
@@ -28,7 +28,7 @@ enum Step {
     Busy,
 }
 
-/// The result of [`Store::drain_here`].
+/// The result of [`Content::drain_here`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Number of bytes that were moved.
@@ -38,7 +38,8 @@ pub struct Drained {
 }
 
 impl<'s> Content<'s> {
-    /// Whether files are moved from memory in this pool: it has memory, and something else.
+    /// Whether files are moved from memory in this pool: it has a medium of memory, and another
+    /// medium.
     pub fn drains(&self) -> bool {
         self.media().iter().any(is_memory) && !self.media().iter().all(is_memory)
     }

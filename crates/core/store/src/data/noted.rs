@@ -3,12 +3,14 @@
 //! A file is clean while its change time is that of the last comparison with the origin. After a
 //! loss of power, a clean file is taken for the origin's version. So its record must not have the
 //! old change time once its size or bytes have changed: any process's sync may bring the bytes to
-//! stable storage. The cost is one sync of the journal each time the origin has got the file.
+//! stable storage. The cost is one sync of the journal each time the file was written to the
+//! origin.
 
 use super::*;
 
 impl Content<'_> {
-    /// Called before the bytes or the size of a file change. Locked.
+    /// Records that a clean file changes. Must be called before its bytes or its size change.
+    /// Locked.
     ///
     /// # Errors
     /// Errors of writing the record and the journal: ENOSPC, EIO.

@@ -9,10 +9,10 @@
 //! these words set first (`Declarations::prepare_parts`). It does so once for all its processes, as
 //! long as the file is open there.
 //!
-//! Bytes that lie in memory when the control is declared are moved ([`Store::lay_on_files`]). Each
-//! node moves its own, for half a second at a time, even while the file is open, unless it is
+//! Bytes that lie in memory when the control is declared are moved ([`Content::to_files`]). Each
+//! node moves its own bytes, for half a second at a time, even while the file is open, unless it is
 //! mapped. A record 'B', as for bursty files, is written in the same commit as the word: if the
-//! mover dies, the keeper moves the rest when no process has the file open (`drain.rs`).
+//! moving process dies, the keeper moves the rest when no process has the file open (`drain.rs`).
 
 use super::*;
 use crate::declared::declared;
@@ -46,8 +46,8 @@ impl<'s> Content<'s> {
         word != 0 && declared(word).0.persistence == Some(Persistence::Node) && self.drains()
     }
 
-    /// Called when a commit gives an object this word. Records for the keeper that a file must not
-    /// lie in memory from now on.
+    /// Records for the keeper that a file must not lie in memory from now on, if `word` says so.
+    /// Part of a commit that gives the object this word.
     pub(crate) fn change_place(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         let inode = w.inode(id)?;
         let Some((inode, _)) = inode.filter(|(inode, _)| inode.is_file()) else {

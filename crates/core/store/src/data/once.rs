@@ -2,9 +2,9 @@
 //! `files` media are dropped after the reader has passed them (the kernel reads ahead by itself).
 //! So a pass over more data than fits into memory doesn't evict data that are read again.
 //!
-//! The bytes are released by chunks: a process that reads the last byte of a chunk has passed it.
-//! Parts of striped files on other nodes than the home don't know the declared controls; they stay
-//! as they are.
+//! The pages are dropped by chunks: a process that reads the last byte of a chunk has passed it.
+//! Parts of striped files on other nodes than the home don't know the declared controls: their
+//! pages stay cached.
 
 use super::*;
 use crate::declared::declared;
@@ -42,7 +42,8 @@ impl Content<'_> {
     }
 
     /// The runs of pages in which chunks lie: medium, first page, number of pages. Chunks whose
-    /// extents can't be determined are left out, since the kernel is only given advice.
+    /// extents can't be determined are left out. That is harmless: the result only tells the kernel
+    /// which cached pages it may drop.
     fn runs(&self, index: u32, chunks: Range<u64>) -> Vec<(usize, u64, usize)> {
         let moved = self.objects().live(index).moved.load(Relaxed);
         let mut runs: Vec<(usize, u64, usize)> = Vec::new();

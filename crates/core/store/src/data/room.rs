@@ -5,8 +5,8 @@ use crate::views::Content;
 use crate::views::Mappings;
 
 impl<'s> Content<'s> {
-    /// As `FileData::truncate`, for bytes on this node. `decide` returns the size while the file is
-    /// locked.
+    /// As `FileData::truncate`, for bytes on this node. `decide` is called with the file locked,
+    /// and returns the new size.
     pub fn truncate_here(
         &self,
         index: u32,
@@ -71,8 +71,8 @@ impl<'s> Content<'s> {
         self.zero_range(index, size, page_end)
     }
 
-    /// Frees the pages of a file whose size was `old` bytes and is `size` now. Locked; no process
-    /// has them mapped.
+    /// Frees the pages of a file between `size` and `old`, its present and its former size in
+    /// bytes. Locked; no process has the pages mapped.
     pub(crate) fn free_behind(&self, index: u32, size: u64, old: u64) -> Result<()> {
         let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
@@ -364,7 +364,7 @@ impl<'s> Content<'s> {
         }
     }
 
-    /// As [`Store::seek_here`]; the result is valid only if no extents are moved meanwhile.
+    /// As [`Content::seek_here`]; the result is valid only if no extents are moved meanwhile.
     fn seek_once(&self, index: u32, moved: u64, offset: u64, hole: bool) -> Result<u64> {
         let live = self.objects().live(index);
         let size = live.size.load(Acquire);

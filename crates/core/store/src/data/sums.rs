@@ -10,8 +10,8 @@
 //!   block that does not match is read once more with the file locked, since it may just be
 //!   changing.
 //! - With a journal, a record says whether the bytes were on stable storage when it was made. After
-//!   a loss of power only records that say so count. The removal of such a record is on stable
-//!   storage before bytes change.
+//!   a loss of power, only records that say yes are valid. The removal of such a record is on
+//!   stable storage before bytes change.
 //!
 //! Damage is EBADMSG up to `posix`, which turns it into a message and EIO. Holes have no sums, nor
 //! have small files that lie in their record, which has a checksum as a whole (decision 0001).
@@ -30,7 +30,7 @@ const BLOCKS_PER_STEP: usize = 16;
 /// First byte of a record: the bytes were on stable storage when they were summed.
 const STABLE: u8 = 1;
 
-/// A chunk that was sealed, and the hash of its record.
+/// Number of a sealed chunk, and the hash of its record.
 pub(crate) type Sealed = (u64, u64);
 
 /// Whether the bytes of a file with this word have checksums.
@@ -63,8 +63,8 @@ impl Content<'_> {
         Ok(record.map(|bytes| Sums(bytes.to_vec())))
     }
 
-    /// Unseals the chunks of bytes `from..to` of a file. Must be called before the bytes change, or
-    /// go. Locked.
+    /// Unseals the chunks of bytes `from..to` of a file. Must be called before the bytes are
+    /// changed or removed. Locked.
     ///
     /// # Errors
     /// EBADMSG: other bytes of these chunks differ from what was written; sealing them again would
@@ -204,7 +204,7 @@ impl Content<'_> {
         })
     }
 
-    /// As [`Store::read_here`], for a file with checksums.
+    /// As [`Content::read_here`], for a file with checksums.
     ///
     /// # Errors
     /// EBADMSG: a block differs from what was written.
@@ -316,11 +316,11 @@ impl Content<'_> {
         self.each_block(index, moved, size, from, len, |_, _| Ok(()))
     }
 
-    /// As [`Store::verify_locked`], chunk by chunk, locking the file for each.
+    /// As [`Content::verify_locked`], chunk by chunk, locking the file for each.
     ///
     /// # Errors
-    /// EBADMSG: a chunk isn't intact; else as for reading. With the offset at which its check
-    /// began.
+    /// EBADMSG: a chunk isn't intact; else as for reading. The offset beside the error is where the
+    /// check of the failed chunk began.
     pub fn verify(&self, index: u32, from: u64, to: u64) -> std::result::Result<(), (u64, Errno)> {
         if !is_summed(self.objects().live(index).controls.load(Acquire)) {
             return Ok(());
@@ -350,8 +350,8 @@ impl Content<'_> {
         self.names().remove_range(w, &Key::sums(id, 0), |_| ())
     }
 
-    /// Called when a commit gives an object this word. If that begins or ends checksums, removes
-    /// the stored ones, since they were not kept up to date.
+    /// Removes the checksums of an object if `word` begins or ends checksums, since the stored ones
+    /// were not kept up to date. Part of a commit that gives the object this word.
     pub(crate) fn change_sums(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         match w.inode(id)? {
             Some((inode, _)) if is_summed(inode.controls) != is_summed(word) => {
@@ -450,7 +450,7 @@ mod tests {
         id
     }
 
-    /// Flips a bit of the byte at `at` of an open file, without any of the usual steps.
+    /// Flips a bit of the byte at `at` of an open file, without unsealing its chunk.
     fn damage(s: &TestStore, index: u32, at: u64) {
         let moved = s.objects().live(index).moved.load(Relaxed);
         let map = s.content().chunk_map(index, at / CHUNK, moved, 0).unwrap();

@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::*;
 
 const PART: &str = "control";
-/// Remedy of findings about state that only memory holds.
+/// Remedy of findings about state that exists only in shared memory.
 const ANEW: &str = "the control region is made anew";
 const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::DIRTY
@@ -156,7 +156,7 @@ impl<'s> Checker<'s> {
                     );
                 }
             }
-            // SAFETY: only used in this turn.
+            // SAFETY: the area is used only in this turn of the loop.
             unsafe { self.unmap_area(mapped) };
         }
         Ok(())
@@ -283,7 +283,7 @@ impl<'s> Checker<'s> {
         })
     }
 
-    /// Checks that every entry that isn't in use is in its list, once.
+    /// Checks that every entry that isn't in use is in its list of free entries, exactly once.
     fn check_lists(
         &self,
         uses: &Uses,
@@ -340,7 +340,7 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Checks the shards' states and the table of times against the records.
+    /// Checks the shards' states and the table of directories' times against the records.
     pub(crate) fn check_shards(&self, highest: &[u64], view: &View<'_>, report: &mut Report) {
         for (i, s) in view.states.iter().enumerate() {
             let mut find =

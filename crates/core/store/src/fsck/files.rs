@@ -349,9 +349,9 @@ impl Checker<'_> {
     }
 }
 
-/// Number of cells for which the medium's map says that room is reserved, and the bytes of its
-/// segment, if these are fewer. The keeper may be changing the reservation meanwhile, so one of
-/// several looks that finds enough bytes is enough.
+/// Returns the number of cells that the medium's map records as reserved, and the length of its
+/// segment in bytes, if the segment is shorter than these cells. Looks several times, since the
+/// keeper may be changing the reservation: one look that finds enough bytes is enough.
 fn lacks_room(medium: &forebay_media::Medium) -> Option<(usize, u64)> {
     const LOOKS: usize = 5;
     let look = |_| {

@@ -35,15 +35,15 @@ pub struct Report {
     /// Number of objects and entries that were checked.
     pub objects: u64,
     pub entries: u64,
-    /// Number of processes that used the store meanwhile.
+    /// Number of processes that used the store during the check.
     pub others: usize,
     /// Things that couldn't be compared, with the reason.
     pub left_out: Option<String>,
     /// Number of pages of sound record files that are neither in use nor free: room of 4 KiB each
     /// that a killed process has left. Not a finding, since nothing is damaged.
     pub lost_pages: u64,
-    /// Number of records that weren't compared with their other node, since the time for requests
-    /// was over. Not a finding.
+    /// Number of records that weren't compared with the other node that they concern, since the
+    /// time for requests was over. Not a finding.
     pub unasked: u64,
 }
 

@@ -80,7 +80,7 @@ impl Checker<'_> {
         let (mut report, _) = self.examine()?;
         report.findings.splice(0..0, salvaged);
         self.drop_unreadable_journals(changed)?;
-        // Failures here are found again below.
+        // The examination below finds what these calls couldn't mend.
         let _ = self.recovery().settle();
         let _ = self.names().flush_dir_times();
         let (after, mut examined) = self.examine()?;

@@ -66,7 +66,7 @@ pub(crate) struct Model {
 /// Records other than inodes, by the id of their object: shards and keys.
 type Others = BTreeMap<u64, Vec<(usize, Vec<u8>)>>;
 
-/// The reason why a record is removed, and the result of that.
+/// The reason why a record is removed, and what its removal means.
 struct Flaw {
     what: String,
     remedy: &'static str,
@@ -78,7 +78,7 @@ struct Stored<'a> {
     key: &'a [u8],
     value: &'a [u8],
     id: ObjectId,
-    /// The key after the id.
+    /// The part of the key after the id.
     rest: &'a [u8],
 }
 
@@ -177,7 +177,7 @@ const KINDS: [Kind; 15] = [
         what: |s| none_of_ours(s.key),
         remedy: "it is removed",
     },
-    // If the file was removed, or doesn't lie in memory, the keeper deletes this record.
+    // If the file was removed, or doesn't lie in memory, the keeper deletes its record 'B'.
     Kind {
         tags: b"B",
         is_remote: false,
@@ -188,7 +188,7 @@ const KINDS: [Kind; 15] = [
         what: |s| none_of_ours(s.key),
         remedy: "it is removed",
     },
-    // The keeper deletes this record, too, if the file was removed.
+    // If the file was removed, the keeper deletes its record 'M', too.
     Kind {
         tags: b"M",
         is_remote: false,

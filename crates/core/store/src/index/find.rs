@@ -31,7 +31,8 @@ pub const DESCRIBED: usize = 512;
 /// high.
 const COUNT: usize = 32;
 const GROWTH: usize = 16;
-/// Bound of these counts: terms with more index entries in a shard count as equally frequent.
+/// Maximum bound of these counts: terms with more index entries in a shard count as equally
+/// frequent.
 const COUNT_MAX: usize = 1 << 17;
 
 /// The condition on an attribute `user.KEY`.
@@ -176,8 +177,8 @@ impl Wanted {
         }
     }
 
-    /// Returns the object of a record, if the record is an index entry of the term. These entries
-    /// are consecutive.
+    /// Returns the object of a record, if the record is an index entry of the term. All index
+    /// entries of a term are consecutive.
     fn place(&self, record: &[u8]) -> Option<ObjectId> {
         match self.value {
             Ok(word) => {
@@ -221,7 +222,7 @@ fn rarest(records: &impl ReadRecords, terms: &[Wanted]) -> Result<usize> {
 }
 
 /// Returns the description of an object if it is in the directory and meets all terms. The term
-/// `led`, by whose index entry it was found, isn't checked.
+/// `led` isn't checked: the object was found by an index entry of this term.
 fn matched(
     records: &impl ReadRecords,
     (id, dir): (ObjectId, ObjectId),

@@ -22,7 +22,7 @@ const MAX_ITEMS_PER_MESSAGE: usize = 1024;
 /// Maximum size of a reply in one message. Bytes.
 const BYTES: usize = 40 << 10;
 
-/// An object that has the attributes.
+/// An object that has the attributes of the query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hit {
     /// The object's place in the index.
@@ -187,7 +187,7 @@ impl<'s> Index<'s> {
     }
 }
 
-/// Returns the first index entry from this place on.
+/// Returns the first index entry from `mark` on.
 fn first_from(records: &impl ReadRecords, word: Word, mark: Mark) -> Result<Option<(Word, Mark)>> {
     let mut found = None;
     records.each_attached(&Key::indexed(word, mark), |key, _| {

@@ -1,14 +1,14 @@
 //! Reserves room on the disk for the journal and the checkpoint, so that a full disk doesn't block
 //! a pool: removals always work, and the room that they free can be used again.
 //!
-//! - *The journal.* The file of a generation is preallocated: `bound` and [`RING`] bytes
-//!   ([`Store::journal_len`]). So is the file of the next generation, `journal.spare`. After a
+//! - *The journal.* The file of a generation is preallocated: `bound` plus [`RING`] bytes
+//!   ([`Durability::journal_len`]). So is the file of the next generation, `journal.spare`. After a
 //!   checkpoint, the file of the old generation is cleared and becomes the spare.
 //! - *The checkpoint.* `checkpoint.part` is preallocated for all records that fit the memory
 //!   reserved for them: a process that reserves more memory first extends this file
-//!   ([`Store::reserve_checkpoint`]). Once complete, it is exchanged with `checkpoint`.
+//!   ([`Durability::reserve_checkpoint`]). Once complete, it is exchanged with `checkpoint`.
 //! - *Writers* wait for a checkpoint before a generation runs out of its room
-//!   ([`Store::wait_for_journal`]).
+//!   ([`Durability::wait_for_journal`]).
 //!
 //! On a file system that copies on writing (btrfs, ZFS), reserved room isn't a promise: there, a
 //! full disk can still be an error.
@@ -66,7 +66,7 @@ impl<'s> Durability<'s> {
         self.journal_state().bound.load(Relaxed) + RING as u64
     }
 
-    /// Makes the file `path` of the next generation, empty and with all of its room.
+    /// Makes the file `path` of the next generation, empty and with its room reserved.
     pub(crate) fn next_journal(&self, dir: &Path, path: &Path) -> Result<OwnedFd> {
         let len = self.journal_len();
         // A process with a limit on file sizes (RLIMIT_FSIZE) leaves this to other processes.
@@ -138,7 +138,7 @@ impl<'s> Durability<'s> {
         let _critical = Critical::enter();
         s.rooming.acquire(self.control(), self.process_slot()?)?;
         // If the disk has more room, reserves a quarter more, so that not each growth of the
-        // records comes here.
+        // records needs another reservation.
         let reserved = [need + need / 4, need].into_iter().find_map(|len| {
             let reserved = self.reserve_checkpoint_files(journal.dir(), len);
             match reserved {
@@ -188,8 +188,8 @@ impl<'s> Durability<'s> {
         swapped
     }
 
-    /// To be called before a commit: if the generation's file is nearly full, waits until there is
-    /// a new generation. The caller must not hold a lock of a shard.
+    /// Waits until there is a new generation, if the present generation's file is nearly full. Must
+    /// be called before a commit; the caller must not hold a lock of a shard.
     pub(crate) fn wait_for_journal(&self) {
         let s = self.journal_state();
         let len = || self.generation_len() + FILE_HEAD as u64;

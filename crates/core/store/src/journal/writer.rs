@@ -41,7 +41,7 @@ impl<'a> Writer<'a> {
             w.begin_next();
             let end = state.end.load(Acquire);
             state.written.fetch_min(end, AcqRel);
-            // The record was announced, but never appended.
+            // A pending position at or beyond the end: its record was never appended.
             for shard in 0..MAX_SHARDS {
                 let pending = &store.control().shard(shard).pending;
                 if pending.load(Acquire) > end {
@@ -69,7 +69,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Appends a record. Returns its position. Calls `before` with the position just before the
+    /// Appends a record. Returns its position. Calls `before` with this position just before the
     /// record becomes valid.
     ///
     /// # Errors
@@ -153,8 +153,8 @@ impl<'a> Writer<'a> {
         if j.opened.load(Acquire) == generation
             && let Some(kept) = kept
         {
-            // The file of another generation may get the same number, which does no harm: see
-            // `Store::sync_journal`.
+            // The descriptor number may be reused for the file of another generation, which does no
+            // harm: see `Durability::sync_journal`.
             return Ok(File::Kept(kept));
         }
         let flags = OFlags::RDWR | OFlags::CLOEXEC;

@@ -69,8 +69,8 @@ impl FileLock {
         !self.is_note() && Sort::of_kind(self.kind.load(Relaxed)) != Sort::Use
     }
 
-    /// Turns the lock into a fence for its owner's node. After the first of these stores it
-    /// conflicts with no lock.
+    /// Turns the lock into a fence against its owner's node ([`lock_kind::FENCE`]). The kind is
+    /// stored first: from then on, the entry conflicts with no lock.
     fn make_fence(&self) {
         self.kind.store(lock_kind::FENCE, Release);
         self.owner.store(NOBODY, Relaxed);
@@ -200,8 +200,8 @@ impl<'a> Locks<'a> {
         uses.collect()
     }
 
-    /// Records a use of the object, in place of the owner's former one, unless there is a use that
-    /// it `excludes`; with `beside`, even then. Returns the conflicting use, if any.
+    /// Records a use of the object, in place of the owner's former use. If `excludes` is true for
+    /// another use, records it only with `beside`. Returns the conflicting use, if any.
     pub fn set_use(
         &self,
         r: &Request,
@@ -271,7 +271,7 @@ impl<'a> Locks<'a> {
             .any(|(_, lock)| lock.is_note() && !lock.is_fence())
     }
 
-    /// Carries out the request, unless a lock conflicts. Returns that lock then.
+    /// Carries out the request, unless a lock conflicts: then returns that lock.
     fn set(&self, r: &Request) -> Result<Option<InTheWay>> {
         if r.sort != Sort::Range {
             // As in Linux, a lock that is to be changed is released first.
@@ -375,7 +375,7 @@ impl<'s> LockTable<'s> {
         self.locks_of_held(object, Some(section))
     }
 
-    /// `section`: None during quiescence.
+    /// As [`LockTable::locks_of`]. `section` is None during quiescence.
     fn locks_of_held(self, object: ObjectId, section: Option<Section<'s>>) -> Result<Locks<'s>> {
         let critical = Critical::enter();
         let chain = self.0.control.lock_chain(object.0);
@@ -412,8 +412,8 @@ impl<'s> LockTable<'s> {
     }
 
     /// Returns the objects on which the process in `slot`, which sets no more locks, has locks or
-    /// notes. The owner comes from the locks, since a process that cleans up behind a dead one has
-    /// taken over its slot already.
+    /// notes, with the owner. The owner is read from the locks: a process that cleans up behind a
+    /// dead one has taken over its slot already.
     pub(super) fn locked_from(&self, slot: u32) -> Vec<(ObjectId, Owner)> {
         let me = self.names().node();
         let all = self
@@ -471,7 +471,8 @@ impl<'s> LockTable<'s> {
     }
 
     /// Removes all entries of a node that was given up: on the objects for which `may` is true, and
-    /// on those on which its programs have no locks. Where its programs had locks, a fence stays.
+    /// on those on which its programs have no locks. Locks of its programs on an object become one
+    /// fence.
     ///
     /// # Errors
     /// ETIMEDOUT.
@@ -505,8 +506,8 @@ impl<'s> LockTable<'s> {
         fences.map(|(object, l)| (l.owner().node, object)).collect()
     }
 
-    /// Removes a fence, after the node's programs have learned of the loss, or the object was
-    /// removed.
+    /// Removes a fence, after the node's programs have learned that their locks are lost, or the
+    /// object was removed.
     pub fn lift_fence(&self, node: NodeId, object: ObjectId) -> Result<()> {
         let fence = |l: &FileLock| l.is_fence() && l.owner().node == node;
         self.locks_of(object)?.retain(|_, l| !fence(l));

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time from the beginning of a wait to the first search for a deadlock over several nodes.
 const FIRST_SEARCH: Duration = Duration::from_millis(10);
-/// Maximum time from one such search to the next.
+/// Maximum time from one search over several nodes to the next.
 const MAX_GAP: Duration = Duration::from_secs(1);
 
 /// Value of [`Wait::stamp`] while the wait is being written.
@@ -92,8 +92,8 @@ pub struct Waiting<'a> {
     store: &'a Store,
     request: &'a Request,
     home: NodeId,
-    /// Returns whether the waiting process must give up because of a deadlock; without the flag,
-    /// examines only what this node knows.
+    /// Returns whether the waiting process must give up because of a deadlock. If the second
+    /// argument is false, examines only the waits that this node knows.
     search: &'a dyn Fn(&Waited, bool) -> Result<bool>,
     /// Stamp of the published wait; 0: nothing is published.
     stamp: u64,
@@ -132,8 +132,8 @@ impl<'a> Waiting<'a> {
         waiting
     }
 
-    /// Whether the wait is for a lock of a process. Locks of descriptions aren't examined, as in
-    /// Linux: any process may release them.
+    /// Whether the wait is for a lock of a process. Waits for locks of descriptions aren't searched
+    /// for deadlocks, as in Linux: any process may release such locks.
     fn is_of_process(&self) -> bool {
         self.request.sort == Sort::Range && self.request.owner.pid().is_some()
     }
@@ -143,7 +143,7 @@ impl<'a> Waiting<'a> {
         if !self.is_of_process() {
             return;
         }
-        // No signal handler may run between the claim and its record.
+        // No signal handler may run between the claim of a place and the record of the claim.
         let _critical = Critical::enter();
         let slot = self.request.owner.slot as usize;
         let mut places = self.store.control.process(slot).waits.iter();
@@ -163,8 +163,8 @@ impl<'a> Waiting<'a> {
         self.stamp = stamp;
     }
 
-    /// To be called after each unsuccessful try: searches for a deadlock if that is due. Returns
-    /// the maximum pause before the next try.
+    /// Searches for a deadlock if that is due. Returns the maximum pause before the next try. Must
+    /// be called after each unsuccessful try.
     ///
     /// # Errors
     /// EINTR; EDEADLK.
@@ -200,8 +200,8 @@ impl<'a> Waiting<'a> {
         Ok(self.next_search.saturating_duration_since(now))
     }
 
-    /// To be called when a sleep ended with EINTR: returns EINTR, unless this code wraps all
-    /// handlers of the program.
+    /// Returns EINTR after a sleep that ended with EINTR, unless this library wraps all handlers of
+    /// the program.
     pub fn interrupted(&self) -> Result<()> {
         if process::delivers() {
             // `check` knows whether a handler ran, and whether it has SA_RESTART.

@@ -143,8 +143,9 @@ impl<'s> Names<'s> {
         Ok(highest)
     }
 
-    /// Adds a name here for an object of this node, at time `t`. True if it is the first one of an
-    /// object without a name: then [`Store::unmark_named`] is due.
+    /// Adds a name, with an entry on this node, for an object of this node, at time `t`. True if it
+    /// is the first name of an object without one: then the caller must call
+    /// [`Names::unmark_named`].
     ///
     /// # Errors
     /// EEXIST; ENOENT if the object has no name left; EMLINK; ESTALE; ENOSPC; EAGAIN: a change of
@@ -173,9 +174,9 @@ impl<'s> Names<'s> {
     }
 
     /// Counts one more name of an object, in a transaction. Returns the object's kind, and whether
-    /// this is the first name of an object without one: then [`Store::unmark_named`] is due after
-    /// the transaction. (During the transaction, a death would leave an object without name or
-    /// mark.)
+    /// this is the first name of an object without one: then the caller must call
+    /// [`Names::unmark_named`] after the transaction. (If the mark were removed earlier, a death
+    /// could leave the object without name or mark.)
     pub(crate) fn count_link(
         &self,
         w: &mut Write<'_>,

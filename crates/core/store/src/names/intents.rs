@@ -3,8 +3,8 @@
 //!
 //! An intent is a record beside the entry, written in the transaction that begins. While there is
 //! one, the entry is *moving* (`EntryRecord::changing`): lookups wait ([`Errno::AGAIN`]), and
-//! changes find it busy ([`Store::check_note`]). An intent contains its owner, a process; when the
-//! owner has ended, any process completes the intent ([`crate::cluster`]). This module sends no
+//! changes find it busy ([`Intents::check_note`]). An intent contains its owner, a process; when
+//! the owner has ended, any process completes the intent (crate `cluster`). This module sends no
 //! requests to other nodes.
 
 use super::*;
@@ -231,7 +231,7 @@ impl Intents<'_> {
     // ---- after deaths ----
 
     /// Gives all intents and links up, after a loss of shared memory: their processes have ended,
-    /// and the identities in the records are about to be given to others.
+    /// and the identities in the records are about to be given to other processes.
     ///
     /// # Errors
     /// EIO.
@@ -310,7 +310,7 @@ impl Intents<'_> {
         })
     }
 
-    /// In a transaction: does what [`Store::end_drop`] does, except for the intent.
+    /// In a transaction: does what [`Intents::end_drop`] does, except for the intent.
     pub fn let_see(&self, w: &mut Write<'_>, name: Named<'_>, dropped: Entry) -> Result<()> {
         let at = self.entry_ref(name);
         match w.look_up(at)? {
@@ -373,7 +373,7 @@ impl Intents<'_> {
         })
     }
 
-    /// Ends [`Store::freeze`].
+    /// Ends [`Intents::freeze`].
     pub fn thaw(&self, epoch: u64) {
         if epoch >> 32 >= self.names().names_epoch() >> 32 {
             self.names().raise_epoch(epoch);

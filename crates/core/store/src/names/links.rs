@@ -1,7 +1,7 @@
 //! Link records, at an object's home: for each name whose entry lies on another node, whether the
 //! object counts it.
 //!
-//! This module sends no requests to other nodes: [`crate::cluster`] completes an operation over
+//! This module sends no requests to other nodes: the crate `cluster` completes an operation over
 //! several nodes, even if its process dies.
 
 use super::*;
@@ -225,7 +225,7 @@ impl<'s> Links<'s> {
         })
     }
 
-    /// As [`Store::withdraw_link`], if the process that offered the name has ended.
+    /// As [`Links::withdraw_link`], if the process that offered the name has ended.
     pub fn withdraw_dead(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let key = Key::link(id, name.0, name.1);
         self.transact(self.names().object_set(id), Need::Removal, |w| {
@@ -282,8 +282,8 @@ impl<'s> Links<'s> {
         Ok(w.inode(id)?.is_some_and(|(inode, _)| inode.is_dir()))
     }
 
-    /// Withdraws the announced name from the object. `from` is the slot of the name that it was to
-    /// replace.
+    /// Withdraws the announced name from the object. `from` is the slot of the name that the
+    /// announced name was to replace.
     pub fn undo_link_here(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         let key = Key::link(id, name.0, name.1);
         self.transact(self.names().object_set(id), Need::Removal, |w| {

@@ -112,8 +112,8 @@ impl<'s> Names<'s> {
         })
     }
 
-    /// Removes the records from `first` on that have its tag and object. Before a removal, calls
-    /// `each` with the record's value.
+    /// Removes the records from `first` on that have the tag and the object of `first`. Before a
+    /// removal, calls `each` with the record's value.
     pub(crate) fn remove_range(
         &self,
         w: &mut Write<'_>,
@@ -177,8 +177,8 @@ impl<'s> Names<'s> {
         Ok(true)
     }
 
-    /// Passes the result of a removal on. If it failed after its object was marked as unlinked,
-    /// removes the mark.
+    /// Returns `result`, the result of a removal. If the removal failed after its object was marked
+    /// as unlinked, removes the mark.
     pub(crate) fn undo_mark<T>(&self, result: Result<T>, id: ObjectId) -> Result<T> {
         match &result {
             Ok(_) => return result,

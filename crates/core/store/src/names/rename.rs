@@ -4,7 +4,7 @@ use super::*;
 use crate::records::EntryRef;
 use crate::views::Names;
 
-/// The result of [`Store::rename_known`].
+/// The result of [`Names::rename_known`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renamed {
     Done,

@@ -1,5 +1,5 @@
-//! Attaches this process to a store: gives it a process slot in the control region, and maps its
-//! area.
+//! Attaches this process to a store: gives the process a slot in the control region, and maps the
+//! slot's area.
 //!
 //! A process attaches when it first needs a slot, and keeps the slot until it ends. The area is
 //! mapped with it. A vfork child runs in its parent's memory, but has its own slot: the parent's
@@ -323,8 +323,8 @@ impl Store {
         self.slot.store(NO_SLOT, Release);
     }
 
-    /// Called in a forked child before anything else: forgets the parent's slot and area, which the
-    /// child must not use.
+    /// Forgets the parent's slot and area, which a forked child must not use. Must be called in the
+    /// child before anything else.
     pub fn after_fork_in_child(&self) {
         self.attaching.reset();
         self.slot.store(NO_SLOT, Release);
