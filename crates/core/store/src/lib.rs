@@ -27,7 +27,7 @@
 //! records                                           operations on records
 //! views                                             Store's operations by theme
 //! node                                              Store; Remote; this process's slot
-//! extent_cache ring quiescence                      files of the journal; no operation in flight
+//! extent_cache ring quiescence                      extents; journal; no operation in flight
 //! declared object lock_request                      what callers ask for, as plain values
 //! process                                           processes attached to the control region
 //! map_table control_region                          how shared memory is laid out

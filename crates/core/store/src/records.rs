@@ -174,7 +174,7 @@ pub trait ReadRecords {
     fn attached(&self, key: &Key) -> Result<Option<&[u8]>>;
 
     /// Calls `each` for attached records from the key `from` on, in order, until it returns false:
-    /// key and value. It must return false at the first key of another tag.
+    /// key and value. `each` must return false at the first key of another tag.
     fn each_attached(&self, from: &[u8], each: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
 
     /// Calls `each` for all records from the key `from` on, in the form in which checkpoints have

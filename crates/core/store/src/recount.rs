@@ -1,8 +1,8 @@
 //! Takes back what was lost with dead processes: references, entries and pages that only they knew.
 //!
 //! During quiescence (see [`crate::quiescence`]) every use is recorded: descriptors and mappings in
-//! the tables of processes, descriptions on their way there by their `owner`, entries used for a
-//! moment in `held`. Every page in use is named by a record or a live entry. So whatever else is
+//! the tables of processes, descriptions that no table refers to by their `owner`, entries used for
+//! a moment in `held`. Every page in use is named by a record or a live entry. So whatever else is
 //! counted or in use is lost. The tables are corrected during quiescence. Pages are compared
 //! afterwards, by copies of the maps and views of the records as of the quiescence: no process uses
 //! a lost page until it is taken back here.
@@ -133,13 +133,13 @@ impl<'s> Recovery<'s> {
             fds.chain(maps)
                 .filter_map(|open| open.checked_sub(1))
                 .for_each(|i| count(&mut opens, i));
-            // SAFETY: only used in this turn.
+            // SAFETY: the area is used only in this turn of the loop.
             unsafe { self.unmap_area(mapped) };
         }
         for (i, uses) in opens.iter_mut().enumerate() {
             let o = self.objects().open_file(i as u32);
-            // A description that a table refers to has been handed over, whatever its owner word
-            // says.
+            // A description that a table refers to has been handed over to the table, whatever its
+            // owner word says.
             if *uses == 0 && holders.contains(&self.control.open_owner(i as u32).load(Acquire)) {
                 *uses = 1;
             }

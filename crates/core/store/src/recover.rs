@@ -15,14 +15,14 @@ use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::*;
 
-/// The result of [`Store::reap`].
+/// The result of [`Recovery::reap`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
     /// Number of processes that had died.
     pub processes: usize,
     /// Number of descriptors that they had open.
     pub descriptors: usize,
-    /// Number of processes that died in a section: they may have lost something.
+    /// Number of processes that died in a section: entries or pages may be lost.
     pub in_flight: usize,
 }
 
@@ -62,7 +62,7 @@ impl<'s> Recovery<'s> {
             })
     }
 
-    /// Releases this process's slot and all that it holds, before it ends.
+    /// Releases this process's slot and all that it holds, before the process ends.
     ///
     /// # Errors
     /// Those of writing files back.
@@ -95,12 +95,12 @@ impl<'s> Recovery<'s> {
         self.release_owned(slot, process::identity(&self.control, slot), false)
     }
 
-    /// As [`Store::detach`], for a process that is about to end. If it has other threads, their
+    /// As [`Recovery::detach`], for a process that is about to end. If it has other threads, their
     /// operations end with it, and are found by its slot. So the slot isn't freed then, but left to
     /// the process that reaps it.
     ///
     /// # Errors
-    /// As for [`Store::detach`].
+    /// As for [`Recovery::detach`].
     pub fn end(&self) -> Result<()> {
         if !self.is_attached() || process::is_alone() {
             return self.detach();
@@ -133,7 +133,7 @@ impl<'s> Recovery<'s> {
         forebay_trace::span!(REAP_ENTER, REAP_EXIT, [], self.reap_but(&[]))
     }
 
-    /// As [`Store::reap`], but skips the processes with the identities `but`, dead or not.
+    /// As [`Recovery::reap`], but skips the processes with the identities `but`, dead or not.
     pub fn reap_but(&self, but: &[u32]) -> Result<Reaped> {
         let mut reaped = Reaped::default();
         let mut result = Ok(());
@@ -181,8 +181,8 @@ impl<'s> Recovery<'s> {
         result.map(|()| reaped)
     }
 
-    /// Frees the reader slots of killed processes that had no process slot: those that only looked
-    /// up names. They are never reaped.
+    /// Frees the reader slots of killed processes that had no process slot. These processes only
+    /// looked up names, and are never reaped.
     ///
     /// # Errors
     /// Those of opening the records.
@@ -255,7 +255,7 @@ impl<'s> Recovery<'s> {
         self.release_area(slot, area, killed)
     }
 
-    /// As [`Store::release_descriptors`], for a slot whose area is mapped. Unmaps the area.
+    /// As [`Recovery::release_descriptors`], for a slot whose area is mapped. Unmaps the area.
     fn release_area(&self, slot: u32, area: *mut ProcessArea, killed: bool) -> Result<usize> {
         let p = self.control.process(slot as usize);
         let end = p.fds_end.load(Acquire) as usize;
@@ -290,7 +290,7 @@ impl<'s> Recovery<'s> {
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
         result = self.locks().end_all_locks(slot).and(result);
-        // SAFETY: only used in this function.
+        // SAFETY: the area is used only in this function.
         unsafe { self.unmap_area(area) };
         result.map(|()| released)
     }
@@ -340,7 +340,7 @@ impl<'s> Recovery<'s> {
                 result = self.objects().live_release(index).and(result);
             }
         }
-        // SAFETY: only used in this function.
+        // SAFETY: the area is used only in this function.
         unsafe { self.unmap_area(area) };
         result
     }
@@ -398,8 +398,8 @@ impl<'s> Recovery<'s> {
     pub(crate) fn open_objects(&self) -> Result<HashMap<u64, u32>> {
         let mut open = HashMap::new();
         for i in 0..self.control.header().free_live.end(MAX_LIVE) {
-            // An entry outside its chain was left by a process that died while it was
-            // taking or returning it.
+            // An entry outside its chain was left by a process that died while it was taking or
+            // returning the entry.
             if self.objects().live(i).flags.load(Acquire) & flag::LOADED != 0
                 && self.is_linked(i)?
             {

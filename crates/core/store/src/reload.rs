@@ -1,7 +1,7 @@
 //! Restores a pool after a loss of power or a reboot: from checkpoint and journal to a consistent
 //! store.
 //!
-//! The records are those of some commit, so no name or object is half there. But what lay in the
+//! The records are those of some commit, so no name or object is incomplete. But what lay in the
 //! memory of processes since that commit is lost: the page count of a file that was growing, and
 //! the size that goes with its last extents. Files are truncated to their recorded sizes. Behind
 //! the end, the last page may contain bytes that were written but not recorded. They are cleared
@@ -23,7 +23,7 @@ impl<'s> Durability<'s> {
     /// changes, and makes the new state durable. Only while no other process uses the store.
     ///
     /// # Errors
-    /// As for [`Store::load`]; the files on stable storage stay as they were.
+    /// As for [`Durability::load`]; the files on stable storage stay as they were.
     pub fn reload(&self) -> Result<Loaded> {
         let loaded = self.load()?;
         self.cut_files()?;

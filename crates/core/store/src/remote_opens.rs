@@ -21,8 +21,8 @@ use std::time::Instant;
 pub const UNKNOWN_USE: u64 = u64::MAX;
 
 /// A file that another node keeps open for this one, before this node has a live entry for it. The
-/// holder of this value makes a live entry of it (`live_acquire_opened`) or gives it back
-/// (`close_opened`).
+/// holder of this value either makes a live entry for the file (`live_acquire_opened`), or notifies
+/// the home that the file isn't needed (`close_opened`).
 #[derive(Debug)]
 pub struct Opened {
     pub home: NodeId,
@@ -82,7 +82,7 @@ impl<'s> Names<'s> {
         self.path_by(dir, |id| self.inode_of(id))
     }
 
-    /// As [`Store::path_of`]; `inode_of` returns a directory's inode.
+    /// As [`Names::path_of`]; `inode_of` returns a directory's inode.
     pub fn path_by(
         &self,
         dir: ObjectId,
@@ -124,8 +124,8 @@ impl<'s> Names<'s> {
         self.remote.as_ref().map(|f| f.node().0)
     }
 
-    /// The number by which this node has an object of another node open: 0 if it hasn't,
-    /// [`UNKNOWN_USE`] while it is being opened.
+    /// The number of this node's use of another node's object; 0 if the object isn't open on this
+    /// node, [`UNKNOWN_USE`] while it is being opened.
     ///
     /// # Errors
     /// ETIMEDOUT.

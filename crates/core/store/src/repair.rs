@@ -1,8 +1,8 @@
 //! Repairs what dead processes left half changed in the control region.
 //!
 //! A live entry whose lock was abandoned is repaired by the process that takes the lock next
-//! ([`Store::repair_live`]). It removes what was written beyond the end of the file, and counts the
-//! pages again. Space that was lost between two counters: see [`crate::recount`].
+//! ([`Recovery::repair_live`]). It removes what was written beyond the end of the file, and counts
+//! the pages again. Entries and pages that only the dead process knew: see [`crate::recount`].
 
 use crate::ObjectId;
 use crate::control_region::live_flag as flag;

@@ -80,8 +80,8 @@ impl Journal {
         );
         let at = (position % RING as u64) as usize;
         let first = bytes.len().min(RING - at);
-        // SAFETY: both parts lie within the ring: callers pass at most RING bytes. The
-        // lock makes us the only one who uses these bytes.
+        // SAFETY: both parts lie within the ring: callers pass at most RING bytes. No other thread
+        // uses these bytes under the journal's lock.
         unsafe {
             let base = self.ring.base();
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.add(at), first);

@@ -103,7 +103,7 @@ impl Store {
         self.envs[shard].fresh_snapshot().map(View)
     }
 
-    /// Makes all record files of a new store, with room for what comes first.
+    /// Makes all record files of a new store, with room for the first records.
     ///
     /// # Errors
     /// ENOSPC and errors of the file system.
@@ -309,7 +309,8 @@ impl Store {
             && let Err(e) = self.durability().reserve_checkpoint(journal)
         {
             // No records may be added for which a checkpoint has no room on disk. A transaction
-            // that may run on a full file system continues; its room isn't counted.
+            // that may run on a full file system continues; the room that it reserved isn't
+            // counted.
             room.reserved.store(before, Relaxed);
             if on_full == OnFull::Fails {
                 return Err(e);
@@ -495,7 +496,8 @@ impl<'s> Write<'s> {
 
     /// Sets `key` if it doesn't exist; otherwise returns the existing value.
     fn insert(&mut self, shard: usize, key: &[u8], value: &[u8]) -> Result<Option<&[u8]>> {
-        // Read twice: the borrow of the existing value lasts as long as the result.
+        // An existing value is read a second time below, since its borrow lasts as long as the
+        // result.
         if self.txn(shard)?.insert(key, value)? {
             self.note(shard, key, Some(value));
             return Ok(None);
@@ -579,7 +581,7 @@ impl<'s> Write<'s> {
         self.unsettled = true;
     }
 
-    /// Announces that records of an object are to be settled once this is committed.
+    /// Announces that records of an object are to be settled once this transaction is committed.
     pub(crate) fn leave_leftovers(&mut self, id: ObjectId) {
         self.leftovers.push(id);
     }

@@ -1,5 +1,5 @@
 //! Parts: this node's share of a file that is spread over several nodes, and what the file's home
-//! keeps about it.
+//! keeps about the file.
 //!
 //! A striped or spilled file has, at its home, its size and its first chunk. Each other node has a
 //! *part*, a separate object ([`ObjectId::part`]) with the same offsets. This module does the local
@@ -30,8 +30,8 @@ use std::sync::atomic::Ordering::*;
 pub struct Known {
     pub size: u64,
     pub cuts: u64,
-    /// Number of appends under a lease, and of writes to the first chunk where a longer write had
-    /// begun.
+    /// Number of appends under a lease, and of writes in the first chunk that extended the file
+    /// over bytes that another write had put beyond its end.
     pub appends: u32,
     /// The file's declared controls (`controls.rs`).
     pub word: u64,
@@ -43,8 +43,8 @@ const LEASE: u64 = 5_000;
 
 /// The holder of a lease: node, identity, the lease's number.
 pub type Holder = (u32, u32, u64);
-/// A lease: its number; size, truncations and appends of the file; whether another process had it
-/// and didn't give it back; the file's declared controls.
+/// A lease: its number; size, truncations and appends of the file; whether another process had the
+/// lease and didn't give it back; the file's declared controls.
 pub type Granted = (u64, u64, u64, u32, bool, u64);
 
 fn milliseconds() -> u64 {
@@ -72,7 +72,8 @@ impl<'s> Parts<'s> {
     }
 
     /// Records that the file was written up to `end`, by a process that knew of this many
-    /// truncations and appends. EXFULL if there are others, or a process has the lease.
+    /// truncations and appends. EXFULL if the file has had others since, or a process has the
+    /// lease.
     pub fn grow_here(&self, index: u32, (cuts, appends): (u64, u32), end: u64) -> Result<()> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
@@ -129,7 +130,7 @@ impl<'s> Parts<'s> {
             return Err(CHANGED);
         }
         if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
-            // These bytes are written first. Processes that have written beyond the end repeat
+            // This write comes first: processes that have written beyond the end already repeat
             // their writes.
             live.flags.fetch_and(!flag::BEHIND, AcqRel);
             live.appends.fetch_add(1, AcqRel);
@@ -263,8 +264,9 @@ impl<'s> Parts<'s> {
         .map(|(_, n)| n)
     }
 
-    /// Checks a write of bytes at the home, which is locked: EXFULL if the file was truncated
-    /// since, EPERM if it is laminated. Records if there will be bytes beyond the end.
+    /// Checks a write of bytes at the home, which is locked: EXFULL if the file wasn't truncated
+    /// exactly `cuts` times, EPERM if it is laminated. Records if there will be bytes beyond the
+    /// end.
     pub fn check_behind(live: &Live, cuts: u64, offset: u64, len: usize) -> Result<()> {
         if live.cuts.load(Acquire) != cuts {
             return Err(CHANGED);
@@ -305,7 +307,7 @@ impl<'s> Parts<'s> {
         }
     }
 
-    /// Reads from a part. Returns fewer bytes if it ends.
+    /// Reads from a part. Returns fewer bytes if the part ends before.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.

@@ -3,10 +3,10 @@
 //! A program's inotify descriptor is the kernel's own, so waiting for it, duplicating and
 //! inheriting it are the kernel's business. For an object of the pool, the kernel watches a
 //! *shadow*: an empty directory `watches/ID/MASK.N` of the node's directory, one for each object
-//! and descriptor. The kernel reports only that something was made in it. A process that changes
-//! the object makes, and removes again, a file in it whose name encodes the event (`event.rs`); the
-//! preload library turns that back into the event when the program reads it. So order, limits, and
-//! the merging of equal events are the kernel's too.
+//! and descriptor. The kernel reports only that something was made in the shadow. A process that
+//! changes the object makes, and removes again, a file in the shadow whose name encodes the event
+//! (`event.rs`); the preload library turns that name back into the event when the program reads it.
+//! So order, limits, and the merging of equal events are the kernel's too.
 //!
 //! Watches belong to the node: they report what processes of this node do, wherever the object
 //! lies. As long as there are none, the cost is a test of one word. The keeper removes the remains
@@ -99,8 +99,8 @@ impl<'s> Watches<'s> {
         }
     }
 
-    /// As [`Store::tell`], for an open file, if it was opened by a program
-    /// ([`Store::notify_opened`]).
+    /// As [`Watches::tell`], for an open file, if it was opened by a program
+    /// ([`Watches::notify_opened`]).
     #[inline]
     pub fn notify_open(&self, open: u32, what: u32) {
         if self.has_watches() {
@@ -144,7 +144,7 @@ impl<'s> Watches<'s> {
         if !self.has_watches() {
             return;
         }
-        // The kernel's own cookies count from 1 on; these have the highest bit.
+        // The kernel's own cookies count from 1 on; those made here have the highest bit.
         let cookie = 1 << 31 | self.watch_state().cookies.fetch_add(1, Relaxed);
         let left = Happened::new(libc::IN_MOVED_FROM, kind, from.1, cookie);
         self.notify_watchers(from.0, &left, false);
@@ -160,7 +160,7 @@ impl<'s> Watches<'s> {
         }
     }
 
-    /// Sets the name in the descriptions of a renamed file, since watchers are found by it.
+    /// Sets the name in the descriptions of a renamed file, since watchers are found by this name.
     fn rename_open(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) {
         let end = self
             .control
@@ -230,8 +230,8 @@ impl<'s> Watches<'s> {
         self.notify_watchers(id, &Happened::new(what, kind, b"", 0), !there);
     }
 
-    /// Called before a description ends. Returns the object and kind to notify about when it has
-    /// ended.
+    /// Returns the object and kind to notify about when a description has ended. Must be called
+    /// before it ends.
     pub(crate) fn notify_closing(&self, o: &Open) -> Option<(ObjectId, u32)> {
         if !self.has_watches() {
             return None;

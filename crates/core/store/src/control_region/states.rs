@@ -57,7 +57,7 @@ pub struct WatchState {
     pub any: AtomicU32,
     /// Counts renames, to connect their two events.
     pub cookies: AtomicU32,
-    /// Counts the shadows that were ever made.
+    /// Counts the shadows (`watches/shadow.rs`) that were ever made.
     pub shadows: AtomicU64,
     /// Held for every change of the set of shadows.
     pub lock: Lock,

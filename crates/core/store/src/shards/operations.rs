@@ -6,8 +6,8 @@ use crate::record::{Entry, EntryRecord, Inode, Key, parse_key};
 use crate::records::{ChangeRecords, EntryRef, ReadRecords};
 use rustix::io::{Errno, Result};
 
-/// Whether a key is that of an attached record: one that belongs to an object or entry, and is
-/// neither.
+/// Whether a key is that of an attached record: not of an entry ('D'), an inode ('I') or the
+/// journal of a commit ('J').
 fn is_attached(key: &[u8]) -> bool {
     !matches!(key.first(), None | Some(b'D' | b'I' | b'J'))
 }

@@ -114,8 +114,8 @@ fn parse<'a>(file: &'a [u8], aside: impl FnOnce(&str) -> Result<Vec<u8>>) -> Opt
 }
 
 impl Watches<'_> {
-    /// Stores the name of an event separately, if it is long. It stays as long as any object is
-    /// watched.
+    /// Stores the name of an event separately, if the name is long. The stored name stays as long
+    /// as any object is watched.
     pub(super) fn keep_long_name(&self, e: &Happened<'_>) -> Result<()> {
         if e.name.len() < LONG {
             return Ok(());

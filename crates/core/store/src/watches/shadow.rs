@@ -106,7 +106,7 @@ impl Watches<'_> {
     }
 
     /// Makes the inotify descriptor `fd` watch an object. `mask` as for inotify_add_watch(2). `add`
-    /// makes that call on a path, with [`super::SHADOW_MASK`]; its value is returned.
+    /// makes that call on a path, with [`super::SHADOW_MASK`]. Returns the result of `add`.
     ///
     /// # Errors
     /// EEXIST (IN_MASK_CREATE), ENOSPC, and those of `add`.
