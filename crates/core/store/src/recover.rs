@@ -222,7 +222,7 @@ impl<'s> Recovery<'s> {
     }
 
     /// Takes over the locks of dead processes, repairs the protected data, and releases the locks.
-    /// (Locks of shards: [`Store::recover_commits`].)
+    /// (Locks of shards: [`crate::Store::recover_commits`].)
     fn pass_on_locks(&self) -> Result<()> {
         let _critical = Critical::enter();
         let c = &self.control;
