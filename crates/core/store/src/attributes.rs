@@ -52,8 +52,8 @@ impl Names<'_> {
     }
 
     /// Sets an extended attribute. `create`: Some(true): the attribute must be new; Some(false): it
-    /// must exist. `known`: a name of the object, if the caller has one. The index of searches has
-    /// the object's attributes under that name.
+    /// must exist. `known`: a name of the object, if the caller has one. The index of searches
+    /// contains the object's attributes under this name.
     ///
     /// # Errors
     /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view.

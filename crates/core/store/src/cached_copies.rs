@@ -119,8 +119,8 @@ impl LocalCopies<'_> {
         match read {
             Ok(n) => Ok(same && whole && n == len),
             Err(Errno::FAULT) => Err(Errno::FAULT),
-            // Other errors of the copy aren't the reader's: the bytes can be fetched from the
-            // file's own nodes.
+            // Other errors concern only the copy: the reader can fetch the bytes from the file's
+            // own nodes.
             Err(_) => Ok(false),
         }
     }
@@ -199,7 +199,8 @@ impl LocalCopies<'_> {
         if self.copy_of(index, last).is_none() {
             self.make_copy(self.content().live_id(index).copy(), last)?;
         }
-        // Takes another reference, as other threads may release theirs meanwhile.
+        // Takes a reference to the copy for this thread: other threads may release theirs
+        // meanwhile.
         let (copy, held) = self
             .objects()
             .live_acquire_here(self.content().live_id(index).copy())?;

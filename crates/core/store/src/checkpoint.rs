@@ -108,7 +108,7 @@ impl Durability<'_> {
     fn checkpoint_locked(&self, journal: &Journal) -> Result<()> {
         let s = self.journal_state();
         let dir = journal.dir();
-        // A control region that was rebuilt doesn't know the last generation.
+        // The number of the last generation is lost if the control region was rebuilt.
         let known = self.generations(dir)?.into_iter().max().unwrap_or(0);
         let before = s.generation.load(Acquire);
         let generation = (if before == 0 { known } else { before }) + 1;
@@ -175,7 +175,8 @@ impl Durability<'_> {
         {
             self.recycle_journal(dir, &Journal::path(dir, old), used);
         }
-        // Without a spare file, the next generation of the journal needs free disk space.
+        // If this fails, there is no spare file: the next generation of the journal then needs free
+        // disk space.
         let _ = self.make_spare_journal();
         Ok(())
     }
@@ -302,7 +303,8 @@ impl Durability<'_> {
             read_exact(&file, &mut head)?;
             let n32 = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
             let (kind, len) = (n32(0), n32(4) as usize);
-            // A frame may hold one value of any length that a record may have.
+            // A frame can exceed `FRAME_FULL` by one value, of at most the length that a record may
+            // have.
             if len > 16 * FRAME_FULL {
                 return Err(bad);
             }

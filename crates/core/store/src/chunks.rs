@@ -4,7 +4,7 @@ use forebay_media::{CELL_PAGES, PAGE};
 
 /// Size of a chunk in bytes.
 pub const CHUNK: u64 = (CELL_PAGES * PAGE) as u64;
-/// Largest size of a file in bytes.
+/// Maximum size of a file. Bytes.
 pub const MAX_SIZE: u64 = 1 << 55;
 
 /// Pages needed for `bytes` bytes.

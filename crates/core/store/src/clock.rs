@@ -1,6 +1,6 @@
 //! The clock of files: what their times are set to.
 
-/// Within this time, two changes may have the same time. Nanoseconds.
+/// Two changes within this time may get the same time. Nanoseconds.
 pub const TICK: i64 = 20_000_000;
 
 /// The time now, with the granularity of the kernel's file times. Nanoseconds since 1970.

@@ -189,7 +189,7 @@ impl<'s> DeclaredControls<'s> {
                 }
             }
         };
-        // Only an open file can have been written.
+        // If the file isn't open, no description has written it: there is nothing to laminate.
         self.objects().with_live(id, laminate)?.unwrap_or(Ok(false))
     }
 }

@@ -1,4 +1,4 @@
-//! Making a store: its control region, its records with the root directory, its journal's files.
+//! Creates a store: its control region, its records with the root directory, its journal's files.
 
 use crate::control_region::{Control, Limits};
 use crate::record::{Inode, tail};

@@ -290,8 +290,8 @@ impl<'s> Content<'s> {
             // SAFETY: n <= len.
             let copied = unsafe { self.copy_out(index, moved, offset, to, n) };
             fence(Acquire);
-            // If extents were taken away meanwhile, an error of the copy means nothing: their pages
-            // may have been freed. The copy is repeated.
+            // If extents were removed or moved meanwhile, an error of the copy means nothing: their
+            // pages may have been freed. The copy is repeated.
             if live.moved.load(Relaxed) == moved {
                 copied?;
                 self.passed(live, index, offset, n, size);

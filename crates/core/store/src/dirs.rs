@@ -49,8 +49,8 @@ impl DirPosition {
 /// Maximum size of the entries in one message. Bytes.
 pub const LIST_BYTES: usize = 64 << 10;
 
-/// An entry in a listing: shard, name, and entry. The entry is None while it is about to change, so
-/// that it has to be looked up.
+/// An entry in a listing: shard, name, and entry. Instead of an entry that is about to change,
+/// there is None: the receiver has to look the name up.
 pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
 
 impl Wire for Listed {
@@ -119,7 +119,7 @@ impl<'s> Names<'s> {
         result
     }
 
-    /// Writes a directory's times to its record, if it still exists.
+    /// Writes a directory's times to its record, if the directory still exists.
     fn store_dir_times(&self, dir: ObjectId, mtime: i64, ctime: i64) -> Result<()> {
         if !self.records_of(dir)?.exists(dir)? {
             // The directory is another node's, or was removed.

@@ -78,9 +78,9 @@ impl DeclaredControls<'_> {
         }
     }
 
-    /// Removes the record of the creator if the file isn't ephemeral any more. Part of the
-    /// transaction that declares the controls `word` for the file. EOPNOTSUPP if the file would
-    /// become ephemeral: the creator must be known when the file is made.
+    /// Removes the record of the creator, and the recorded names, if the file isn't ephemeral any
+    /// more. Part of the transaction that declares the controls `word` for the file. EOPNOTSUPP if
+    /// the file would become ephemeral: the creator must be known when the file is made.
     pub(crate) fn change_creator(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         let inode = w.inode(id)?;
         let Some((inode, _)) = inode.filter(|(inode, _)| inode.is_file()) else {

@@ -1,4 +1,4 @@
-//! Checking a whole store, and repairing it.
+//! Checks a whole store, and repairs it.
 //!
 //! [`Checker::inspect`] compares all data structures with each other: the pages of the record
 //! files, records, names, link counts, sizes, extents, the maps of free pages, and the control

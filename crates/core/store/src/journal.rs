@@ -3,10 +3,10 @@
 //!
 //! A commit appends its changes to the journal before it changes the records, under the locks of
 //! its shards. Appending is a copy into a ring in shared memory: no system call, and nothing that
-//! the death of a process can undo.
-//! or when the ring is full. A position is the number of bytes of all records appended before. A
-//! file has the records of one *generation*, which begins with a checkpoint
-//! ([`crate::checkpoint`]).
+//! the death of a process can undo. The journal is written from the ring to a file beside the first
+//! medium when a process syncs it, or when the ring is full. A position is the number of bytes of
+//! all records appended before. A file has the records of one *generation*, which begins with a
+//! checkpoint ([`crate::checkpoint`]).
 //!
 //! `format` defines the bytes, `writer` appends and writes them, and `room` keeps the space that
 //! the next generation and checkpoint need on a full disk.

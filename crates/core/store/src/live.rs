@@ -639,7 +639,7 @@ impl<'s> Objects<'s> {
         Ok(self.with_live(id, is_open)?.unwrap_or(false))
     }
 
-    /// Calls `f` with the live entry of `id`, if it is open, locked.
+    /// If `id` is open, calls `f` with its live entry, which is locked meanwhile.
     pub fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
         let held = self.place()?;
         let section = self.section()?;

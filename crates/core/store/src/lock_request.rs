@@ -130,7 +130,7 @@ pub struct Waited {
 
 impl Waited {
     /// A value that orders waits: a wait with a greater value began later. No two waits have the
-    /// same.
+    /// same value.
     pub fn since(&self) -> (u64, u32, u64) {
         let owner = self.request.owner;
         (self.stamp, owner.node.0, owner.number)

@@ -1,8 +1,8 @@
 //! The table of mappings of one process: which files of the pool lie where in its memory.
 //!
-//! It lies in the process's area of the control region. So the process that reaps a dead one knows
-//! which files the dead process had mapped. Each mapping has a *place* ([`MapRef`]). A place is
-//! found in constant or logarithmic time, however many places are in use:
+//! The table lies in the process's area of the control region. So the process that reaps a dead one
+//! knows which files the dead process had mapped. Each mapping has a *place* ([`MapRef`]). A place
+//! is found in constant or logarithmic time, however many places are in use:
 //! - by its address, in a search tree (a treap, whose priorities are hashes of the places);
 //! - by its file, in a chain: a process that makes a file shorter marks the places of that chain;
 //! - by its mark, in two levels of bits: one for each place, one for each word of the first level.

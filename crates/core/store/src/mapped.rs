@@ -613,7 +613,7 @@ impl<'s> Mappings<'s> {
                 found = true;
             }
         });
-        // SAFETY: not used any more.
+        // SAFETY: the area isn't used any more.
         unsafe { self.unmap_area(area) };
         found
     }
@@ -652,7 +652,7 @@ impl<'s> Mappings<'s> {
     }
 }
 
-/// Sends a notice to process `pid`; false if there is none.
+/// Sends a notice to process `pid`; false if there is no such process.
 fn notify(pid: u32) -> bool {
     let value = libc::sigval {
         sival_ptr: NOTICE_VALUE as *mut libc::c_void,

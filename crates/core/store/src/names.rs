@@ -2,8 +2,8 @@
 //!
 //! Everything here works on ids; the layers above handle paths and permissions. An operation that
 //! depends on a resolved path takes the `epoch` at which the path was resolved. If names have
-//! changed since in a way that could matter, it fails with ESTALE, and the caller resolves the path
-//! again.
+//! changed since in a way that could matter, the operation fails with ESTALE, and the caller
+//! resolves the path again.
 
 mod create;
 mod intents;

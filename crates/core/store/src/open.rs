@@ -378,8 +378,9 @@ impl<'s> Objects<'s> {
     }
 
     /// Takes the reference that the process `holder`, in `slot`, parked at number `n`. Without
-    /// `take`, adds a reference and leaves the parked one. False if it isn't there any more. The
-    /// caller must be in a section that lasts until the reference is stored or released.
+    /// `take`, adds a reference and leaves the parked one. False if the parked reference isn't
+    /// there any more. The caller must be in a section that lasts until the reference is stored or
+    /// released.
     pub fn fd_unpark(&self, slot: u32, holder: u32, n: u32, open: u32, take: bool) -> bool {
         let there = (slot as usize) < MAX_PROCESSES && open < self.control.layout().limits.open;
         if !there || !PARKING.contains(&(n as usize)) || !identity_lives(&self.control, holder) {
@@ -397,7 +398,7 @@ impl<'s> Objects<'s> {
                 place.load(Acquire) == open + 1 && self.open_retain_at(place) == Some(open)
             }
         });
-        // SAFETY: only used in this function.
+        // SAFETY: the area is used only in this function.
         unsafe { self.unmap_area(area) };
         found
     }
@@ -428,7 +429,7 @@ impl<'s> Objects<'s> {
         let area = self.map_area(slot as u32).ok()?;
         // SAFETY: just mapped; made of atomics.
         let found = unsafe { (*area).fd(n) }.and_then(f);
-        // SAFETY: only used in this function.
+        // SAFETY: the area is used only in this function.
         unsafe { self.unmap_area(area) };
         found
     }

@@ -75,7 +75,7 @@ impl ShardSet {
 /// The space that a transaction is about to take or give back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Adds up to this many bytes.
+    /// The transaction adds up to this many bytes of records.
     Bytes(usize),
     /// The transaction frees more than it takes: allowed on a full file system.
     Removal,
@@ -163,7 +163,7 @@ pub trait ReadRecords {
     fn inode(&self, id: ObjectId) -> Result<Option<(Inode, &[u8])>>;
 
     /// Calls `each` for the objects from `from` on, in order of their ids, until it returns false:
-    /// id, and inode with tail. The latter are None if the record is damaged.
+    /// id, and inode with tail. Inode and tail are None if the record is damaged.
     fn each_inode(
         &self,
         from: ObjectId,

@@ -19,7 +19,7 @@ pub struct Journal {
     /// The directory of the journal's files and of the checkpoint.
     pub(crate) dir: PathBuf,
     ring: Region,
-    /// The file of generation `opened`; -1 before it is first needed.
+    /// The file of generation `opened`; -1 before the file is first needed.
     pub(crate) file: Place,
     pub(crate) opened: AtomicU64,
 }
@@ -80,8 +80,8 @@ impl Journal {
         );
         let at = (position % RING as u64) as usize;
         let first = bytes.len().min(RING - at);
-        // SAFETY: both parts lie within the ring: callers pass at most RING bytes. No other thread
-        // uses these bytes under the journal's lock.
+        // SAFETY: both parts lie within the ring: callers pass at most RING bytes. The caller holds
+        // the journal's lock, so no other thread uses these bytes.
         unsafe {
             let base = self.ring.base();
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.add(at), first);

@@ -31,7 +31,7 @@ pub struct Known {
     pub size: u64,
     pub cuts: u64,
     /// Number of appends under a lease, and of writes in the first chunk that extended the file
-    /// over bytes that another write had put beyond its end.
+    /// over bytes that another write had put beyond the file's end.
     pub appends: u32,
     /// The file's declared controls (`controls.rs`).
     pub word: u64,

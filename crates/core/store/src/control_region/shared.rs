@@ -10,7 +10,7 @@ use forebay_runtime::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Orderi
 /// Descriptor numbers below this can stand for files of a pool.
 pub const MAX_FDS: usize = 1 << 20;
 /// Number of extents of chunk 0 that lie in the live entry itself; further ones lie in a separate
-/// table. Few files have more, and without them an entry takes 1/8 of the memory.
+/// table. Few files have more than these, and entries without room for more take 1/8 of the memory.
 pub const NEAR_EXTENTS: usize = 11;
 
 /// Number of descriptors for which each area has memory from the start.
@@ -81,8 +81,8 @@ pub struct Shard {
     pub lock: Lock,
     /// Odd while a commit over several shards is in progress: readers wait.
     pub multi: AtomicU32,
-    /// Odd while objects may be leaving the shard: a process that opens one waits and looks it up
-    /// again.
+    /// Odd while objects may be removed from the shard: a process that opens one of them waits, and
+    /// looks it up again.
     pub removing: AtomicU32,
     pub pad: AtomicU32,
     /// Counts commits, so that a reader notices that its snapshot is outdated.
@@ -183,7 +183,7 @@ pub mod live_flag {
     pub const GONE: u32 = 32;
     /// The entry's lock was left by a dead process and the entry isn't repaired yet.
     pub const TORN: u32 = 64;
-    /// The bytes beyond the end in the last page may not be zero.
+    /// In the last page, bytes beyond the end of the file may not be zero.
     pub const TAIL: u32 = 128;
     /// Truncation has left pages beyond the end, because a process has them mapped.
     pub const CUT: u32 = 256;
@@ -191,8 +191,8 @@ pub mod live_flag {
     pub const REMOTE: u32 = 512;
     /// For a striped or spilled file: other nodes may have parts of it, and its home knows that.
     pub const PARTS: u32 = 1024;
-    /// For a striped file: chunk 0 may have bytes beyond the end of the file, which become part of
-    /// it when a longer write ends.
+    /// For a striped file: chunk 0 may have bytes beyond the end of the file, written by a process
+    /// that hasn't reported yet that the file has grown (`stripe_units.rs`).
     pub const BEHIND: u32 = 2048;
     /// The object lies on another node, and a process of this node maps a shadow copy of it, or has
     /// done so.
@@ -200,7 +200,7 @@ pub mod live_flag {
     /// Controls were declared for the object while processes that may not know them had it open
     /// (`stripes/seal.rs`).
     pub const DECLARED_LATE: u32 = 8192;
-    /// For a striped file: the parts on other nodes know that their bytes lie on `files` media
+    /// For a striped file: the controls words of its parts on other nodes have been set
     /// (`data/on_files.rs`).
     pub const ON_FILES: u32 = 16384;
     /// The object's bytes were only at the pool's origin when it was opened, and are being fetched.
@@ -267,7 +267,7 @@ pub struct Live {
     pub edition: AtomicU64,
     pub last_size: AtomicU64,
     /// The live entry (index + 1) of this node's cached copy of the file's remote chunks
-    /// (`cached_copies.rs`). This entry counts as a user of that one.
+    /// (`cached_copies.rs`). This entry counts as a user of the copy's entry.
     pub copy: AtomicU32,
     /// The first extents of chunk 0. All extents: [`super::Control::extent`].
     pub(super) near: [AtomicU64; NEAR_EXTENTS],
@@ -389,7 +389,7 @@ pub struct LockChain {
     pub head: AtomicU32,
     /// Number of threads that wait for locks of the chain. It is too high if some were killed.
     pub waiters: AtomicU32,
-    /// Counts releases; a process that waits sleeps on it.
+    /// Counts releases; waiting processes sleep on this word (futex).
     pub changes: AtomicU32,
 }
 

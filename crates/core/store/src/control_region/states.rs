@@ -28,7 +28,7 @@ pub struct JournalState {
     /// of files.
     pub loaded: AtomicU32,
     /// Three locks, each held by the one process that makes a checkpoint, syncs everything, or
-    /// empties the limbo.
+    /// frees the pages in limbo.
     pub checkpointing: Lock,
     pub syncing: Lock,
     pub releasing: Lock,

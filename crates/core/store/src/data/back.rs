@@ -1,4 +1,4 @@
-//! Writing the live entry of a file back to its record, or removing the file.
+//! Writes the live entry of a file back to its record, or removes the file.
 
 use super::*;
 use crate::views::Content;
@@ -12,7 +12,7 @@ struct Plan {
     map: ChunkMap,
     /// The last chunk, if it isn't chunk 0 and has fewer extents than before.
     last_chunk: Option<(Key, ChunkMap)>,
-    /// Extents that the file gives back.
+    /// Extents that the file no longer needs.
     freed: Vec<Extent>,
 }
 
@@ -154,8 +154,8 @@ impl Content<'_> {
                 None => return Err(Errno::NOENT),
             };
             if last && inode.nlink == 0 {
-                // The file's last name was removed without a mark in this entry: remove the file
-                // instead.
+                // The file's last name was removed, but this entry has no mark of that. So the file
+                // is removed instead.
                 live.flags.fetch_or(flag::UNLINKED, AcqRel);
                 return Ok(false);
             }
@@ -201,8 +201,8 @@ impl Content<'_> {
         let live = lock.0;
         let id = ObjectId(live.id.load(Relaxed));
         assert!(id.0 != 0, "an object that is removed has an id");
-        // The extents of chunk 0 are those of the live entry: the record may name some that
-        // were given back since.
+        // The extents of chunk 0 are those of the live entry: the record may name some that were
+        // freed since.
         let loaded = live.flags.load(Acquire) & flag::LOADED != 0;
         let map = if loaded {
             self.first_chunk(index)

@@ -50,8 +50,8 @@ impl<'s> Content<'s> {
         word != 0 && declared(word).0.temporality == Some(Temporality::Bursty) && self.drains()
     }
 
-    /// Records that this node's part of a file that was written in a burst is to be moved, if there
-    /// is one.
+    /// Records that this node's part of a file, if there is one, is to be moved. The file was
+    /// written in a burst.
     pub fn part_landed(&self, id: ObjectId) -> Result<()> {
         let part = id.part();
         if !self.drains() {

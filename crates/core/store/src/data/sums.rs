@@ -102,7 +102,7 @@ impl Content<'_> {
             return Ok(());
         }
         for start in chunks.into_iter().map(|n| n * CHUNK) {
-            // Blocks that are changed as a whole needn't be intact.
+            // Blocks that are overwritten completely needn't be intact.
             let end = start + CHUNK;
             self.verify_locked(index, start, from.min(end))?;
             self.verify_locked(index, to.max(start), end)?;
@@ -194,7 +194,8 @@ impl Content<'_> {
             for &(chunk, hash) in sealed {
                 let key = Key::sums(id, chunk);
                 let record = w.attached(id, &key)?.map(<[u8]>::to_vec);
-                // A record with another hash is of bytes that were changed since.
+                // A record with another hash is newer: the bytes were changed since they were
+                // sealed.
                 if let Some(mut record) = record.filter(|r| XxHash3_64::oneshot(r) == hash) {
                     record[0] = STABLE;
                     w.attach(id, &key, &record)?;
@@ -253,8 +254,8 @@ impl Content<'_> {
         Err(Errno::IO)
     }
 
-    /// Copies `len` bytes of a file of this size block by block, compares sealed blocks with their
-    /// checksums, and passes them to `each`: the number of bytes before, and the bytes.
+    /// Copies `len` bytes of a file of this size block by block and compares sealed blocks with
+    /// their checksums. Passes the bytes to `each`, with the number of bytes passed before.
     fn each_block(
         &self,
         index: u32,

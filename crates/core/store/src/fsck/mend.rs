@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 4;
 
 impl Checker<'_> {
-    /// Checks the store and repairs what can be repaired. No other process may use it.
+    /// Checks the store and repairs what can be repaired. No other process may use the store.
     ///
     /// # Errors
     /// EBUSY if a process does, or if another repair is in progress; the errors of reading and

@@ -72,7 +72,7 @@ impl Checker<'_> {
         if self.remote.is_none() {
             return;
         }
-        // Each node has an object for the root; the one on the root's home counts.
+        // Each node has an object for the root. Only the one on the root's home is used.
         let remote = m.objects.keys().copied().filter(|&id| id != ROOT);
         let remote = remote.filter(|&id| self.names().is_object_remote(ObjectId(id)));
         for id in remote.collect::<Vec<_>>() {

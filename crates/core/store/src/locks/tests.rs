@@ -109,7 +109,7 @@ fn flock_and_ranges_have_nothing_to_do_with_each_other() {
     );
     assert_eq!(s.locks().lock_now(&whole(1, LockType::Shared)), Ok(None));
     assert_eq!(s.locks().lock_now(&whole(2, LockType::Shared)), Ok(None));
-    // A lock that can't be changed is lost: as in Linux.
+    // A lock of flock that can't be changed is lost: as in Linux.
     assert!(
         s.locks()
             .lock_now(&whole(1, LockType::Exclusive))
@@ -141,7 +141,7 @@ fn a_full_table_is_an_error_and_loses_nothing() {
             .conflict(&range(object, owner(1), LockType::Exclusive, 5, 5))
             .is_some()
     );
-    // A repair finds the entries that were lost.
+    // A repair returns the taken entries to the free list.
     s.control.header().leaks.store(1, Relaxed);
     assert_eq!(s.recovery().put_in_order(), Ok(true));
     assert_eq!(s.locks().lock_now(&one(100)), Ok(None));

@@ -1,11 +1,11 @@
 //! Intents: records of changes of this node's entries that have begun and aren't finished on other
 //! nodes. Each is completed, even if its process dies.
 //!
-//! An intent is a record beside the entry, written in the transaction that begins. While there is
-//! one, the entry is *moving* (`EntryRecord::changing`): lookups wait ([`Errno::AGAIN`]), and
-//! changes find it busy ([`Intents::check_note`]). An intent contains its owner, a process; when
-//! the owner has ended, any process completes the intent (crate `cluster`). This module sends no
-//! requests to other nodes.
+//! An intent is a record beside the entry, written in the transaction that begins the change. While
+//! there is one, the entry is *moving* (`EntryRecord::changing`): lookups wait ([`Errno::AGAIN`]),
+//! and changes find it busy ([`Intents::check_note`]). An intent contains its owner, a process;
+//! when the owner has ended, any process completes the intent (crate `cluster`). This module sends
+//! no requests to other nodes.
 
 use super::*;
 use crate::codec::{Wire, decode, encode};
@@ -23,7 +23,7 @@ pub struct Exchange {
     /// A number that no other exchange has.
     pub number: u64,
     pub source: Entry,
-    /// The other name.
+    /// The name with which the leading name is exchanged.
     pub with: (ObjectId, Vec<u8>),
     /// The entry of the other name, as soon as it is known.
     pub target: Option<Entry>,

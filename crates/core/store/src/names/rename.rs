@@ -8,7 +8,7 @@ use crate::views::Names;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renamed {
     Done,
-    /// Both are names of one object: there was nothing to do.
+    /// Source and target are names of one object: there was nothing to do.
     Nothing,
     /// An entry has changed since it was looked up: nothing was done.
     Otherwise,
