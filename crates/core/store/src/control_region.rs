@@ -208,9 +208,8 @@ impl Control {
         }
     }
 
-    /// Reserves memory for further entries of `tables`, from index `from` on. A table is the offset
-    /// at which it begins and the size of its entries. Returns the index up to which entries have
-    /// memory.
+    /// Reserves memory for further entries of `tables`, from index `from` on. A table is given by
+    /// its offset and the size of its entries. Returns the index up to which entries have memory.
     #[cold]
     fn grow(&self, tables: &[(usize, usize)], from: u32) -> Result<u32> {
         assert!(

@@ -158,7 +158,7 @@ impl Store {
         &self.control
     }
 
-    /// Bytes of all records.
+    /// Bytes in use in all record files.
     ///
     /// # Errors
     /// Those of opening the record files.

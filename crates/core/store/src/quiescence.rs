@@ -20,8 +20,8 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Number of stores whose nesting depth a thread caches: programs may use several pools, and the
-/// nodes that a process contains call each other inside sections. For further stores every nested
+/// Number of stores whose nesting depth a thread caches: programs may use several pools, and
+/// nodes that run in one process call each other inside sections. For further stores every nested
 /// section is counted separately.
 const STORES: usize = 4;
 

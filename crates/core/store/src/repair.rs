@@ -142,7 +142,8 @@ impl Recovery<'_> {
     /// Removes an object without a name that no process has open.
     pub(crate) fn remove_orphan(&self, id: ObjectId) -> Result<bool> {
         let _section = self.section()?;
-        // This process becomes the last user; leaving removes the object, unless it has got a name.
+        // This process becomes the last user. As it leaves, it removes the object, unless the object
+        // has got a name.
         let Ok((index, _)) = self.objects().live_acquire_here(id) else {
             return Ok(false);
         };

@@ -229,7 +229,7 @@ impl Content<'_> {
             w.detach(id, &Key::orphan(id)).map(|_| true)
         })?;
         if !removed {
-            // The removal that had set the mark was never committed.
+            // The unlink that had set UNLINKED was never committed.
             live.flags.fetch_and(!(flag::UNLINKED | flag::GONE), AcqRel);
             return Ok(());
         }
