@@ -240,7 +240,7 @@ fn the_lock_of_a_dead_holder_passes_to_one_who_is_told() {
     });
 }
 
-/// An entry as `live_acquire_held` and `live_load` make it.
+/// Makes a live entry as `live_acquire_held` and `live_load` do. Returns its index.
 fn insert(s: &Store, id: u64, size: u64) -> u32 {
     let chain = Chain::lock(s, id).unwrap();
     let index = s.objects().live_new(&chain, ObjectId(id)).unwrap();

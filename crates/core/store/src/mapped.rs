@@ -46,7 +46,7 @@ pub const NOTICE_VALUE: usize = 0x666f_7265_6261_7901;
 const MAX_NOTICE_POLLS: u32 = 50;
 const NOTICE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The function that takes pages which files have lost out of this process's mappings.
+/// The function that removes, from this process's mappings, the pages that files have lost.
 static CATCH_UP: OnceLock<fn(&Store)> = OnceLock::new();
 
 /// Sets the function that this process calls when files that it may have mapped have become

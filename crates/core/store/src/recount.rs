@@ -67,7 +67,7 @@ pub(crate) struct Uses {
 impl<'s> Recovery<'s> {
     /// Finds what dead processes have lost: references, entries, pages, objects without a name.
     /// False if nothing was lost, or if other processes have operations in flight that don't end
-    /// just now: then the caller tries again later.
+    /// in time: then the caller tries again later.
     ///
     /// # Errors
     /// EIO, ENOSPC.

@@ -45,8 +45,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Cuts the extents to the size (unless they are mapped), clears the rest of the last
-    /// page, and counts the pages.
+    /// Cuts the extents to the file's size (unless the file is mapped), clears the rest of the
+    /// last page, and counts the pages.
     fn repair_extents(&self, index: u32, mapped: bool) -> Result<()> {
         let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
@@ -142,8 +142,8 @@ impl Recovery<'_> {
     /// Removes an object without a name that no process has open.
     pub(crate) fn remove_orphan(&self, id: ObjectId) -> Result<bool> {
         let _section = self.section()?;
-        // This process becomes the last user. As it leaves, it removes the object, unless the object
-        // has got a name.
+        // This process becomes the last user. As it leaves, it removes the object, unless the
+        // object has got a name.
         let Ok((index, _)) = self.objects().live_acquire_here(id) else {
             return Ok(false);
         };

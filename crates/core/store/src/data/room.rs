@@ -158,7 +158,7 @@ impl<'s> Content<'s> {
         w.set_inode(id, &inode, tail_bytes)
     }
 
-    /// Frees extents of an open file that its record may still name. Locked.
+    /// Frees extents that the record of an open file may still name. Locked.
     pub(crate) fn free_unnoted(&self, index: u32, freed: Vec<Extent>) -> Result<()> {
         if !freed.is_empty() && self.durability().active_journal().is_some() {
             // No other file may record these extents as its own before this file's record is
@@ -302,7 +302,7 @@ impl<'s> Content<'s> {
         result.map(|()| self.free_extents(freed))
     }
 
-    /// Removes the pages after the first `keep(chunk)` from the records of these chunks.
+    /// Removes, from the records of `chunks`, the pages after the first `keep(chunk)` of each chunk.
     fn free_later_chunks(
         &self,
         chunks: std::ops::Range<u64>,

@@ -573,7 +573,7 @@ impl<'s> LockTable<'s> {
         Some(linked)
     }
 
-    /// Returns, during quiescence, the locks of this node's owners that don't exist any more.
+    /// Returns, during quiescence, the locks whose owners, of this node, don't exist any more.
     pub(crate) fn stray_locks(&self) -> Vec<(ObjectId, Owner)> {
         let (me, here) = (self.names().node(), self.owners_here());
         self.all_locks()
