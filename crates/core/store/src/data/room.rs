@@ -302,7 +302,8 @@ impl<'s> Content<'s> {
         result.map(|()| self.free_extents(freed))
     }
 
-    /// Removes, from the records of `chunks`, the pages after the first `keep(chunk)` of each chunk.
+    /// Removes, from the records of `chunks`, the pages after the first `keep(chunk)` of each
+    /// chunk.
     fn free_later_chunks(
         &self,
         chunks: std::ops::Range<u64>,
