@@ -35,7 +35,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Sends the same request to these nodes at once. Returns their replies, in the same order.
-    /// EAGAIN is returned, not waited for.
+    /// Doesn't repeat a request whose reply is EAGAIN.
     pub(crate) fn ask_each<A, R: Wire>(
         &self,
         nodes: &[NodeId],
@@ -88,15 +88,15 @@ impl<'a> Cluster<'a> {
         let reply = loop {
             // SAFETY: the caller's promise.
             match unsafe { self.other_nodes()?.ask(node, kind, &head, bytes) } {
-                // Another operation is in progress at that node, which doesn't wait for it: this
-                // node does.
+                // An operation in progress at `node` conflicts with the request. The serving node
+                // never waits for such an operation, so this node does.
                 Err(Errno::AGAIN) => backoff.get_or_insert_with(Backoff::new).wait()?,
                 reply => break reply,
             }
         };
         let reply = match reply {
             Err(Errno::STALE) if kind != kind::EPOCH => {
-                // The other node may know of a change of names that this one doesn't.
+                // `node` may know of a change of names of which this node doesn't know.
                 let theirs = self.ask(node, request::EPOCH, &())?;
                 self.store().names().raise_epoch(theirs);
                 return Err(Errno::STALE);
@@ -107,10 +107,10 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns the next message of `node`'s origin service about this node's request `number`; None
-    /// if no message has come yet. If `bytes` aren't empty, they are the request, which begins.
+    /// if no message has come yet. Non-empty `bytes` are the request itself: the service begins it.
     ///
     /// # Errors
-    /// ENOTCONN if the service doesn't run, or doesn't know the number; EHOSTDOWN.
+    /// ENOTCONN if the service doesn't run, or has no request `number`; EHOSTDOWN.
     pub fn ask_origin(&self, node: NodeId, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         self.ask(node, request::ORIGIN, &(number, bytes))
     }

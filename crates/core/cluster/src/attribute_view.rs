@@ -51,12 +51,13 @@ impl<'a> Search<'a> {
         if known.is_none_or(|path| path == view.path) {
             Ok(id)
         } else {
-            // Another path has the same hash.
+            // The id is a hash of the path, and another path has the same hash.
             Err(Errno::IO)
         }
     }
 
-    /// Returns the entry `name` of a directory of the view; for the root, the view's own entry.
+    /// Returns the entry `name` of a directory of the view. For the pool's root, returns the entry
+    /// of the view itself (`.by`).
     pub(crate) fn lookup_in_view(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
         if parent == ObjectId::ROOT {
             return Ok(Some(dir_entry(BY)));
@@ -113,8 +114,8 @@ impl<'a> Search<'a> {
         Ok(page.items.iter().any(|hit| hit.mark == mark).then_some(id))
     }
 
-    /// As [`crate::Namespace::list`], for a directory of the view. The position is that of the
-    /// first remaining entry.
+    /// As [`crate::Namespace::list`], for a directory of the view. `position` is that of the first
+    /// entry that hasn't been listed yet.
     pub(crate) fn list_view(
         &self,
         dir: ObjectId,
@@ -169,8 +170,8 @@ impl<'a> Search<'a> {
                 name: number(0).unwrap_or(0),
                 id: ObjectId(number(8).unwrap_or(0)),
             };
-            // A position with an id continues after the item that was returned last, which has the
-            // same hash of the name.
+            // If the position has an id, the item that was returned last has the same hash of its
+            // name.
             let mut last = (from.id.0 != 0).then_some(from.name);
             let mut page = self.search(&view.words, from, None, PAGE)?;
             // An item's neighbours show whether other objects have the same name, so a page needs
@@ -213,7 +214,7 @@ impl<'a> Search<'a> {
         static FIRST: OnceLock<i64> = OnceLock::new();
         let t = *FIRST.get_or_init(now);
         let mut inode = Inode {
-            // The number of subdirectories isn't shown.
+            // For programs, 1 means that the number of subdirectories isn't known.
             nlink: 1,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

@@ -1,6 +1,6 @@
 //! Extended attributes of objects of any node.
 //!
-//! The object's home keeps them. A value of up to `MAX_VALUE` bytes travels after the message's
+//! The object's home stores them. A value of up to `MAX_VALUE` bytes travels after the message's
 //! arguments.
 
 use crate::peers::Bytes;
@@ -16,7 +16,7 @@ impl<'a> Namespace<'a> {
     /// Returns the value of the extended attribute `name`.
     ///
     /// # Errors
-    /// ENODATA if there is none; ENOENT; EHOSTDOWN.
+    /// ENODATA if the object has no such attribute; ENOENT; EHOSTDOWN.
     pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
         let Some(home) = self.cluster.remote_home(id) else {
             return self.store().names().attribute_here(id, name);
@@ -45,7 +45,7 @@ impl<'a> Namespace<'a> {
         };
         let names: Result<List<Vec<u8>>> = self.cluster.ask(home, request::ATTRIBUTES, &id);
         match names {
-            // The attributes are lost with the rest of the directory's record.
+            // The directory's home is dead: its extended attributes can't be read.
             Err(Errno::HOSTDOWN) => self
                 .cluster
                 .dead_nodes()
@@ -89,7 +89,7 @@ impl<'a> Namespace<'a> {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// ENODATA if there is none; ENOENT; EROFS in the view; EHOSTDOWN.
+    /// ENODATA if the object has no such attribute; ENOENT; EROFS in the view; EHOSTDOWN.
     pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
         match self.cluster.remote_home(id) {
             Some(home) => self

@@ -1,10 +1,9 @@
-//! Reading through copies: this node caches the bytes that it has fetched of other nodes' laminated
-//! files.
+//! Caches on this node the bytes that were read from other nodes' laminated files.
 //!
 //! A laminated file doesn't change within one edition. A copy belongs to one edition and is used
 //! for that edition only. A read fetches the whole chunks that it touches, at most 8 MiB at a time,
 //! and caches them if this node has room for copies. The keeper asks the homes which copies are
-//! still valid, and removes the others. The store manages the copies themselves
+//! still valid, and removes the others. The store creates and removes the copies
 //! (`store/src/cached_copies.rs`).
 
 use crate::peers::messages::List;
@@ -22,7 +21,7 @@ const MAX_FETCH_BYTES: u64 = 8 * CHUNK;
 const BATCH: usize = 1000;
 
 impl<'a> FileData<'a> {
-    /// As [`FileData::read`], for a laminated file, with cached copies.
+    /// As [`FileData::read`], for a laminated file whose bytes this node may cache.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -51,7 +50,8 @@ impl<'a> FileData<'a> {
         Ok(done)
     }
 
-    /// Reads a contiguous run from `at` on, `len` bytes at most; all within the file.
+    /// Reads at most `len` bytes from `at` on, all of one chunk or one fetch. The range must lie
+    /// within the file. Returns the number of bytes.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -79,15 +79,15 @@ impl<'a> FileData<'a> {
                 return Ok(n);
             }
         }
-        // One read requests all chunks of the run, up to the first that is cached or lies here:
-        // they may lie on several nodes.
+        // One read fetches all chunks of the range up to the first one that is cached or lies on
+        // this node. The fetched chunks may lie on several nodes.
         let first = at / CHUNK * CHUNK;
         let most = last.size.min(first + MAX_FETCH_BYTES);
         let wanted = (at + len as u64).min(most);
         let mut end = first + CHUNK;
         while end < wanted && !self.lies_here(index, end) {
             let n = (last.size - end).min(CHUNK) as usize;
-            // SAFETY: nothing is written.
+            // SAFETY: without a target (None), nothing is written.
             let there = |copy| unsafe {
                 self.store()
                     .local_copies()
@@ -106,7 +106,7 @@ impl<'a> FileData<'a> {
             // SAFETY: n <= len.
             return unsafe { self.read_where_it_lies(index, at, to, n) };
         }
-        // SAFETY: the vector has room for this many bytes; as many are then there.
+        // SAFETY: the vector has room for `bytes` bytes, of which the read has written `n`.
         unsafe {
             let n = self.read_where_it_lies(index, first, fetched.as_mut_ptr(), bytes)?;
             fetched.set_len(n);
@@ -118,10 +118,10 @@ impl<'a> FileData<'a> {
                 .local_copies()
                 .keep_copy(index, last, first, &fetched);
         }
-        // Fewer bytes than expected came if the file was opened again and written since.
+        // Fewer than `bytes` bytes came if the file was made mutable again and truncated since.
         let skip = ((at - first) as usize).min(fetched.len());
         let n = n.min(fetched.len() - skip);
-        // SAFETY: n <= len, and this many bytes are behind `skip`.
+        // SAFETY: n <= len, and `fetched` has `n` bytes after the first `skip`.
         if unsafe { guard::copy(fetched.as_ptr().add(skip), to, n) } {
             Ok(n)
         } else {

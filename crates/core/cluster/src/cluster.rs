@@ -49,7 +49,7 @@ pub struct Cluster<'a> {
     salvage: &'a SalvageCell,
 }
 
-/// The empty salvage of views to which [`Cluster::with_salvage`] has given none.
+/// The empty salvage of a [`Cluster`] that wasn't made by [`Cluster::with_salvage`].
 static NO_SALVAGE: SalvageCell = SalvageCell::new();
 
 impl<'a> Cluster<'a> {
@@ -64,8 +64,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Returns the same view, which shows what living nodes know while others are dead: see
-    /// [`Salvage`](crate::Salvage).
+    /// Returns the same view with a salvage. While nodes are dead, it shows the names that the
+    /// living nodes know: see [`Salvage`](crate::Salvage).
     pub fn with_salvage(self, salvage: &'a SalvageCell) -> Cluster<'a> {
         Cluster { salvage, ..self }
     }
@@ -85,7 +85,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Whether an operation may wait until others are done with a name ([`Cluster::nonblocking`]).
+    /// Whether an operation may wait until another operation on a name ends
+    /// ([`Cluster::nonblocking`]).
     pub(crate) fn may_wait(&self) -> bool {
         self.may_wait
     }
@@ -110,7 +111,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// The node that keeps `slot`, if it isn't this one.
+    /// Returns the node that has `slot`; None if that is this node.
     pub(crate) fn remote(&self, slot: Slot) -> Option<NodeId> {
         let peers = self.peers()?;
         let node = peers.node_of(slot);
@@ -127,9 +128,9 @@ impl<'a> Cluster<'a> {
         Some(peers.node_of(id.slot()).0)
     }
 
-    /// The home of the entry `name` of `parent`, if it isn't this node.
+    /// Returns the home of the entry `name` of `parent`; None if that is this node.
     pub(crate) fn remote_home_of_entry(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
-        // A pool of one node need not compute the hash.
+        // In a pool of one node, return before the hash is computed.
         self.peers()?;
         if Index::is_in_view(parent, name) {
             return None;
@@ -137,7 +138,7 @@ impl<'a> Cluster<'a> {
         self.remote(Slot::of_entry(parent, name))
     }
 
-    /// The home of the object `id`, if it isn't this node.
+    /// Returns the home of the object `id`; None if that is this node.
     pub(crate) fn remote_home(&self, id: ObjectId) -> Option<NodeId> {
         if id.is_part() || id.is_view() {
             // Each node has its own parts and views.

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::*;
 
 impl<'a> Declarations<'a> {
     /// Checks whether the controls of a striped file of any node permit a change, as
-    /// [`Store::check_change`] does for other files.
+    /// `DeclaredControls::check_change` does for other files.
     pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
         let word = self.store().declared().controls(index);
         if word == 0 {
@@ -33,7 +33,7 @@ impl<'a> Declarations<'a> {
         if judged.is_ok() || self.cluster.opens().remote_live(index).is_none() {
             return judged;
         }
-        // Other controls may have been declared since.
+        // Other controls may have been declared since this node stored `word`.
         let inode = self
             .cluster
             .namespace()
@@ -76,13 +76,13 @@ impl<'a> Declarations<'a> {
         }
         let _critical = Critical::enter();
         let Ok(_lock) = self.store().objects().lock_live(index) else {
-            // With an even edition this node uses no copies, and the home refuses what the controls
-            // forbid.
+            // The live entry can't be locked. With an even edition, this node uses no copies; the
+            // home refuses operations that the controls forbid.
             live.edition.store(known.next_multiple_of(2), Release);
             return;
         };
-        // Replies of the home to several openers may arrive out of order: the latest edition
-        // counts.
+        // Replies of the home to several openers may arrive out of order: only the latest edition
+        // is stored.
         if inode.edition >= live.edition.load(Relaxed) {
             live.controls.store(inode.controls, Release);
             live.edition.store(0, SeqCst);
@@ -94,11 +94,12 @@ impl<'a> Declarations<'a> {
         }
     }
 
-    /// Makes the home laminate the object `id`, after an open file description that may have to do
-    /// so has ended. If other nodes have parts, truncates these to their present size first.
+    /// Makes the home laminate the object `id`, if that is due. Called when an open file
+    /// description that may laminate the file has ended. If other nodes have parts, first truncates
+    /// the file to its present size.
     ///
     /// # Errors
-    /// ENOSPC: the home has no room, and the file stays as it was. EHOSTDOWN: the home doesn't
+    /// ENOSPC: the home has no room, and the file isn't laminated. EHOSTDOWN: the home doesn't
     /// reply.
     pub(crate) fn laminate_written(&self, id: ObjectId, live: Option<u32>) -> Result<()> {
         let laminated = match self.cluster.remote_home(id) {
@@ -111,12 +112,13 @@ impl<'a> Declarations<'a> {
         }
     }
 
-    /// Begins the use of a file with the controls `word` by a new open file description, before
-    /// that reads or changes the file. The use ends with the description.
+    /// Begins the use of a file with the controls `word` by a new open file description, before the
+    /// description reads or changes the file. The use ends with the description.
     ///
     /// # Errors
-    /// EBUSY: another party has the file open, which is exclusive. EPERM: the file is laminated,
-    /// and `writes`. If the controls only report violations, these errors are the result instead.
+    /// EBUSY: the file is exclusive, and another party has it open. EPERM: the file is laminated,
+    /// and `writes` is true. If the controls only report violations, the function returns these two
+    /// as `Ok(Some(errno))`.
     pub fn begin_use(
         &self,
         open: u32,

@@ -1,4 +1,4 @@
-//! Copies between files, whose bytes don't pass through the memory of the requesting process.
+//! Copies bytes from file to file, without passing them through the requesting process's memory.
 //!
 //! The node that is to store the copied bytes carries the copy out ([`FileData::copy_in`]). It
 //! copies source bytes that it stores itself from page to page (`store/src/data/copy.rs`) and reads
@@ -62,12 +62,12 @@ impl Target {
 
 impl<'a> FileData<'a> {
     /// Copies up to `len` bytes of one open file, from an offset on, to an offset of another.
-    /// Returns the number of bytes copied. It may be less than `len` at any time; only 0 means the
-    /// end of the first file.
+    /// Returns the number of bytes copied. A number less than `len` doesn't mean that the first
+    /// file ends; 0 does.
     ///
     /// # Errors
-    /// EINVAL if both are the same file and the ranges overlap; those of reading the first file and
-    /// of writing the second.
+    /// EINVAL if both are the same file and the ranges overlap; the errors of reading the first
+    /// file and of writing the second.
     pub fn copy(&self, (from, at): (u32, u64), (to, to_at): (u32, u64), len: u64) -> Result<u64> {
         let len = len.min(COPIED_AT_ONCE);
         if from == to && overlap(at, to_at, len) {
@@ -161,7 +161,7 @@ impl<'a> FileData<'a> {
                 )
             };
             match self.cluster.namespace().with_room_of_the_removed(copy) {
-                // The source has just been spilled to other nodes.
+                // The source was spilled to other nodes meanwhile: fetch its bytes.
                 Err(CHANGED) if self.is_remote(from) => {}
                 done => return done,
             }
@@ -172,7 +172,7 @@ impl<'a> FileData<'a> {
             .with_room_of_the_removed(|| self.put_fetched(buffer, index, to_at, target))
     }
 
-    /// Reads up to `len` bytes of a source into the buffer.
+    /// Reads up to `len` bytes of a source, from `at` on, into `buffer`.
     fn fetch(&self, buffer: &mut Vec<u8>, source: Source, at: u64, len: usize) -> Result<()> {
         buffer.clear();
         buffer.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
@@ -200,7 +200,7 @@ impl<'a> FileData<'a> {
     fn put_fetched(&self, bytes: &[u8], index: u32, at: u64, target: Target) -> Result<usize> {
         let input = (bytes.as_ptr(), bytes.len());
         let check = |live: &Live| self.check_target(live, at, bytes.len(), target);
-        // SAFETY: a slice.
+        // SAFETY: `input` is the slice `bytes`.
         unsafe {
             self.store()
                 .content()

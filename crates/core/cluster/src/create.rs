@@ -59,9 +59,9 @@ impl<'a> Namespace<'a> {
         self.create_opened(new, |opened| self.make(parent, name, new, epoch, opened))
     }
 
-    /// As [`Namespace::create_object`] for a file, which is open from the start: a process that
-    /// removes its name removes the name of an open file. Returns its id, its live entry, and the
-    /// record of this process's use ([`Held`]).
+    /// As [`Namespace::create_object`] for a file, which is opened in the same step: a process that
+    /// removes its name at once removes the name of an open file. Returns the file's id, its live
+    /// entry, and the record of this process's use ([`Held`]).
     ///
     /// # Errors
     /// As for [`Namespace::create_object`]; ENFILE.
@@ -130,8 +130,8 @@ impl<'a> Namespace<'a> {
         }
     }
 
-    /// Whether this node is so full that files are created on nodes with more room: if its free
-    /// room is less than 1/32 of its media, and less than 16 MiB.
+    /// Whether this node is so full that files are created on nodes with more room: that is, its
+    /// free room is less than 1/32 of its media, and less than 16 MiB.
     fn is_nearly_full(&self) -> bool {
         let (mut capacity, mut free) = (0, 0);
         for medium in &self.store().media {
@@ -186,8 +186,8 @@ impl<'a> Namespace<'a> {
         self.make(parent, name, new, epoch, opened)
     }
 
-    /// Closes a file that was opened in a failed transaction. It doesn't exist, and another node is
-    /// about to create it.
+    /// Closes the file of a failed transaction, which has a live entry but doesn't exist. Another
+    /// node is to create the file.
     fn close_unmade(&self, opened: &mut Option<Opening<'_, '_>>) -> Result<()> {
         if let Some(opening) = opened
             && let Some(live) = opening.live.take()
@@ -198,8 +198,8 @@ impl<'a> Namespace<'a> {
         Ok(())
     }
 
-    /// Makes another node create an object. A file is open there from the start if `opened` is
-    /// given.
+    /// Makes another node create an object. With `opened`, that node opens the object, if it is a
+    /// file, in the same request.
     fn ask_to_make(
         &self,
         (node, request): (NodeId, Signature<arguments::CREATE, replies::CREATE>),
@@ -274,7 +274,8 @@ impl<'a> Namespace<'a> {
         self.create_beside(parent, name, new, epoch, opened)
     }
 
-    /// Whether an object is created on this node, wherever its entry lies, while there is room.
+    /// Whether an object is created on this node even if its entry lies on another node, as long as
+    /// this node has room.
     pub(crate) fn is_made_here(&self, parent: ObjectId, new: &NewObject<'_>) -> bool {
         let kind = new.mode & forebay_store::S_IFMT;
         let local = match self.distribution_of(parent, new) {
@@ -328,8 +329,8 @@ impl<'a> Namespace<'a> {
         }
     }
 
-    /// Creates an object without a name (O_TMPFILE). Its user removes it, unless it gets a name
-    /// before.
+    /// Creates an object without a name (O_TMPFILE). The last close removes it, unless it has got a
+    /// name.
     ///
     /// # Errors
     /// ENOSPC.

@@ -2,12 +2,12 @@
 //!
 //! Each node changes only its own records, in one transaction each. The same transaction records as
 //! an *intent* what is left to do on other nodes. If the process dies, the keeper completes the
-//! intent ([`Namespace::settle_notes`]). Each step can be carried out twice.
+//! intent ([`Namespace::settle_notes`]). Carrying a step out twice has the effect of doing so once.
 //!
 //! - An object keeps a *link record* for each name whose entry lies on another node, so that a
 //!   removal that is carried out twice removes only one name. The record is `Unconfirmed` until the
-//!   entry is known to exist, and `Coming` while a rename brings the name; then it doesn't count
-//!   yet.
+//!   entry is known to exist, and `Coming` while a rename to the name is in progress. A `Coming`
+//!   name doesn't count yet.
 //! - An entry keeps an intent while an operation on it isn't finished: its object has yet to lose
 //!   the name (`Drop`), or it is being renamed (`Move`). Lookups of an entry that is being renamed
 //!   wait until the rename ends, so that no process sees both names. An operation that would change
@@ -20,7 +20,7 @@
 //! 3. A removes `from`. C replaces the old name by the new one. A removes the intent.
 //!
 //! If the renaming process dies before step 2, the rename is undone; if it dies later, the rename
-//! is completed. `exchange.rs` has the steps of an exchange. A view that serves another node
+//! is completed. `exchange.rs` has the steps of an exchange. An operation on behalf of another node
 //! doesn't wait ([`Cluster::nonblocking`]).
 
 mod batch_create;
@@ -44,7 +44,7 @@ use forebay_store::shards::Write;
 use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
 
-/// The result of setting an entry, whether or not one exists ([`CrossNode::replace`]).
+/// The result of [`CrossNode::replace`], which sets a new or an existing entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Placed {
     /// The entry is set.
@@ -57,7 +57,7 @@ fn is_dir(entry: Entry) -> bool {
     entry.kind == libc::S_IFDIR
 }
 
-/// Whether this error leaves it unknown if the request was carried out.
+/// Whether a request that failed with this error may have been carried out all the same.
 fn is_unclear(e: Errno) -> bool {
     matches!(
         e,
@@ -172,8 +172,9 @@ impl<'a> CrossNode<'a> {
 
     // ---- whole operations ----
 
-    /// Returns a slot of this node for a new object. `keeps`: the object is a directory that keeps
-    /// its entries, so a slot is preferred whose whole group belongs to this node.
+    /// Returns a slot of this node for a new object. `keeps`: the object is a directory whose
+    /// entries lie on its own node (`local-all`), so a slot is preferred whose whole group belongs
+    /// to this node.
     fn slot_for(&self, hash: u64, keeps: bool) -> Result<Option<Slot>> {
         let nodes = self.cluster.other_nodes()?;
         let mut slot = nodes.slot_here(hash);
@@ -187,8 +188,8 @@ impl<'a> CrossNode<'a> {
         Ok(slot)
     }
 
-    /// Creates a file on this node, or a directory that keeps its entries; the entry lies on
-    /// `home`. Returns the new id or the entry that exists already; None if this node has no slot.
+    /// Creates a file, or a directory of distribution `local-all`, on this node, and its entry on
+    /// `home`. Returns the new id, or the entry that exists already; None if this node has no slot.
     pub(crate) fn create_apart(
         &self,
         home: NodeId,
@@ -252,7 +253,7 @@ impl<'a> CrossNode<'a> {
     ) -> Result<Option<Entry>> {
         let arguments = (name.0, name.1, Entry { id, kind }, false, epoch);
         match self.cluster.ask(home, request::INSERT, &arguments) {
-            // The entry exists from here on, whatever becomes of the confirmation.
+            // The entry exists from here on, even if the confirmation fails.
             Ok(None) => match self.store().links().confirm_link(id, name) {
                 Err(e) if is_for_later(e) => self.store().intents().disown_link(id, name),
                 done => done,
@@ -285,7 +286,7 @@ impl<'a> CrossNode<'a> {
         let kind = self.cluster.namespace().stat(id)?.kind();
         let mut backoff = Backoff::new();
         while let Err(e) = self.store().links().offer_link(id, name) {
-            // The object may have that name now, or may be losing it.
+            // The object may have that name already, or may be losing it in another operation.
             if e != Errno::ALREADY {
                 return Err(e);
             }
@@ -331,7 +332,8 @@ impl<'a> CrossNode<'a> {
                 self.store()
                     .transact(self.store().names().object_set(dir), Need::Removal, |w| {
                         w.change_inode(dir, |i| {
-                            // The removal of a name may be counted before its creation.
+                            // The removal of a name may be counted before its creation, so the
+                            // number may wrap.
                             i.nlink = i.nlink.wrapping_add_signed(difference as i32);
                         })
                     })

@@ -19,7 +19,7 @@ impl<'a> FileData<'a> {
     /// Size of an open file in bytes, as of the last finished write.
     ///
     /// # Errors
-    /// EHOSTDOWN if its home can't be reached.
+    /// EHOSTDOWN if the file's home can't be reached.
     pub fn size(&self, index: u32) -> Result<u64> {
         if let Some(file) = self.cluster.stripes().striped(index) {
             let inode = self.cluster.namespace().stat(file.id)?;
@@ -35,10 +35,10 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Copies up to `len` bytes from `offset` on to `to`; fewer at the end of the file.
+    /// Reads up to `len` bytes from `offset` on into `to`; fewer at the end of the file.
     ///
     /// # Errors
-    /// EIO and the like.
+    /// EIO, EHOSTDOWN.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -108,7 +108,7 @@ impl<'a> FileData<'a> {
     /// and the number of bytes written: fewer than `len` if room ran out.
     ///
     /// # Errors
-    /// ENOSPC, EFBIG, EIO and the like.
+    /// ENOSPC, EFBIG, EIO, EHOSTDOWN.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
@@ -175,7 +175,8 @@ impl<'a> FileData<'a> {
         let written = write(offset, from, len);
         match written {
             Ok((at, n)) if n < len && self.store().remote.is_some() => {
-                // The home is full. The rest is written there again, or to other nodes.
+                // The home is full. Another write of the rest may find room there; else the rest
+                // goes to other nodes.
                 let (behind, left) = (from.wrapping_add(n), len - n);
                 let rest = write(Some(at + n as u64), behind, left);
                 let rest = match self.cluster.stripes().spilled_by(index, &rest)? {
@@ -206,7 +207,7 @@ impl<'a> FileData<'a> {
     }
 }
 
-/// ENOSPC if not all was written.
+/// Returns ENOSPC if fewer than `all` bytes were written.
 pub(crate) fn whole(written: usize, all: usize) -> Result<()> {
     if written == all {
         Ok(())

@@ -26,8 +26,9 @@ const MAX_SCANNED: usize = 50_000;
 const TAGS: [u8; 3] = [b'D', b'I', b'L'];
 
 impl<'a> DeadNodes<'a> {
-    /// Collects what the living nodes know, if any node is dead. This scans the names on all nodes.
-    /// `owner`: user and group that own directories whose attributes aren't known.
+    /// Collects from the living nodes the names that concern dead nodes; None if no node is dead.
+    /// This scans the names on all living nodes. `owner`: user and group that own directories whose
+    /// attributes aren't known.
     ///
     /// # Errors
     /// EIO; EHOSTDOWN if further nodes die during each of several attempts.
@@ -161,9 +162,10 @@ impl<'a> DeadNodes<'a> {
         Ok(id)
     }
 
-    /// Returns the directory at `path`, which comes from the user or the pool's configuration.
-    /// Where no living node knows a name of the path, an unnamed directory is recognized by the
-    /// name, or a directory is invented in which to show the unnamed ones.
+    /// Returns the directory at `path`, which comes from the user or the pool's configuration. If a
+    /// name of the path is lost, uses the unnamed directory that must have had it
+    /// ([`Salvage::recognize`]). If there is none, invents a directory of that name, in which the
+    /// unnamed directories are shown.
     ///
     /// # Errors
     /// EHOSTDOWN if a name isn't known and there are no unnamed directories; ENOTDIR; ENOENT.
@@ -214,7 +216,7 @@ impl<'a> DeadNodes<'a> {
                 let mut bytes = vec![0; LIST_BYTES];
                 let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
                 let asked = (at.0, &at.1[..], &lost);
-                // SAFETY: the vector's own.
+                // SAFETY: the bytes are the vector's.
                 let (next, n) = unsafe {
                     self.cluster
                         .ask_with(node, request::KNOWN_NAMES, &asked, room)?
@@ -301,7 +303,7 @@ impl<'a> DeadNodes<'a> {
         Ok((List(page), None))
     }
 
-    /// Returns the salvage if `node` was dead when it was collected.
+    /// Returns the salvage if `node` was dead when the salvage was collected.
     fn salvage_for(&self, node: NodeId) -> Option<Arc<Salvage>> {
         let salvage = self.cluster.salvage_cell().get()?;
         salvage.dead.contains(&node).then_some(salvage)
@@ -316,7 +318,7 @@ impl<'a> DeadNodes<'a> {
         salvage.inode(id).filter(|_| salvage.is_invented(id))
     }
 
-    /// Whether the salvage has the entries that a listing lacks without `node`.
+    /// Whether the salvage has the entries of `node`, which a listing can't get from `node` itself.
     pub(crate) fn is_salvaged(&self, node: NodeId) -> bool {
         self.salvage_for(node).is_some()
     }
@@ -333,7 +335,7 @@ impl<'a> DeadNodes<'a> {
         (salvage.is_invented(dir) || salvage.is_invented(entry.id)).then_some(entry)
     }
 
-    /// Returns an entry whose home, `node`, hasn't replied.
+    /// Returns from the salvage an entry whose home, `node`, hasn't replied.
     pub(crate) fn salvaged_entry(
         &self,
         node: NodeId,
@@ -344,7 +346,8 @@ impl<'a> DeadNodes<'a> {
         salvage.entry(dir, name).map(Some).ok_or(Errno::HOSTDOWN)
     }
 
-    /// Returns the inode and name of a directory whose home, `node`, hasn't replied.
+    /// Returns from the salvage the inode and name of a directory whose home, `node`, hasn't
+    /// replied.
     pub(crate) fn salvaged_inode(&self, node: NodeId, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
         let salvage = self.salvage_for(node).ok_or(Errno::HOSTDOWN)?;
         salvage.inode(id).ok_or(Errno::HOSTDOWN)

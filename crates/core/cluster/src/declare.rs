@@ -100,9 +100,9 @@ impl<'a> Declarations<'a> {
         Err(Errno::BUSY)
     }
 
-    /// Counts the uses on all nodes: the second step, or, if the flag in `arguments` is set, the
-    /// check after the third. Returns the processes that map the file for writing. `known`: nodes
-    /// that must be reached; others may be unreachable.
+    /// Makes all nodes record their uses of the file at its home: the second step, or, if the flag
+    /// in `arguments` is set, the check after the third. Returns the processes that map the file
+    /// for writing. `known`: nodes that must be reached; others may be unreachable.
     fn count_everywhere(
         &self,
         arguments: (ObjectId, u64, bool),
@@ -176,8 +176,8 @@ impl<'a> Declarations<'a> {
                 continue;
             }
             let _section = self.store().section()?;
-            // A reference keeps the description open while it is counted. If all others are
-            // released meanwhile, the description ends here.
+            // A reference keeps the description open while its use is recorded. If all other
+            // references are released meanwhile, releasing this one closes the description.
             let more = |n: u32| (n > 0).then_some(n + 1);
             if o.refs.fetch_update(AcqRel, Acquire, more).is_err() {
                 continue;

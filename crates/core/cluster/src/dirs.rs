@@ -103,7 +103,7 @@ impl<'a> Namespace<'a> {
             let arguments = (dir, (position.shard - base) as u64, &position.name[..]);
             let mut bytes = vec![0; LIST_BYTES];
             let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
-            // SAFETY: the vector's own.
+            // SAFETY: the bytes are the vector's.
             let ((shard, end), n) = unsafe {
                 self.cluster
                     .ask_with(node, request::LIST, &arguments, room)?
@@ -131,7 +131,7 @@ impl<'a> Namespace<'a> {
     }
 
     /// Serves another node's [`Namespace::list_remote`]: returns entries, the shard to continue in,
-    /// and whether those were all.
+    /// and whether all entries were returned.
     pub(crate) fn list_part(
         &self,
         dir: ObjectId,
@@ -207,8 +207,8 @@ impl<'a> Namespace<'a> {
         Ok(true)
     }
 
-    /// Returns an entry after the operation that is changing it. If that waits for an unreachable
-    /// node, the entry is left out, as that node's entries are.
+    /// Returns an entry after the operation that is changing it. If that operation waits for an
+    /// unreachable node, the entry is left out, as that node's entries are.
     fn settled(
         &self,
         dir: ObjectId,

@@ -16,7 +16,7 @@ impl<'a> Room<'a> {
     /// `most` bytes or slightly more are moved. Notifies other nodes to move their parts.
     ///
     /// # Errors
-    /// ENOSPC if the media after the memory have no room; EIO.
+    /// ENOSPC if the `files` media have no room; EIO.
     pub fn drain(&self, most: u64) -> Result<Drained> {
         self.store()
             .content()

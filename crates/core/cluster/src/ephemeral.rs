@@ -1,10 +1,10 @@
 //! Ephemeral files: removed, with all their names on any nodes, when the process that created them
 //! has ended.
 //!
-//! The home keeps a record of the creator for each such file. Its keeper asks the creators' nodes
-//! which creators still run, and removes the files of the others. If a node can't be reached, its
-//! creators count as running. A file whose name is being changed is left for the keeper's next
-//! turn.
+//! The home keeps a record of the creator for each such file. The home's keeper asks the creators'
+//! nodes which creators still run, and removes the files of those that don't. If a node can't be
+//! reached, its creators count as running. A file whose name is being changed is left for the
+//! keeper's next turn.
 
 use crate::peers::messages::{List, decode};
 use crate::peers::requests::request;
@@ -23,8 +23,8 @@ impl<'a> Declarations<'a> {
     /// Removes files of this node whose creators, on any node, have ended.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be reached: the files of its creators are left, the others are
-    /// removed; EIO.
+    /// EHOSTDOWN if a node can't be reached: files whose creators ran on it are left, the others
+    /// are removed; EIO.
     pub fn follow_creators(&self) -> Result<Followed> {
         let me = self.store().names().node_of_several().unwrap_or(0);
         let mut done = Followed::default();
@@ -57,7 +57,7 @@ impl<'a> Declarations<'a> {
             }
             match self.cluster.nonblocking().declarations().remove_made(id) {
                 Ok(true) => done.gone += 1,
-                // An operation is in progress on one of its names.
+                // An operation is in progress on one of the file's names.
                 Ok(false) | Err(Errno::AGAIN) => done.left += 1,
                 Err(e) => {
                     done.left += 1;
@@ -136,7 +136,7 @@ impl<'a> Declarations<'a> {
         Ok(!self.store().records_of(id)?.exists(id)?)
     }
 
-    /// Removes an entry while it leads to the file `id`. Returns whether it did.
+    /// Removes the entry `name` if it refers to the file `id`. Returns whether it did.
     fn unlink_from(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         for _ in 0..TRIES {
             let epoch = self.store().names().names_epoch();

@@ -23,7 +23,8 @@ impl<'a> Search<'a> {
         one.unwrap_or(Err(Errno::IO))
     }
 
-    /// As [`Search::describe`] for each of these; one request to another node covers many objects.
+    /// As [`Search::describe`] for each of these objects; one request to another node covers many
+    /// objects.
     ///
     /// # Errors
     /// For each object, those of [`Search::describe`].

@@ -1,4 +1,4 @@
-//! The part of the check that needs other nodes: whether records of this node agree with theirs.
+//! The part of fsck that needs other nodes: checks whether this node's records agree with theirs.
 //!
 //! Checked are: each entry refers to an object, each name that an object counts exists, each part
 //! has its file, and no intent is left. To be called while nothing changes in the pool.
@@ -195,7 +195,8 @@ impl<'a> Checks<'a> {
                                 found.links.push((id, dir, name.to_vec()));
                             }
                         }
-                        // Without a name: parts of a removed file that are about to be removed.
+                        // An intent without a name: the parts of a removed file are about to be
+                        // removed.
                         Some((b'N', dir, name)) if !name.is_empty() => {
                             found.notes.push((dir, name.to_vec()));
                         }
@@ -222,7 +223,7 @@ impl<'a> Checks<'a> {
         let mut any = false;
         for shard in 0..self.store().names().shard_count() {
             self.store().committed(shard)?.each_intent(|_, name, _| {
-                // Without a name: parts of a removed file that are about to be removed.
+                // An intent without a name: the parts of a removed file are about to be removed.
                 any |= !name.is_empty();
                 !any
             })?;
@@ -231,11 +232,10 @@ impl<'a> Checks<'a> {
     }
 
     /// Makes this node's records agree with those of other nodes, after a loss of power on all
-    /// nodes: each then has the records that it had written last, and one node may have records of
-    /// a change that another has lost. Removes entries without an object; restores names that a
-    /// file counts, unless another object has the name; gives a directory without an entry its
-    /// entry back, or a name in the root; removes parts without a file. Returns the number of
-    /// repairs.
+    /// nodes. Each node then has its last records on disk, and one may have records of a change
+    /// that another has lost. Removes entries without an object; restores names that a file counts,
+    /// unless another object has the name; gives a directory without an entry its entry back, or a
+    /// name in the root; removes parts without a file. Returns the number of repairs.
     ///
     /// To be called only while no process uses the pool, and after all nodes have settled their
     /// intents ([`crate::Namespace::settle_notes`], [`Checks::has_notes`]): half of a rename in
@@ -343,7 +343,7 @@ impl<'a> Checks<'a> {
                 return Ok(true);
             }
         }
-        // Finds a name whose entry lies on this node, so that one local transaction makes all
+        // Choose a name whose entry lies on this node, so that one local transaction makes all
         // changes.
         let names = (0..1u32 << 20).map(|n| format!("#{}.{n}", id.0).into_bytes());
         let mut here = names.filter(|name| {

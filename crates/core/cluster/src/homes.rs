@@ -1,7 +1,8 @@
-//! The requests to other nodes that the store itself causes, such as when uses and locks of their
-//! objects end here.
+//! The requests to other nodes that the store itself causes, for example when this node closes or
+//! unlocks an object of another node.
 //!
-//! Implements the store's trait `Remote`, by which a store of several nodes reaches this crate.
+//! Implements the store's trait `Remote`, by which the store of a node in a pool of several calls
+//! this crate.
 
 use crate::peers::requests::request;
 use crate::{Cluster, Nodes};
@@ -20,7 +21,7 @@ impl Remote for Nodes {
 
     /// Doesn't wait for a reply: no later request depends on the message, and an error at the home
     /// doesn't concern the process that closes the file. If the message gets lost, the home's
-    /// periodic check ends the use ([`Store::use_of`]).
+    /// periodic check ends the use (`Server::check_open`).
     fn closed(&self, id: ObjectId, number: u64) {
         let home = self.peers.node_of(id.slot());
         let (kind, head) = request::CLOSE.message(&(id, number));

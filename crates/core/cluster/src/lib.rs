@@ -1,12 +1,12 @@
 //! The pool as one store: each operation is carried out on this node's store or on the nodes that
 //! it concerns.
 //!
-//! [`Cluster`] is this node's store and the way to the other nodes. The operations that the faces
-//! call are methods of its views, one for each theme: [`Namespace`] (`lookup`, `rename`),
+//! [`Cluster`] holds this node's store and the connections to the other nodes. The operations that
+//! the faces call are methods of its views, one for each theme: [`Namespace`] (`lookup`, `rename`),
 //! [`FileData`] (`read`), [`Locks`] and others (`views.rs`). Each operation finds the homes of its
-//! objects and entries. For those of this node it calls the store's half (`read_here`,
-//! `lookup_here`); to the homes of others it sends requests; and it combines the results of several
-//! nodes. Modules of other crates never send a request to another node.
+//! objects and entries. For objects and entries of this node it calls the store (`read_here`,
+//! `lookup_here`). For those of other nodes it sends requests to their homes. It combines the
+//! results of several nodes. Modules of other crates never send a request to another node.
 //!
 //! Layers, from the bottom: `backoff`, `placement_cache` and [`peers`] (how requests are sent, and
 //! their table); `salvage` (names while nodes are dead); `cluster`; `views` (the types of the

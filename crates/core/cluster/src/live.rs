@@ -20,17 +20,18 @@ use std::time::Duration;
 /// The state of a file of another node that is to be opened.
 #[derive(Debug, Default)]
 pub struct RemoteOpen {
-    /// The use, if the home already keeps the object open for this node. It is taken if a live
-    /// entry is made of it.
+    /// The use, if the home already keeps the object open for this node. None after the use has got
+    /// a live entry.
     pub opened: Option<Opened>,
     /// The object's attributes, if they came with the reply.
     pub inode: Option<Inode>,
-    /// `Store::counts` as it was before the attributes were requested.
+    /// `DeclaredControls::counts` as it was before the attributes were requested.
     pub counts: u32,
 }
 
-/// Maximum time after the request until a use becomes a live entry. Less than the time between two
-/// checks by the home whether the file is still open (`Server::check_open`).
+/// Maximum age of an open by the home ([`Opened`]) for which a live entry is still made. An older
+/// one is closed, and the object is opened again. Must be less than the interval at which the home
+/// checks whether the file is still open (`Server::check_open`).
 const USED_WITHIN: Duration = Duration::from_secs(2);
 
 impl<'a> Opens<'a> {
@@ -42,7 +43,8 @@ impl<'a> Opens<'a> {
         self.live_acquire_held(id).map(|(index, _)| index)
     }
 
-    /// As [`Opens::live_acquire`]; the use is recorded until [`Held`] is dropped.
+    /// As [`Opens::live_acquire`]; the use is recorded in this process's slot until [`Held`] is
+    /// dropped.
     ///
     /// # Errors
     /// As for [`Opens::live_acquire`].
@@ -69,15 +71,15 @@ impl<'a> Opens<'a> {
         }
     }
 
-    /// Ends a use at the home of which no live entry was made.
+    /// Ends, at the object's home, a use that has no live entry on this node.
     pub fn close_opened(&self, opened: Opened) {
         if let Some(remote) = &self.store().remote {
             remote.closed(opened.id, opened.number);
         }
     }
 
-    /// Fills the live entry of another node's object, and opens the object at its home unless that
-    /// was done before.
+    /// Fills the live entry of another node's object, and opens the object at its home, unless the
+    /// home keeps it open for this node already.
     fn live_load_remote(
         &self,
         index: u32,
@@ -137,8 +139,8 @@ impl<'a> Opens<'a> {
         }
     }
 
-    /// Reports to the restarted daemon of `home` which of its files this node has open. Returns the
-    /// number of those that had been removed meanwhile.
+    /// Reports to the restarted daemon of `home` which files of that node this node has open.
+    /// Returns the number of files that can't be opened again, such as removed ones.
     ///
     /// # Errors
     /// EHOSTDOWN if the daemon can't be reached.
@@ -175,7 +177,8 @@ impl<'a> Opens<'a> {
 }
 
 /// Calls `f` with the live entry of an object, which an open file description keeps open meanwhile.
-/// (A reference without a description takes one of a few places, meant for short uses.)
+/// (A [`Held`] alone takes one of the few such places of a process, which are meant for short
+/// uses.)
 pub(crate) fn with_open<T>(
     cluster: &Cluster<'_>,
     id: ObjectId,
@@ -186,7 +189,7 @@ pub(crate) fn with_open<T>(
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;
-    // This description isn't a use of its own: the requesting process has the file open.
+    // This description doesn't count as a further use: the requesting process has the file open.
     let opener = Opener::Kept(cluster.store().names().node());
     let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
     let open = cluster

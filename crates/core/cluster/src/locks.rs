@@ -1,16 +1,16 @@
 //! Locks of programs on files of any node, and the search for deadlocks.
 //!
-//! The lock table of a file's home contains all its locks. This module waits until conflicting
-//! locks are released.
+//! The lock table of a file's home contains all locks on the file. This module waits until
+//! conflicting locks are released.
 //!
 //! A deadlock is a circle of processes, on any nodes, that wait for each other's locks. Each
 //! waiting process searches for such a circle in growing intervals, at first without requests to
-//! other nodes, later on all nodes. It finds the processes that hold the lock it wants, the locks
-//! for which these wait, the processes that hold those, and so on, back to itself. The replies come
-//! from different moments. But a waiting process releases no locks: so if at the end all members
-//! still wait for the same locks, the circle existed at one moment. A search follows only processes
-//! that began to wait earlier than the searching process. So only one member finds the circle, the
-//! process that closed it, and it gets EDEADLK.
+//! other nodes, later on all nodes. It finds the processes that hold the lock it wants, then the
+//! locks for which these processes wait, the holders of these locks, and so on, until it finds
+//! itself. The replies come from different moments. But a waiting process releases no locks: so if
+//! at the end all members still wait for the same locks, the circle existed at one moment. A search
+//! follows only processes that began to wait earlier than the searching process. So only the
+//! process that closed the circle finds it, and gets EDEADLK.
 //!
 //! As in Linux, the search covers locks of processes only (F_SETLKW), and assumes that no other
 //! thread of a waiting process releases a lock.
@@ -38,7 +38,7 @@ const MAX_SEARCHED_PROCESSES: usize = 64;
 type Path = Vec<(Owner, u64)>;
 
 impl<'a> Locks<'a> {
-    /// Returns a lock that conflicts with a lock on a range; None if there is none.
+    /// Returns a lock that conflicts with the lock `want` on a range; None if no lock does.
     ///
     /// # Errors
     /// EHOSTDOWN.
@@ -102,11 +102,11 @@ impl<'a> Locks<'a> {
         }
     }
 
-    /// flock(2) of description `open`, waiting for others if `wait`.
+    /// Carries out flock(2) for the description `open`. With `wait`, waits for conflicting locks.
     ///
     /// # Errors
-    /// EAGAIN if it would have to wait; EINTR if a signal arrived while it waited; ENOLCK if the
-    /// lock table is full; EHOSTDOWN.
+    /// EAGAIN if another lock conflicts and `wait` is false; EINTR if a signal arrived while
+    /// waiting; ENOLCK if the lock table is full; EHOSTDOWN.
     pub fn flock(&self, open: u32, want: LockType, wait: bool) -> Result<()> {
         if want == LockType::Unlocked
             && self.store().objects().open_file(open).locker.load(Acquire) == 0
@@ -124,8 +124,8 @@ impl<'a> Locks<'a> {
         self.lock(&request, wait)
     }
 
-    /// Sets fcntl's lock on a range of the file that `open` has open. Its owner is this process, or
-    /// the description if `of_description`.
+    /// Sets fcntl's lock on a range of the file that `open` has open. The lock's owner is this
+    /// process, or the description if `of_description`.
     ///
     /// # Errors
     /// As for [`Locks::flock`]; EDEADLK if processes would wait for each other for ever.
@@ -219,7 +219,7 @@ impl<'a> Locks<'a> {
     }
 
     /// Returns the processes whose locks conflict with `wait`. An unreachable node counts as having
-    /// no locks, so no deadlock through it is found.
+    /// no locks, so no deadlock through such a node is found.
     fn blockers(&self, wait: &Waited, ask: bool) -> Vec<Owner> {
         if wait.home == self.store().names().node() {
             let locks = self.store().locks().locks_of(wait.request.object);
@@ -309,7 +309,7 @@ mod tests {
             .locked
             .store(1, Relaxed);
         s.locks().end_process_locks(object).unwrap();
-        // A lock for which no process waits is found, too.
+        // The dead process's lock is released although no process waits for it.
         assert_eq!(s.locks().lock_now(&all(dead)), Ok(None));
         s.control().header().leaks.store(1, Relaxed);
         assert_eq!(s.recovery().put_in_order(), Ok(true));

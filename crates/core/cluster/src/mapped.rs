@@ -1,7 +1,7 @@
 //! Maps files; only pages that lie on this node can be mapped.
 //!
-//! A file of another node is mapped through a shadow copy, which the faces make; here the result is
-//! ENODEV. `stripes/own.rs` maps this node's chunks of a striped file.
+//! A file of another node is mapped through a shadow copy, which the faces make; this module
+//! returns ENODEV for it. `stripes/own.rs` maps this node's chunks of a striped file.
 
 use crate::views::Mappings;
 use forebay_store::Result;
@@ -15,10 +15,11 @@ use std::sync::atomic::Ordering::*;
 impl<'a> Mappings<'a> {
     /// Returns which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and
     /// where they lie. Pages that don't exist yet (holes, and reserved room that was never written)
-    /// are made if there are at most `budget`; otherwise they are left out, as are pages behind the
-    /// end of the file.
+    /// are allocated if they are at most `budget`; otherwise they are left out. Pages behind the
+    /// end of the file are always left out.
     ///
-    /// The caller holds a place from `Store::map_claim`.
+    /// The caller has claimed a place in the table of mappings (`map_claim` of the store's
+    /// `Mappings`).
     ///
     /// # Errors
     /// ENOSPC, EIO; ENODEV if the file's pages lie on another node.
@@ -29,8 +30,8 @@ impl<'a> Mappings<'a> {
         self.store().mappings().map_here(index, offset, len, budget)
     }
 
-    /// Unseals an open file, which a mapping may change without notice from now on: no part of it
-    /// is sealed again until its last close.
+    /// Unseals an open file, because stores through a mapping may change it unnoticed from now on.
+    /// No part of the file is sealed again until its last close.
     ///
     /// # Errors
     /// EIO if the content doesn't match its checksums; ETIMEDOUT.

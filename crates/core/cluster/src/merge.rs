@@ -3,9 +3,9 @@
 //! Only changed bytes are written, so that nodes that change different bytes of a page don't undo
 //! each other's work. The changes of a range travel as *runs*. A run consists of its start (4
 //! bytes, relative to the range), its length (4 bytes), the bytes as they were when the page was
-//! fetched, and the new bytes. By the old bytes, the node that stores the file detects whether
-//! another process has changed them since. The new bytes overwrite that change, and the conflict is
-//! reported.
+//! fetched, and the new bytes. The node that stores the file compares its bytes with the old bytes
+//! of the run. If they differ, another process has changed them since. The run overwrites that
+//! change, and the conflict is reported.
 
 use crate::data::whole;
 use crate::peers::requests::request;
@@ -30,7 +30,7 @@ struct Run<'a> {
     now: &'a [u8],
 }
 
-/// Returns start and end of each run in which `now` differs from `before`, which has the same
+/// Returns start and end of each run in which `now` differs from `before`. Both have the same
 /// length.
 fn runs<'a>(before: &'a [u8], now: &'a [u8]) -> impl Iterator<Item = (usize, usize)> + 'a {
     let mut at = 0;
@@ -89,9 +89,9 @@ fn unpack(body: &[u8]) -> Option<(Run<'_>, &[u8])> {
 /// the other process, if it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Offsets in the file. Not all bytes in between need be in conflict.
+    /// Offsets in the file. Not all bytes of the range need be in conflict.
     pub range: Range<u64>,
-    /// The number of the node.
+    /// The number of the other process's node.
     pub with: Option<u32>,
 }
 
@@ -122,9 +122,9 @@ impl Conflict {
     }
 }
 
-/// Writes the runs in a body with `write`, and compares the present bytes by `read`, which returns
-/// their number. Returns the range of bytes that another process had also changed, to different
-/// values.
+/// Writes the runs in a body with `write`, after comparing the present bytes, which `read` reads,
+/// with the runs' old bytes. Returns the range of bytes that another process had also changed, to
+/// different values.
 fn apply(
     offset: u64,
     mut body: &[u8],
@@ -196,7 +196,8 @@ impl<'a> Mappings<'a> {
         Ok(conflict)
     }
 
-    /// Makes another node write the runs in a body. `cuts`: see `stripes.rs`.
+    /// Makes another node write the runs in a body. `cuts`: number of truncations, if the file has
+    /// parts (`stripes.rs`).
     pub(crate) fn merge_remote(
         &self,
         node: NodeId,
@@ -224,7 +225,7 @@ impl<'a> Mappings<'a> {
         offset: u64,
         body: &[u8],
     ) -> Result<Option<Conflict>> {
-        // The last writer of a piece of a striped file isn't recorded.
+        // For a striped file, no node records the last writer.
         let with = match cuts {
             None => self.changed_beside(index, by),
             Some(_) => None,
@@ -288,7 +289,7 @@ impl<'a> Mappings<'a> {
             body,
             |at, to| {
                 let all = to.len();
-                // SAFETY: slices, here and below. Bytes that the part doesn't have are zero.
+                // SAFETY: slices, here and below. Bytes behind the end of the part read as zero.
                 unsafe {
                     self.store()
                         .parts()
@@ -306,7 +307,7 @@ impl<'a> Mappings<'a> {
                 whole(written?, now.len())
             },
         )?;
-        // Offsets in a part are those in the whole file.
+        // Offsets in a part are the same as in the whole file.
         Ok(both.map(|range| Conflict { range, with: None }))
     }
 }
@@ -400,7 +401,8 @@ mod tests {
             conflict
         };
         assert_eq!(conflict(&before), None);
-        // The other process wrote the same bytes, or different ones.
+        // No conflict if the other process wrote the same values, or changed other bytes; else a
+        // conflict.
         assert_eq!(conflict(b"abXdef"), None);
         assert_eq!(conflict(b"ZbcdeZ"), None);
         assert_eq!(conflict(b"abZdef"), Some(12..13));

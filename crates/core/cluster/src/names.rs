@@ -17,7 +17,7 @@ use forebay_store::{NAME_MAX, NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::time::Instant;
 
-/// The target of a name.
+/// The result of looking up a name ([`Namespace::find`]).
 #[derive(Debug, Default)]
 pub struct Found {
     /// None: the name has no entry.
@@ -26,12 +26,12 @@ pub struct Found {
     pub inode: Option<Inode>,
     /// The use by which the file is open on its home, if the lookup opened it.
     pub opened: Option<Opened>,
-    /// [`Store::counts`] as it was before the request.
+    /// `DeclaredControls::counts` as it was before the request.
     pub counts: u32,
 }
 
 impl<'a> Namespace<'a> {
-    /// Returns the entry `name` of `parent`, after any rename of it in progress.
+    /// Returns the entry `name` of `parent`. Waits for a rename of the entry that is in progress.
     ///
     /// # Errors
     /// ENAMETOOLONG; EIO.
@@ -69,7 +69,8 @@ impl<'a> Namespace<'a> {
     }
 
     /// As [`Namespace::lookup`]. Also returns what another node sends in the same reply: the
-    /// object's attributes and, with `open`, its use if it is a file.
+    /// object's attributes and, with `open`, the use with which it has opened the object, if that
+    /// is a file.
     ///
     /// # Errors
     /// As for [`Namespace::lookup`].
@@ -196,7 +197,7 @@ impl<'a> Namespace<'a> {
         self.store().names().inode_tail_here(id)
     }
 
-    /// As [`Store::path_of`](forebay_store::Store::path_of), also for a directory of the view.
+    /// Returns the path of a directory, which may be one of the view.
     ///
     /// # Errors
     /// ENOENT if the directory was removed.
@@ -224,7 +225,7 @@ impl<'a> Namespace<'a> {
         self.store().names().set_attr_here(id, set)
     }
 
-    /// Returns the name of `id` in the directory `parent`, which it lists; None if there is none.
+    /// Lists the directory `parent` to find a name of `id` in it; None if there is none.
     ///
     /// # Errors
     /// EIO.

@@ -99,7 +99,7 @@ impl<'a> Declarations<'a> {
         Ok(())
     }
 
-    /// Makes sure that a file's parts have its controls, before anything is written to them.
+    /// Makes sure that a file's parts have the file's controls, before bytes are written to them.
     #[inline]
     pub(crate) fn prepare_parts(&self, f: &Striped) -> Result<()> {
         let live = self.store().objects().live(f.index);
@@ -114,8 +114,8 @@ impl<'a> Declarations<'a> {
         Ok(())
     }
 
-    /// Sends the controls of a file's parts to all nodes that may have some, and sets them for this
-    /// node's part.
+    /// Sends a file's controls to all nodes that may have parts, and sets them for this node's
+    /// part.
     #[cold]
     fn notify_parts(&self, id: ObjectId, word: u64) -> Result<()> {
         let nodes = self.cluster.stripes().part_nodes(id)?;

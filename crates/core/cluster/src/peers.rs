@@ -1,12 +1,14 @@
 //! Access to the other nodes of the pool, and the messages to them.
 //!
 //! - [`Peers`] delivers requests. Crates above implement it: a process passes its requests to its
-//!   node's daemon, the daemon sends them itself. A request is answered or fails in bounded time.
+//!   node's daemon, and the daemon sends requests over the network. A request is answered or fails
+//!   in bounded time.
 //! - [`requests`] declares each request once; [`messages`] encodes arguments and replies.
 //!
-//! A node keeps the entries and objects of its slots. An operation on those of another node is sent
-//! to their home, which carries it out on its store as any process there does (`serve.rs`). So each
-//! rule has one implementation. See docs/decisions/0020-operations-across-nodes.md.
+//! A node has the entries and objects of its slots. An operation on an entry or object of another
+//! node is sent to its home, which carries it out on its store as any process there does
+//! (`serve.rs`). So each rule has one implementation. See
+//! docs/decisions/0020-operations-across-nodes.md.
 
 pub mod messages;
 pub mod requests;
@@ -15,8 +17,8 @@ use forebay_placement::{NodeId, Slot};
 use forebay_store::{Errno, Result};
 use std::time::Duration;
 
-/// Bytes that travel with a message, in the caller's memory. That may be the program's memory, and
-/// access to it may fault: copy them with `forebay_runtime::guard`.
+/// Bytes that travel with a message, in the caller's memory. It may be the program's memory, access
+/// to which may fault: copy them with `forebay_runtime::guard`.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes {
     /// No bytes.
@@ -28,8 +30,8 @@ pub enum Bytes {
 }
 
 /// Kind of the request by which a process asks its own node's daemon for the pool's size and use.
-/// The reply: size (8 bytes) and use (8 bytes), both in bytes; then, for those other nodes that
-/// have the most room, the number (4 bytes) and the free bytes (8 bytes).
+/// The reply: the pool's size and use in bytes (8 bytes each); then, for the other nodes with the
+/// most room, the number (4 bytes) and the free bytes (8 bytes).
 pub const CAPACITY: u16 = 0x7ffe;
 /// Maximum number of bytes that travel with one message.
 pub const MAX_BODY: usize = 1 << 20;
@@ -54,7 +56,7 @@ pub struct PeerRequest<'a> {
 pub struct PeerReply {
     /// The reply's arguments, encoded.
     pub head: Vec<u8>,
-    /// Number of bytes received with it.
+    /// Number of bytes received with the reply.
     pub received: usize,
 }
 
@@ -63,8 +65,8 @@ pub struct PeerReply {
 pub enum Sent {
     /// The request has been answered already.
     Answered(Result<PeerReply>),
-    /// The request to this node is in progress, in this request cell. A process that stops waiting
-    /// gives the request up.
+    /// The request to `node` is in progress, in the request cell `cell`. A process that stops
+    /// waiting gives the request up.
     Underway {
         node: NodeId,
         cell: usize,
@@ -80,7 +82,7 @@ pub trait Peers: Send + Sync {
     /// The home of `slot`.
     fn node_of(&self, slot: Slot) -> NodeId;
 
-    /// One of this node's own slots, chosen by `hash`; None if it has none.
+    /// One of this node's slots, chosen by `hash`; None if this node has none.
     fn slot_here(&self, hash: u64) -> Option<Slot>;
 
     /// The numbers of all nodes, ascending.
@@ -89,8 +91,8 @@ pub trait Peers: Send + Sync {
     /// Sends a request to `node` and waits for the reply, at most for the request timeout.
     ///
     /// # Errors
-    /// The node's reply; EHOSTDOWN if it can't be reached or doesn't answer in time; EFAULT if
-    /// `bytes` can't be touched.
+    /// The error that the node replied; EHOSTDOWN if it can't be reached or doesn't answer in time;
+    /// EFAULT if `bytes` can't be touched.
     ///
     /// # Safety
     /// `bytes` must be valid for reads if they are sent, for writes if they are received.
@@ -106,7 +108,7 @@ pub trait Peers: Send + Sync {
     /// the return, `bytes` aren't read any more.
     ///
     /// # Safety
-    /// `bytes` are the caller's to read; none are received.
+    /// `bytes` must be valid for reads; they can't be [`Bytes::Receive`].
     unsafe fn send(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Sent {
         // SAFETY: the caller's promise.
         Sent::Answered(unsafe { self.ask(node, kind, head, bytes) })
@@ -147,7 +149,7 @@ pub trait Peers: Send + Sync {
     }
 
     /// Returns the time after which an unreachable node loses its programs' locks on other nodes'
-    /// files. None: it keeps them.
+    /// files. None: it never loses them.
     fn lease(&self) -> Option<Duration> {
         None
     }
@@ -158,9 +160,9 @@ pub trait Peers: Send + Sync {
         Errno::OWNERDEAD
     }
 
-    /// Whether a request of this node may still be carried out although no process waits for it: its
-    /// requester has died, or has given it up. Until there is none, what dead processes have begun
-    /// isn't settled: such a request may still create an entry.
+    /// Whether a request of this node may still be carried out although no process waits for it:
+    /// its sender has died, or has given it up. While there is one, the intents of dead processes
+    /// aren't completed: such a request may still create an entry.
     fn has_orphans(&self) -> bool {
         false
     }

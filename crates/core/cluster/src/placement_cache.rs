@@ -2,8 +2,8 @@
 //!
 //! The cache is a table of [`REMEMBERED`] entries, indexed by a hash of file, number of cuts and
 //! chunk; a new entry replaces the old one at its index. The table has no lock: each entry has a
-//! checksum, and an entry that another thread is writing fails it. Memory is allocated with the
-//! first entry.
+//! checksum, which doesn't match while another thread is writing the entry. Memory is allocated
+//! with the first entry.
 
 use forebay_store::placements::Placed;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -82,7 +82,7 @@ impl Drop for PlacementCache {
     fn drop(&mut self) {
         let all = self.0.load(Acquire);
         if !all.is_null() {
-            // SAFETY: the table was made by a box; no thread uses it any more.
+            // SAFETY: the table comes from `Box::into_raw`, and no thread uses it any more.
             drop(unsafe { Box::from_raw(all) });
         }
     }

@@ -20,15 +20,15 @@ impl Room<'_> {
         }
     }
 
-    /// The node that counts the size of a file.
+    /// Returns the node on whose quota the size of a file counts.
     pub fn quota_node(&self, id: ObjectId) -> u32 {
         self.cluster
             .peers()
             .map_or(0, |peers| peers.node_of(id.slot()).0)
     }
 
-    /// Returns the node that counts an object which is about to be created: the node on which it
-    /// will lie, if that has room.
+    /// Returns the node on whose quota a new object will count: the node on which the object will
+    /// lie if that node has room.
     pub fn quota_node_of_new(&self, parent: ObjectId, name: &[u8], new: &NewObject<'_>) -> u32 {
         let Some(peers) = self.cluster.peers() else {
             return 0;
@@ -45,7 +45,7 @@ impl Room<'_> {
     /// Sets a node's total grant, if `granted` is given. Returns the node's usage after that.
     ///
     /// # Errors
-    /// EHOSTDOWN and the like: it isn't known whether the grant is set.
+    /// EHOSTDOWN and other errors of the request: it isn't known whether the grant is set.
     pub fn exchange_quota(&self, node: u32, granted: Option<Amount>) -> Result<Amount> {
         match self.cluster.peers() {
             Some(peers) if peers.this_node() != NodeId(node) => {

@@ -17,7 +17,7 @@ impl<'a> Namespace<'a> {
     ///
     /// # Errors
     /// ENOENT: the name doesn't exist. EISDIR: it is a directory. ESTALE: names have changed since
-    /// `epoch`. EROFS: it is in the view. EHOSTDOWN: its home can't be reached.
+    /// `epoch`. EROFS: the name is in the view. EHOSTDOWN: the entry's home can't be reached.
     pub fn unlink(
         &self,
         parent: ObjectId,
@@ -103,7 +103,7 @@ impl<'a> Namespace<'a> {
         }
     }
 
-    /// Removes the entry `name` of this node, which is a regular file's, if it is still `entry`;
+    /// Removes the entry `name`, of a regular file and on this node, if it is still `entry`;
     /// returns false otherwise.
     ///
     /// # Errors
@@ -118,8 +118,8 @@ impl<'a> Namespace<'a> {
         }
     }
 
-    /// Removes an entry of the same node as its object. Returns false if the name has another entry
-    /// now, or if another operation had to end first.
+    /// Removes an entry that lies on this node together with its object. Returns false if the name
+    /// has another entry now, or if another operation had to end first.
     fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
         let t = now();
         match self.store().names().remove_beside(name, entry, epoch, t) {

@@ -16,7 +16,7 @@ impl<'a> FileData<'a> {
     /// Sets the size of a file.
     ///
     /// # Errors
-    /// EFBIG; EIO and the like.
+    /// EFBIG, EIO, EHOSTDOWN.
     pub fn truncate(&self, index: u32, size: u64) -> Result<()> {
         if size > MAX_SIZE {
             return Err(Errno::FBIG);

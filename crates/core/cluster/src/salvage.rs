@@ -2,11 +2,11 @@
 //! saved.
 //!
 //! A directory's record lies on one node, its entries on all. Without this module, the death of one
-//! node makes files of all others unreachable: those below a directory whose record the dead node
-//! kept, and those whose entry it kept. But an object's home has a link record for each name whose
-//! entry lies on another node, a directory's record contains its name, and a directory's entry
-//! contains its id. A [`Salvage`] holds what can be concluded from these, read from all living
-//! nodes:
+//! node makes files of all others unreachable: those below a directory whose record lies on the
+//! dead node, and those whose entry does. But an object's home has a link record for each name
+//! whose entry lies on another node, a directory's record contains its name, and a directory's
+//! entry contains its id. A [`Salvage`] holds the names that follow from these records of all
+//! living nodes:
 //!
 //! - entries that lay on dead nodes: from the link records of their objects, and from the records
 //!   of directories (which may lie on another node than their entry after a rename);
@@ -15,9 +15,9 @@
 //!   directory's record lies with its entry). Their content is known. They are shown as
 //!   `lost+found/node-N/#ID` in the directory that is to be saved.
 //!
-//! A view with a salvage ([`crate::Cluster::with_salvage`]) uses it when a request to a dead node
-//! has failed, and only for reading: lookups, attributes, listings. Its state is that of the moment
-//! of its collection. A name that isn't in it gives EHOSTDOWN, never ENOENT.
+//! A [`crate::Cluster`] with a salvage (`with_salvage`) uses it when a request to a dead node has
+//! failed, and only for reading: lookups, attributes, listings. The salvage doesn't change after it
+//! was collected. A lookup of a name that isn't in the salvage returns EHOSTDOWN, never ENOENT.
 
 use forebay_placement::{NodeId, Slot};
 use forebay_store::record::{Entry, Inode, tail};
@@ -31,8 +31,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Name of the directory that holds unnamed directories.
 pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// A directory, a name in it, and its entry. No entry and an empty name: only that the directory
-/// has entries is known.
+/// A directory, a name in it, and its entry. If there is no entry and the name is empty, it is only
+/// known that the directory has entries.
 pub(crate) type KnownName = (ObjectId, Vec<u8>, Option<Entry>);
 
 /// Shard and key after which the next page of names begins; None after the last page.
@@ -48,7 +48,7 @@ pub struct Salvage {
     pub(crate) directories: HashMap<ObjectId, (ObjectId, Vec<u8>)>,
     /// Directories whose record and entry lay on dead nodes.
     pub(crate) unnamed: Vec<ObjectId>,
-    /// Where the unnamed directories are shown: paths below the directory that is to be saved.
+    /// Paths of the unnamed directories, below the directory that is to be saved.
     pub(crate) shown: Vec<Vec<u8>>,
     /// Directories that exist only in the salvage: `lost+found`, those of nodes in it, and a
     /// missing source directory.
@@ -65,8 +65,8 @@ impl Salvage {
         self.dead.iter().map(|node| node.0).collect()
     }
 
-    /// Returns where directories with an unknown path are shown: paths below the directory that is
-    /// to be saved.
+    /// Returns the paths under which unnamed directories are shown, below the directory that is to
+    /// be saved.
     pub fn shown(&self) -> &[Vec<u8>] {
         &self.shown
     }
@@ -105,8 +105,8 @@ impl Salvage {
         Some((inode, name.clone()))
     }
 
-    /// Gives `name` in `dir` to the unnamed directory that was created with it, if exactly one has
-    /// the slot of this name: a new directory's id contains the slot of its name, one of [`SLOTS`].
+    /// Gives `name` in `dir` to the unnamed directory whose id has the slot of that name, if there
+    /// is exactly one: a new directory's id contains the slot of its name, one of [`SLOTS`].
     pub(crate) fn recognize(&mut self, dir: ObjectId, name: &[u8]) -> Option<ObjectId> {
         let slot = Slot::of_entry(dir, name);
         let mut made_so = self.unnamed.iter().filter(|id| id.slot() == slot);
@@ -131,7 +131,7 @@ impl Salvage {
     }
 }
 
-/// The salvage of a view, if there is one.
+/// The salvage of a [`crate::Cluster`], if there is one.
 #[derive(Debug, Default)]
 pub struct SalvageCell {
     salvage: RwLock<Option<Arc<Salvage>>>,

@@ -1,7 +1,7 @@
 //! Searches the index on all nodes.
 //!
-//! Requests for a share of a page go to all nodes at once. A page ends at the earliest end of the
-//! shares, so that the order of results is the same on all nodes.
+//! Requests for a share of a page go to all nodes at once. A page ends where the first of the
+//! shares ends, so that the results are in one order over all nodes.
 
 use crate::peers::messages::{List, Wire};
 use crate::peers::requests::{Signature, request};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 impl<'a> Search<'a> {
     /// Returns a page of about `most` objects of the whole pool that have all these attributes,
-    /// from `from` on. `only`: just those with a name of this hash.
+    /// from `from` on. `only`: the hash of the name that the objects must have.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached; EIO.
@@ -66,7 +66,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the keys that occur in the pool, or with `of` the values of a key, in the form used
-    /// in paths: a page of about `most`, in the order of their hashes, which begin at `from`.
+    /// in paths: a page of about `most`, in the order of their hashes, from the hash `from` on.
     ///
     /// # Errors
     /// As for [`Search::search`].

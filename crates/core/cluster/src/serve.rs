@@ -1,4 +1,4 @@
-//! Serving other nodes: carries out their requests on this node's store.
+//! Carries out other nodes' requests on this node's store.
 //!
 //! [`Server::serve`] lets a request pass or refuses it (`fences.rs`), and chooses by the request's
 //! class whether its operation may wait. The table's `dispatch` then calls the request's handler.
@@ -6,9 +6,9 @@
 //! (`peers/requests.rs`).
 //!
 //! A handler makes the call that a process of this node would make; no rule is implemented here.
-//! This module checks arguments and whether this node is the home (`call.rs`), and keeps the state
-//! that other nodes rely on: the files they have open (`opened.rs`), the parts (`parts.rs`), their
-//! locks.
+//! This module checks arguments and whether this node is the home (`call.rs`), and has the state on
+//! which other nodes rely: the files that they have open (`opened.rs`), this node's parts of their
+//! files (`parts.rs`), the fences (`fences.rs`).
 //!
 //! Each request has a class ([`Class`]). Its handler may send other nodes requests of lower classes
 //! only, so that nodes can't wait for each other in a circle. Requests of the classes `Leaf` and
@@ -56,8 +56,8 @@ pub struct Server {
     /// Requests of other nodes to this node's origin service.
     pub origins: origin::Origins,
     fences: fences::Fences,
-    /// Locked during each request of the class `Names`, so that they run one at a time. True once
-    /// [`Server::begin_names`] has thawed what an earlier daemon left frozen.
+    /// Locked during each request of the class `Names`, so that they run one at a time. True after
+    /// [`Server::begin_names`] has thawed the directories that an earlier daemon left frozen.
     names: Mutex<bool>,
 }
 
@@ -66,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Server {
-    /// The class of a kind of request; None if there is no such kind.
+    /// Returns the class of a kind of request; None if there is no such kind.
     pub fn class(kind: u16) -> Option<Class> {
         find(kind).map(|request| request.class)
     }
@@ -105,7 +105,7 @@ impl Server {
         }
     }
 
-    /// On the node of names: thaws what an earlier daemon, killed during a change of directories,
+    /// On the node of names: thaws the directories that an earlier daemon, killed during a change,
     /// has left frozen. Does so once; the caller repeats the call until it succeeds.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Server {
     /// # Errors
     /// Those of the operation; EPROTO if `kind` and `head` aren't a request; ESTALE if the
     /// requesting node's epoch of names differs from this node's; EREMCHG if this node isn't the
-    /// home; EOWNERDEAD if the requesting node has lost its locks of the file.
+    /// home; EOWNERDEAD if the requesting node has lost its locks on the file.
     pub fn serve(
         &self,
         cluster: &Cluster<'_>,

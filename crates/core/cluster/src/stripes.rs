@@ -2,25 +2,26 @@
 //!
 //! The object of a striped file lies at its home, with its size and chunk 0. So a file of one chunk
 //! is like any other. Each other node may have a *part*, a separate object ([`ObjectId::part`]): a
-//! sparse file with the offsets of the whole, which holds this node's chunks. A node creates its
-//! part when one of these chunks is first written.
+//! sparse file with the offsets of the whole file, which contains that node's chunks. A node
+//! creates its part when one of its chunks is first written.
 //!
 //! - A write sends its pieces to all their nodes at once. If it makes the file longer, it then
 //!   reports the new end to the home (GROW). So every byte below the size has been written. If
-//!   another process has appended meanwhile, or is about to, the home refuses, and the write is
-//!   repeated after the append.
+//!   another process has appended meanwhile, or is appending, the home refuses the new end, and the
+//!   write is repeated after the append.
 //! - A read needs the size. A process may use the size of the home's last reply until the file is
 //!   cut (truncated); *cuts* counts the truncations. Each request to a part contains the number of
 //!   cuts that the requesting process knows. A part that was cut since refuses (EXFULL), and the
-//!   process asks the home again.
-//! - Cutting ([`cuts`]) truncates all parts, then the object at the home, under a *lease* that one
-//!   process has at a time. Appending behind chunk 0 needs the lease, too.
+//!   process fetches the size and the cuts from the home again.
+//! - Cutting ([`cuts`]) truncates all parts, then the object at the home. For this, a process needs
+//!   the file's *lease*, which only one process has at a time. Appending behind chunk 0 needs the
+//!   lease, too.
 //!
 //! The module [`seal`] handles controls that are declared while the file is open. [`placed`]
 //! handles spilled files, which differ from striped ones only in where their chunks lie.
 //!
-//! A read or write within one chunk, and within 1 MiB of it, behaves as in any other file. Of a
-//! longer write to existing bytes, readers may see some pieces before others. All bytes that a
+//! A read or write within one chunk, and within 1 MiB of it, is atomic as in any other file. During
+//! a longer write to existing bytes, readers may see some pieces before others. All bytes that a
 //! write adds to the file appear at one moment.
 
 mod cuts;
@@ -51,13 +52,13 @@ const MAX_PIECES_IN_FLIGHT: usize = 64;
 /// A striped file that this process has open.
 pub(crate) struct Striped {
     pub id: ObjectId,
-    /// Index of the file's live entry on this node. On other nodes than the home, the entry stands
-    /// for the remote file.
+    /// Index of the file's live entry on this node. On other nodes than the home, the entry has the
+    /// flag `REMOTE`.
     pub index: u32,
     pub chunk: ChunkSize,
     /// The file's home; None if that is this node.
     pub home: Option<NodeId>,
-    /// Whether the file is spilled: then records of its home say where its chunks lie.
+    /// Whether the file is spilled: then records at its home contain the locations of its chunks.
     pub spilled: bool,
     /// A node that is unreachable and fenced off: its part isn't truncated.
     pub lost: Option<NodeId>,
@@ -70,9 +71,9 @@ enum Place {
     Object,
     /// In this node's part.
     Part,
-    /// In the object itself, on its home, which is this other node.
+    /// In the object itself, on its home, another node.
     Home(NodeId),
-    /// In the part of this other node.
+    /// In the part on this other node.
     On(NodeId),
 }
 
@@ -115,8 +116,8 @@ impl<'a> Stripes<'a> {
         !f.spilled && offset.saturating_add(len as u64) <= f.chunk.bytes()
     }
 
-    /// Returns the layout that is known without a request: at the home the present one, on other
-    /// nodes that of the home's last reply.
+    /// Returns the size and the cuts that are known without a request: at the home the present
+    /// ones, on other nodes those of the home's last reply.
     fn known(&self, f: &Striped) -> Option<Known> {
         let live = self.store().objects().live(f.index);
         let cuts = live.cuts.load(Acquire);
@@ -133,8 +134,8 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Asks the home for the layout. `write` announces that parts will be written: the home must
-    /// know that the file has parts.
+    /// Asks the home for the size, the cuts and the controls. `write` announces to the home that
+    /// parts will be written, so that it records that the file has parts.
     fn look(&self, f: &Striped, write: bool) -> Result<Known> {
         let Some(home) = f.home else {
             return self.store().parts().layout_here(f.index, write);
@@ -169,7 +170,7 @@ impl<'a> Stripes<'a> {
     }
 
     /// Stores in the live entry the controls that the home reports. The file may have been opened
-    /// before they were declared.
+    /// before these controls were declared.
     fn learn(&self, f: &Striped, word: u64) {
         if f.home.is_some() && word != 0 {
             self.store()
@@ -266,7 +267,7 @@ impl<'a> Stripes<'a> {
             }
             backoff.wait()?;
             if n.is_multiple_of(8) {
-                // A process that was cutting may have died.
+                // The process that truncates the file may have died.
                 self.settle_cut(file)?;
             }
         }
@@ -275,7 +276,7 @@ impl<'a> Stripes<'a> {
 
     // ---- reading ----
 
-    /// As [`crate::FileData::read`].
+    /// As [`crate::FileData::read`], for a striped or spilled file.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -366,11 +367,10 @@ impl<'a> Stripes<'a> {
                 continue;
             }
             if matches!(p.place, Place::Object | Place::Home(_)) {
-                // The home returns fewer bytes only at the end of the file: so the size has
-                // changed.
+                // The object's bytes end only at the end of the file, so the size has changed.
                 return Err(CHANGED);
             }
-            // SAFETY: the rest of the piece.
+            // SAFETY: got <= p.len, and the range is the rest of the piece.
             if got > p.len || !unsafe { guard::zero(at(p).add(got), p.len - got) } {
                 return Err(Errno::FAULT);
             }
@@ -403,7 +403,7 @@ impl<'a> Stripes<'a> {
         if mine {
             return Ok(Some(part));
         }
-        // Another thread was faster.
+        // Another thread has opened the part meanwhile: use its live entry.
         self.store().objects().live_release(part)?;
         Ok(live.part.load(Acquire).checked_sub(1))
     }

@@ -1,7 +1,7 @@
 //! Makes files durable, wherever their bytes and names lie.
 //!
-//! The nodes with parts come first, then the home, which knows the size. A file with `persistence =
-//! "durable"` is durable together with the entries that lead to it.
+//! The parts are synced first, then the home, which has the size. A sync of a file with
+//! `persistence = "durable"` also syncs the entries on the path to the file.
 
 use crate::peers::requests::request;
 use crate::views::FileData;
@@ -9,15 +9,15 @@ use forebay_store::Result;
 
 impl<'a> FileData<'a> {
     /// Makes an open file's data and record durable as far as its media can; for a file with
-    /// `persistence=durable` also the entries that lead to it.
+    /// `persistence = "durable"` also the entries on its path.
     ///
     /// # Errors
-    /// EHOSTDOWN if a node can't be reached. EIO and the like. After a failed write to stable
-    /// storage, always EIO.
+    /// EHOSTDOWN if a node can't be reached; EIO. After a failed write to stable storage, all later
+    /// calls return EIO, too.
     pub fn sync(&self, index: u32) -> Result<()> {
         self.sync_file(index)?;
         if self.store().declared().is_durable(index) {
-            // The file's entries may lie on any nodes.
+            // The entries on the file's path may lie on any nodes.
             self.sync_entries_everywhere()
         } else {
             Ok(())

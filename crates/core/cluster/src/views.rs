@@ -1,9 +1,9 @@
-//! The operations of the pool by theme: each type here has those of one theme.
+//! The operations of the pool by theme: each type of this module has the operations of one theme.
 //!
-//! A view holds a [`Cluster`], and is made by an accessor for the call:
-//! `cluster.locks().flock(..)`. It is copied as freely. The methods are in the modules of their
-//! theme, which reach the store by `self.store()`, other nodes by `self.cluster`, and other themes
-//! by their accessors, as in `self.cluster.opens()`.
+//! Such a type is a view: it holds a [`Cluster`], is made by an accessor for each call
+//! (`cluster.locks().flock(..)`), and is copied freely. The methods are in the modules of their
+//! theme. They reach the store by `self.store()`, other nodes by `self.cluster`, and other themes
+//! by the accessors, as in `self.cluster.opens()`.
 
 use crate::Cluster;
 use forebay_store::Store;
@@ -35,13 +35,13 @@ macro_rules! view {
 }
 
 view! {
-    /// Locks of programs (flock, fcntl), and the leases by which a node keeps those on files of
-    /// other nodes: `locks.rs`, `locks/`.
+    /// Locks of programs (flock, fcntl), and the leases of such locks on files of other nodes:
+    /// `locks.rs`, `locks/`.
     pub Locks, locks
 }
 
 view! {
-    /// Open objects: which are open on this node, wherever they lie: `live.rs`.
+    /// Objects that are open on this node, wherever they lie: `live.rs`.
     pub Opens, opens
 }
 
@@ -85,8 +85,8 @@ view! {
 }
 
 view! {
-    /// Controls that are declared for files, and what follows from them on all nodes:
-    /// `declare.rs`, `controls.rs`, `on_files.rs`, `ephemeral.rs`, `stripes/seal.rs`.
+    /// Controls that are declared for files, and their effects on all nodes: `declare.rs`,
+    /// `controls.rs`, `on_files.rs`, `ephemeral.rs`, `stripes/seal.rs`.
     pub Declarations, declarations
 }
 

@@ -1,7 +1,7 @@
 //! Buffers a process's writes to a file, and sends them to the file's home in one message.
 //!
 //! The home carries the writes out in their order, each as one write. Meanwhile the process may
-//! continue ([`FileData::begin_writes`]). A message has at most [`MAX_WRITES_PER_MESSAGE`] pieces
+//! continue ([`FileData::begin_writes`]). A message has at most [`MAX_WRITES_PER_MESSAGE`] writes
 //! and `MAX_BODY` bytes.
 
 use crate::data::whole;
@@ -21,9 +21,9 @@ const MAX_WRITES_PER_MESSAGE: usize = 1024;
 /// Writes to one file that weren't sent yet, in their order.
 #[derive(Debug, Default)]
 pub struct WriteBuffer {
-    /// Offset and length of each.
+    /// Offset and length of each write.
     list: Vec<(u64, u32)>,
-    /// Their bytes, one after the other.
+    /// The bytes of the writes, one after the other.
     bytes: Vec<u8>,
 }
 
@@ -38,14 +38,14 @@ impl WriteBuffer {
         self.bytes.len()
     }
 
-    /// Removes all writes, but keeps the memory.
+    /// Removes all writes, but doesn't free the memory.
     pub fn clear(&mut self) {
         self.list.clear();
         self.bytes.clear();
     }
 
-    /// Returns the number of bytes that a write at `at` may add, if the buffer is to have at most
-    /// `most`.
+    /// Returns the number of bytes that a write at `at` may add, if the buffer may have at most
+    /// `most` bytes.
     pub fn room(&self, at: u64, most: usize) -> usize {
         if self.list.len() < MAX_WRITES_PER_MESSAGE || self.follows(at) {
             most.min(MAX_BODY).saturating_sub(self.bytes.len())
@@ -139,7 +139,8 @@ impl WriteBuffer {
     }
 }
 
-/// Buffered writes that are being carried out; see [`FileData::end_writes`].
+/// Buffered writes that [`FileData::begin_writes`] has begun; [`FileData::end_writes`] waits for
+/// them.
 #[derive(Debug)]
 pub struct Sending(Way);
 
@@ -150,8 +151,8 @@ enum Way {
 }
 
 impl<'a> FileData<'a> {
-    /// Begins the buffered writes to the open file `id`. The caller keeps the buffer until
-    /// [`FileData::end_writes`].
+    /// Begins the buffered writes to the open file `id`. The caller must not change the buffer
+    /// until it has called [`FileData::end_writes`].
     pub fn begin_writes(&self, index: u32, id: ObjectId, buffer: &WriteBuffer) -> Sending {
         if self.store().content().live_id(index) != id {
             // The file was closed by another thread meanwhile.
@@ -170,7 +171,7 @@ impl<'a> FileData<'a> {
         };
         let (kind, head) = writes_message(id, buffer);
         let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
-        // SAFETY: a vector's bytes.
+        // SAFETY: the bytes are the vector's.
         let sent = self
             .cluster
             .other_nodes()
@@ -191,7 +192,7 @@ impl<'a> FileData<'a> {
             Way::Sent(home, sent) => (home, sent),
         };
         match self.answer_writes(home, id, buffer, sent) {
-            // The file is spilled, or has to be.
+            // The file is spilled, or must be spilled since its home is full.
             Err(CHANGED) => with_open(&self.cluster, id, |live| self.write_each(live, buffer)),
             done => done,
         }
@@ -205,12 +206,12 @@ impl<'a> FileData<'a> {
         sent: Sent,
     ) -> Result<()> {
         match self.cluster.other_nodes()?.answer(sent) {
-            // Another operation is in progress at the home, which doesn't wait for it: this node
-            // does.
+            // An operation in progress at the home conflicts with the writes. The home never waits
+            // for such an operation, so this node does.
             Err(Errno::AGAIN) => {
                 let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
                 let arguments = (id, List(buffer.list.clone()));
-                // SAFETY: a vector's bytes.
+                // SAFETY: the bytes are the vector's.
                 let asked = unsafe {
                     self.cluster
                         .ask_with(home, request::WRITE_PIECES, &arguments, bytes)
@@ -224,7 +225,7 @@ impl<'a> FileData<'a> {
     /// Carries out the writes one after the other, as writes that weren't buffered.
     fn write_each(&self, index: u32, buffer: &WriteBuffer) -> Result<()> {
         buffer.each().try_for_each(|(at, bytes)| {
-            // SAFETY: a slice.
+            // SAFETY: the bytes are a slice's.
             let write = || unsafe { self.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
             whole(
                 self.cluster.namespace().with_room_of_the_removed(write)?.1,
@@ -249,7 +250,7 @@ impl<'a> FileData<'a> {
         for &(at, len) in list {
             let (bytes, behind) = rest.split_at(len as usize);
             rest = behind;
-            // SAFETY: a slice.
+            // SAFETY: the bytes are a slice's.
             let written = self.store().recovery().with_room_of_the_dead(|| unsafe {
                 let input = (bytes.as_ptr(), bytes.len());
                 self.store()
@@ -275,7 +276,7 @@ mod tests {
 
     fn add(buffer: &mut WriteBuffer, at: u64, bytes: &[u8]) {
         assert!(buffer.room(at, MAX_BODY) >= bytes.len());
-        // SAFETY: a slice.
+        // SAFETY: the bytes are a slice's.
         unsafe { buffer.add(at, bytes.as_ptr(), bytes.len()) }.unwrap();
     }
 

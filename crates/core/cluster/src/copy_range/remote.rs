@@ -16,7 +16,7 @@ impl<'a> FileData<'a> {
     /// bytes, at least one.
     ///
     /// # Errors
-    /// ENODATA: the first file ends before `at`. Those of reading and writing.
+    /// ENODATA: the first file ends before `at`. Also the errors of reading and of writing.
     pub(crate) fn copy_remote(
         &self,
         (from, at): (u32, u64),

@@ -1,6 +1,6 @@
 //! Creating many files at once, with their attributes and names, in few transactions and requests.
 //!
-//! The ids are drawn first, so that the caller can record them before anything exists. An entry of
+//! The ids are drawn first, so that the caller can record them before the files exist. An entry of
 //! this node is made with its file, one transaction for each shard. Files whose entries lie on
 //! other nodes follow the steps of `create_apart`, so that a death has the same consequences as
 //! there:
@@ -66,8 +66,8 @@ pub(super) struct NodeRequest {
     head: Vec<u8>,
 }
 
-/// Encodes requests to the nodes in `by_home` about their files, as many to each node as necessary.
-/// `head` encodes the arguments of one request.
+/// Encodes requests to the nodes in `by_home` about their files: to each node as many requests as
+/// its files need. `head` encodes the arguments of one request.
 pub(super) fn node_requests(
     by_home: BTreeMap<NodeId, Vec<usize>>,
     head: impl Fn(&[usize]) -> Vec<u8>,
@@ -384,7 +384,7 @@ impl<'a> CrossNode<'a> {
                 if together.is_ok() {
                     continue;
                 }
-                // Each name confirmed in a transaction alone needs less room.
+                // A transaction that confirms one name needs less room than one for many names.
                 for &i in part {
                     results[i] = self
                         .store()

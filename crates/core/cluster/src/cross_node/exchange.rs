@@ -268,7 +268,7 @@ impl<'a> CrossNode<'a> {
     /// entry of the same object.
     ///
     /// # Errors
-    /// ENOENT, ESTALE, EREMOTE; EDEADLK if another operation has marked `y`: this one must be
+    /// ENOENT, ESTALE, EREMOTE; EDEADLK if another operation has marked `y`: this exchange must be
     /// undone and tried again.
     pub(crate) fn join_exchange(
         &self,
@@ -288,7 +288,8 @@ impl<'a> CrossNode<'a> {
             self.store().transact(at.set(), Need::Bytes(0), |w| {
                 self.store().names().check_epoch(epoch)?;
                 match self.store().intents().note_on(w, y)? {
-                    // The other operation may wait for this one: both would wait for each other.
+                    // The operation that has marked `y` may be waiting for this exchange, so
+                    // waiting for that operation could be a deadlock.
                     Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
                     }
@@ -313,7 +314,8 @@ impl<'a> CrossNode<'a> {
             })
         })?;
         if there.is_some() && self.cluster.remote_home_of_entry(x.0, x.1).is_some() {
-            // The node that sent the request may have given up before it was carried out.
+            // The node that sent the request may have undone the exchange before the request was
+            // carried out.
             match self.exchange_stands(led) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -354,7 +356,7 @@ impl<'a> CrossNode<'a> {
             let entry = match self.store().intents().note_on(w, y)? {
                 Some((Note::Joined { led, comes, .. }, _)) if led.2 == number && done => comes,
                 Some((Note::Joined { led, there, .. }, _)) if led.2 == number => there,
-                // An earlier request has ended the part of `y`.
+                // An earlier request has set `y` and removed its mark.
                 _ => return Ok(()),
             };
             w.set_entry(at, entry)?;

@@ -1,9 +1,9 @@
 //! Completing intents: operations on entries of this node in which other nodes take part.
 //!
 //! The process that began an operation completes it. If that process is gone, the next one that
-//! finds the intent takes it over, in a transaction, so that only one does. An intent whose other
-//! node can't be reached is disowned: the keeper tries again. A view that serves another node
-//! returns EAGAIN instead of waiting.
+//! finds the intent takes it over, in a transaction, so that only one does. If the other node can't
+//! be reached, the intent loses its owner, and the keeper tries again. A view that serves another
+//! node returns EAGAIN instead of waiting.
 
 use super::*;
 use crate::views::Namespace;
@@ -15,7 +15,7 @@ impl<'a> Namespace<'a> {
     /// links whose entries may or may not have been created. Returns the number of both.
     ///
     /// # Errors
-    /// EHOSTDOWN: some intents have to wait for another node. EAGAIN: a request of a dead process is
+    /// EHOSTDOWN: some intents must wait for another node. EAGAIN: a request of a dead process is
     /// still being carried out.
     pub fn settle_notes(&self) -> Result<usize> {
         if self.store().remote.is_none() {
@@ -50,8 +50,8 @@ impl<'a> Namespace<'a> {
         }
         let mut result = Ok(());
         let count = notes.len() + links.len();
-        // Asked after the lists were made: each request of a process that was dead then is in
-        // progress now, or has been carried out. A link's entry that isn't there stays missing.
+        // Checked after the lists were made: if no request of a dead process is in progress now,
+        // none can still create the entry of a listed link.
         if count > 0 && self.cluster.has_orphans() {
             return Err(Errno::AGAIN);
         }

@@ -1,7 +1,7 @@
 //! Link records of objects of any node.
 //!
 //! Each function sends a request to the object's home, which carries it out in one transaction.
-//! Each can be repeated.
+//! Repeating a request does no harm.
 
 use super::*;
 use crate::peers::requests::request;
@@ -18,8 +18,8 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Whether the link of a held entry counts: Some(true) if it does, Some(false) if it never
-    /// will, None if that isn't decided yet.
+    /// Whether a held entry counts as a name of its object: Some(true) if it does, Some(false) if
+    /// it never will, None if that isn't decided yet.
     pub(crate) fn offered(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         match self.cluster.remote_home(id) {
             Some(home) => self
@@ -69,7 +69,7 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Makes a held entry an ordinary one if it `stays`, else removes it.
+    /// Lets lookups find a held entry if `stays`; else removes the entry.
     pub(crate) fn release_entry(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
         match self.cluster.remote_home_of_entry(name.0, name.1) {
             Some(home) => self

@@ -178,7 +178,7 @@ impl<'a> CrossNode<'a> {
             let there: Result<Option<Entry>> = self.cluster.ask_once(other, request::LOOKUP, &y);
             self.unmark(x, at_x)?;
             match there {
-                // The entry is being changed.
+                // Another operation is changing the second entry.
                 Err(Errno::AGAIN) if self.cluster.may_wait() => backoff.wait()?,
                 there => return there.map(|there| there == Some(at_y)),
             }
@@ -208,7 +208,7 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    /// Removes the mark from an entry, which stays.
+    /// Removes the mark from an entry, but not the entry.
     fn unmark(&self, name: Named<'_>, entry: Entry) -> Result<()> {
         let at = self.store().entry_ref(name);
         self.store().transact(at.set(), Need::Removal, |w| {
@@ -381,9 +381,9 @@ impl<'a> CrossNode<'a> {
         self.unmark(from, source)
     }
 
-    /// Sets the entry `to` to `source`, as the last step of a rename; the replaced object loses its
-    /// name; `names` as for [`CrossNode::rename_from`]. ESTALE if directories have changed since
-    /// `epoch`: the directory of `to` may have been removed.
+    /// Sets the entry `to` to `source`: step 2 of a rename. The replaced object loses its name.
+    /// `names` as for [`CrossNode::rename_from`]. ESTALE if directories have changed since `epoch`:
+    /// the directory of `to` may have been removed.
     pub(crate) fn replace(
         &self,
         to: Named<'_>,
@@ -410,12 +410,13 @@ impl<'a> CrossNode<'a> {
                 self.store().names().check_epoch(epoch)?;
                 self.store().intents().check_frozen(to.0)?;
                 match self.store().intents().note_on(w, to)? {
-                    // The other operation may wait for this rename: both would wait for each other.
+                    // The operation of this intent may be waiting for this rename, so waiting for
+                    // that operation could be a deadlock.
                     Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
                     }
-                    // Completing that removal could, by mistake, remove the link record that
-                    // announces this rename.
+                    // Completing the removal that this intent records could, by mistake, remove the
+                    // link record that announces this rename.
                     Some((Note::Drop(entry), _)) if entry.id == source.id => {
                         return Err(Errno::DEADLK);
                     }

@@ -39,7 +39,7 @@ impl<'a> FileData<'a> {
     /// Makes everything durable on all nodes: `syncfs`.
     ///
     /// # Errors
-    /// As for `Store::sync_all`; EHOSTDOWN if a node can't be reached: the others have synced.
+    /// As for `Durability::sync_all`; EHOSTDOWN if a node can't be reached: the others have synced.
     pub fn sync_everywhere(&self) -> Result<()> {
         let others = self.everywhere(request::SYNC_ALL);
         self.store().durability().sync_all().and(others)
@@ -58,7 +58,7 @@ impl<'a> FileData<'a> {
             .collect()
     }
 
-    /// As [`FileData::read`].
+    /// As [`FileData::read`], for a file whose bytes lie on `home`.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -72,7 +72,7 @@ impl<'a> FileData<'a> {
         let mut done = 0;
         while done < len {
             if len - done > MAX_BODY {
-                // SAFETY: the rest of `to`.
+                // SAFETY: done < len, and the range is the rest of `to`.
                 let (n, end) = unsafe {
                     let rest = (offset + done as u64, to.add(done), len - done);
                     self.read_remote_pipelined((home, id), rest)
@@ -155,8 +155,8 @@ impl<'a> FileData<'a> {
         (done, Batch::Whole)
     }
 
-    /// As [`FileData::write_at`]. A write of more than `MAX_BODY` bytes takes several requests, and
-    /// other processes may see the effect of each.
+    /// As [`FileData::write_at`], for a file whose bytes lie on `home`. A write of more than
+    /// `MAX_BODY` bytes takes several requests, and other processes may see the effect of each.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.

@@ -1,13 +1,12 @@
-//! Leases of file locks: by them a node that is cut off notices by itself that its locks may be
-//! lost.
+//! Leases of file locks: a node that is cut off notices by them that its locks may be lost.
 //!
 //! The home of a file gives up a node that it can't reach for the pool's lease ([`crate::serve`]).
-//! The home then refuses that node's requests about the file, but it can't refuse accesses to bytes
+//! The home then refuses that node's requests about the file. But it can't refuse accesses to bytes
 //! on that node itself (parts of striped and spilled files). So each live entry of another node's
 //! file contains the time until which the locks are valid (`lease_until`). Each granted lock, and
 //! each reply to RENEW, moves this time to one lease after the moment of the *request*. After this
-//! time, every access to the file by this node's programs returns EIO until all have closed it. An
-//! expired lease is never renewed.
+//! time, every access to the file by this node's programs returns EIO until all of them have closed
+//! the file. An expired lease is never renewed.
 //!
 //! The home counts from its last *reply* and waits 1/8 of the lease longer. So the clocks of two
 //! nodes need not agree; they only have to run at about the same speed.
@@ -28,7 +27,7 @@ const FENCED: u64 = 1;
 /// Maximum number of files in one request.
 const MAX_FILES_PER_REQUEST: usize = 500;
 
-/// A home's reply about the locks that a node has on one of its files.
+/// A home's reply about the locks that a node has on one of the home's files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     /// There are no locks.
@@ -50,7 +49,7 @@ impl Standing {
     }
 }
 
-/// Returns the time of the clock that also runs during suspension. Milliseconds.
+/// Returns the time in milliseconds, by a clock that also runs while the machine is suspended.
 pub(super) fn clock() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
@@ -58,7 +57,7 @@ pub(super) fn clock() -> u64 {
 
 impl<'a> Locks<'a> {
     /// Checks that this node's programs may rely on their locks on an open file of another node.
-    /// Succeeds if they have no locks.
+    /// Succeeds if the programs have no locks on the file.
     ///
     /// # Errors
     /// EIO: the file's home couldn't be reached for the time of the lease. (The errno comes from
@@ -124,7 +123,8 @@ impl<'a> Locks<'a> {
         };
         let until = asked_at + lease.as_millis() as u64;
         let put = |before: u64| {
-            // The time must differ from the one before: `renew_leases` compares it.
+            // The new time must differ from the stored one: `renew_leases` detects a change by
+            // comparing them.
             debug_assert!(
                 asked_at <= clock(),
                 "a lease counts from a moment that has passed"
@@ -160,7 +160,7 @@ impl<'a> Locks<'a> {
     /// still valid, and renews their leases.
     ///
     /// # Errors
-    /// EHOSTDOWN and the like: no further lease is renewed.
+    /// EHOSTDOWN and other errors of the request: no further lease is renewed.
     pub fn renew_leases(&self, home: NodeId, files: &[(ObjectId, u64)]) -> Result<()> {
         let Some(lease) = self.cluster.other_nodes()?.lease() else {
             return Ok(());
@@ -178,8 +178,8 @@ impl<'a> Locks<'a> {
                         continue;
                     }
                 };
-                // If a lock was granted meanwhile, `lease_until` has a later time already, and
-                // stays.
+                // If a lock was granted meanwhile, `lease_until` has a later time already and isn't
+                // changed.
                 self.with_lease(id, |word| {
                     let in_time = clock() < before;
                     if in_time {
@@ -191,8 +191,8 @@ impl<'a> Locks<'a> {
         Ok(())
     }
 
-    /// Returns the state of another node's locks on these files of this node. `lost`: whether the
-    /// node has lost its locks on a file.
+    /// Returns the state of another node's locks on these files of this node. `lost` returns
+    /// whether the node has lost its locks on a file.
     pub(crate) fn standing(
         &self,
         node: NodeId,

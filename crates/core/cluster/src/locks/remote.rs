@@ -3,8 +3,8 @@
 //! The home's lock table contains these locks; its daemon sets them for the requesting process. A
 //! waiting process repeats its request in growing intervals, up to [`MAX_POLL_INTERVAL`]. Before
 //! the first request, this node records the owner and the file, so that the locks are released when
-//! the owner ends. The home may miss such an end: so it periodically asks whether the owners still
-//! have locks ([`Locks::check_lock_owners`]).
+//! the owner ends. The home may miss the end of an owner, so it periodically asks whether the
+//! owners still have their locks ([`Locks::check_lock_owners`]).
 
 use super::leases::clock;
 use crate::peers::messages::List;
@@ -79,16 +79,16 @@ impl<'a> Locks<'a> {
             return Ok(());
         }
         match self.cluster.ask(home, request::END_LOCKS, &(object, owner)) {
-            // If the home comes back, its check of lock owners releases the locks.
+            // When the home can be reached again, its check of lock owners releases the locks.
             Err(Errno::HOSTDOWN) => Ok(()),
             reply => reply,
         }
     }
 
-    /// Asks the other nodes whether the owners of locks in this node's table still have them, and
-    /// releases the locks of those that don't. (A node whose daemon is restarted may miss the end
-    /// of a process; and a request that was in progress when its sender was killed may be carried
-    /// out after the sender's locks were released.)
+    /// Asks the other nodes whether the owners of locks in this node's table still have these
+    /// locks, and releases the locks of those that don't. (A node whose daemon is restarted may
+    /// miss the end of a process; and a request that was in progress when its sender was killed may
+    /// be carried out after the sender's locks were released.)
     ///
     /// # Errors
     /// ETIMEDOUT.

@@ -1,8 +1,8 @@
 //! The table of requests between nodes, and the code that is derived from it.
 //!
 //! Each request is declared once: number, name, the handler that carries it out, arguments and
-//! reply, class, the effect of carrying it out a second time, whether it may be long, which of its
-//! leading ids are fenced ([`Fence`]), the bytes that travel with it ([`Body`]), and one line of
+//! reply, class, the effect of carrying it out a second time, whether it may be long, which objects
+//! a fence checks ([`Fence`]), the bytes that travel with it ([`Body`]), and one line of
 //! documentation. From the table come:
 //! - the numbers in [`kind`], the types in [`arguments`] and [`replies`], and both in [`request`]:
 //!   the requesting side can't send or expect other types;
@@ -49,14 +49,14 @@ pub enum Class {
 /// out before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
-    /// No effect: the request changes nothing, or finds its change already made, whatever changes
-    /// came between.
+    /// No effect, even if other changes came between: the request changes nothing, or finds its
+    /// change already made.
     Harmless,
-    /// No effect, unless other changes came between. So the reply is recorded where it outlives the
-    /// daemon. If there is no record, the request is carried out again.
+    /// No effect, unless other changes came between. So the reply is recorded in a file that
+    /// outlives the daemon. If there is no record, the request is carried out again.
     Step,
-    /// A repetition would undo later changes of others. The reply is recorded; without a record the
-    /// result is unknown (EIO).
+    /// A repetition would undo later changes of others, so the reply is recorded. If there is no
+    /// record, the request isn't repeated: the result is unknown (EIO).
     Once,
 }
 
@@ -65,12 +65,12 @@ pub enum Repeat {
 pub enum Time {
     /// Less than the request timeout.
     Brief,
-    /// Longer: the request writes to a disk, frees much room, copies, or waits for third nodes.
-    /// Requests that return bytes may not be long.
+    /// Possibly longer: the request writes to a disk, frees much room, copies, or waits for third
+    /// nodes. A request whose reply has bytes ([`Body::Received`]) must be `Brief`.
     Long,
 }
 
-/// Requests that a node which has lost its locks may not send any more (`serve/fences.rs`).
+/// The objects for which a request is refused if the sender has lost its locks (`serve/fences.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fence {
     /// The request isn't about bytes or locks of a file.
@@ -110,7 +110,7 @@ pub struct Declared {
     pub body: Body,
     /// The effect of the request.
     pub what: &'static str,
-    /// Whether these bytes are arguments of the request.
+    /// Whether these bytes are the encoded arguments of the request.
     pub is_request: fn(&[u8]) -> bool,
 }
 
@@ -128,7 +128,7 @@ pub fn find(number: u16) -> Option<&'static Declared> {
 }
 
 const NONE: u8 = u8::MAX;
-/// Index in [`REQUESTS`] of each request number.
+/// For each request number, the request's index in [`REQUESTS`].
 static INDEX: [u8; 256] = {
     assert!(TABLE.len() < NONE as usize);
     let mut index = [NONE; 256];
@@ -145,9 +145,9 @@ static INDEX: [u8; 256] = {
 /// The reply to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The reply, encoded; at most [`super::MAX_HEAD`] bytes.
+    /// The reply without `body`, encoded; at most [`super::MAX_HEAD`] bytes.
     pub head: Vec<u8>,
-    /// Bytes that travel with it; at most [`super::MAX_BODY`].
+    /// Bytes that travel with the reply; at most [`super::MAX_BODY`].
     pub body: Vec<u8>,
 }
 
@@ -188,7 +188,7 @@ impl<A, R> Signature<A, R> {
     /// Decodes the reply.
     ///
     /// # Errors
-    /// EPROTO if these bytes aren't one.
+    /// EPROTO if `head` isn't an encoded reply.
     pub fn decode(&self, head: &[u8]) -> Result<R, Errno>
     where
         R: Wire,
@@ -197,14 +197,14 @@ impl<A, R> Signature<A, R> {
     }
 }
 
-/// Expands to a tuple of these types, or to the only type.
+/// Expands to a tuple of these types, or to the type itself if there is one.
 macro_rules! tuple {
     () => { () };
     ($t:ty) => { $t };
     ($($t:ty),+) => { ($($t),+) };
 }
 
-/// Expands to the pattern of a tuple with these names, or to the only name.
+/// Expands to the pattern of a tuple with these names, or to the name itself if there is one.
 macro_rules! names {
     () => { () };
     ($arg:ident) => { $arg };

@@ -30,7 +30,7 @@ pub(super) fn each<T>(results: impl Iterator<Item = Result<T, Errno>>) -> List<R
     List(reply.collect())
 }
 
-/// Checks that the object's home is this node. EREMCHG if it is another one.
+/// Checks that the object's home is this node. EREMCHG if another node is.
 pub(super) fn home(cluster: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
     match cluster.remote_home(id) {
         // No node sends requests about a part or a view.
@@ -40,7 +40,7 @@ pub(super) fn home(cluster: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errn
     }
 }
 
-/// Checks that the entry's home is this node. EREMCHG if it is another one; EPROTO if `name` isn't
+/// Checks that the entry's home is this node. EREMCHG if another node is; EPROTO if `name` isn't
 /// valid.
 pub(super) fn home_of_entry(
     cluster: &Cluster<'_>,
@@ -90,7 +90,7 @@ pub(super) fn check_size(size: u64) -> Result<(), Errno> {
     }
 }
 
-/// Calls `f` with the live entry of a file whose home this node is.
+/// Calls `f` with the live entry of the file `id`. This node must be the file's home.
 pub(super) fn with_file<T>(
     cluster: &Cluster<'_>,
     id: ObjectId,
@@ -107,8 +107,8 @@ pub(super) fn with_file<T>(
     cluster.store().objects().live_release(live).and(result)
 }
 
-/// As [`with_file`], for a change that needs room. If this node has none, marks the file as spilled
-/// and returns EXFULL.
+/// As [`with_file`], for a change that needs room. If this node has no room, marks the file as
+/// spilled and returns EXFULL.
 pub(super) fn with_file_in_room<T>(
     cluster: &Cluster<'_>,
     id: ObjectId,
@@ -122,8 +122,8 @@ pub(super) fn with_file_in_room<T>(
     })
 }
 
-/// Calls `read` with a buffer of `len` bytes. Returns the bytes that `read` has written; `read`
-/// returns their number.
+/// Calls `read` with a buffer of `len` bytes, and returns the bytes that `read` has written there.
+/// `read` returns their number.
 ///
 /// # Safety
 /// `read` writes at most `len` bytes, and as many as it returns.
@@ -134,7 +134,7 @@ pub(super) unsafe fn bytes_read(
     let mut bytes: Vec<u8> = Vec::with_capacity(len);
     let n = read(bytes.as_mut_ptr())?;
     assert!(n <= len, "{n} bytes were read into {len}");
-    // SAFETY: `n` bytes were written; the vector has room for `len`.
+    // SAFETY: `read` has written `n` bytes; the vector has room for `len`.
     unsafe { bytes.set_len(n) };
     Ok(bytes)
 }

@@ -1,8 +1,8 @@
 //! Copies that other nodes request. A request names two files and ranges, and carries no bytes.
 //!
 //! The request goes to the node that is to store the copied bytes. That node keeps both files open
-//! during the copy, and reads bytes of other nodes as any node does. It replies soon, after at
-//! least one byte ([`crate::copy_range`]).
+//! during the copy, and reads bytes of other nodes as any node does. It replies within about half a
+//! second, but after at least one byte ([`crate::copy_range`]).
 
 use super::{Call, Server, check_size, home, part_here};
 use crate::Cluster;
@@ -39,8 +39,8 @@ impl Copying<Call<'_>> for Server {
                 cluster.data().copy_in(source, to, &ranges, target)
             });
             match done {
-                // The target is spilled now: the requesting process continues the copy on other
-                // nodes.
+                // The target was marked as spilled: the requesting process continues the copy on
+                // other nodes.
                 Err(Errno::NOSPC)
                     if cuts.is_none() && cluster.store().parts().spill_here(to)? =>
                 {
@@ -53,7 +53,7 @@ impl Copying<Call<'_>> for Server {
     }
 
     /// Moves this node's bytes of a file to its `files` media for about half a second. Returns the
-    /// chunk with which to go on; None if all bytes are moved.
+    /// chunk with which the next request must begin; None if all bytes are moved.
     fn to_files(&self, call: &Call<'_>, id: ObjectId, chunk: u64) -> Result<Option<u64>> {
         let cluster = &call.cluster;
         let id = match home(cluster, id) {
@@ -66,7 +66,7 @@ impl Copying<Call<'_>> for Server {
     }
 }
 
-/// Checks that a node can have sent these ranges; else EPROTO.
+/// Returns EPROTO for ranges that no node sends.
 fn check_ranges(ranges: &[Range]) -> Result<()> {
     let mut all = 0u64;
     for &(at, to_at, len) in ranges {

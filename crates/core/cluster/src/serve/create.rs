@@ -57,7 +57,7 @@ impl Creating<Call<'_>> for Server {
     }
 }
 
-/// Decodes the object to be created. EPROTO for one that no node requests.
+/// Decodes the object to be created. EPROTO if no node sends such a request.
 fn new_object(
     new: &New,
     distribution: Distribution,
@@ -96,7 +96,7 @@ impl Server {
         if let (Some((_, new, _, _, _, Some(usage), ..)), Some(Ok(id))) = (asked, made)
             && new.0 & forebay_store::S_IFMT == libc::S_IFREG
         {
-            // If the file was removed, the requesting node notices later.
+            // If the file was removed meanwhile, the requesting node notices that later.
             let _ = self.keep_open(cluster, node, id, usage);
         }
     }

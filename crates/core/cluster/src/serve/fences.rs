@@ -1,11 +1,11 @@
-//! Fences: they refuse requests of a node that has lost its locks.
+//! Fences: records by which the home refuses requests of a node that has lost its locks.
 //!
 //! The home gives up a node that it can't reach for the pool's lease. It releases that node's
-//! locks, and other nodes get them. The lost node's programs may still run, and not know this. So
-//! from that moment the home refuses their requests about any file that one of them had locked,
-//! with EOWNERDEAD. The requesting side turns this into EIO and a message. A fence ends when the
-//! lost node opens the file again, which it does only after all earlier descriptors there are
-//! closed.
+//! locks, and other nodes get them. The lost node's programs may still run, and don't know that
+//! their locks are lost. So from that moment the home refuses their requests about any file that
+//! one of them had locked, with EOWNERDEAD. The requesting side turns this into EIO and a message.
+//! A fence ends when the lost node opens the file again. It does so only after all its programs
+//! have closed the file.
 //!
 //! The steps by which a node is given up:
 //!
@@ -17,7 +17,7 @@
 //!    node (`Stripes::notify_parts_without`).
 //! 5. The locks are released.
 //!
-//! The lock table keeps the fences, so that a later daemon knows them.
+//! The fences are entries of the lock table, so that a later daemon knows them.
 
 use super::{Server, lock};
 use crate::Cluster;
@@ -30,7 +30,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Interval at which the log reports that this node waits for earlier requests of a lost node.
+/// Interval at which the daemon logs that it still waits for earlier requests of a lost node.
 /// Longer than any wait for a lock of the store (30 s).
 const LOG_INTERVAL: Duration = Duration::from_secs(40);
 
@@ -38,19 +38,19 @@ const LOG_INTERVAL: Duration = Duration::from_secs(40);
 #[derive(Default)]
 pub(super) struct Fences {
     all: OnceLock<Mutex<HashSet<(NodeId, ObjectId)>>>,
-    /// Number of changes that are being carried out for each requesting node.
+    /// Number of changes in progress for each requesting node.
     at_work: Mutex<HashMap<NodeId, usize>>,
     ended: Condvar,
-    /// Time of the last reply to each node that its programs' locks are valid. Lock order: after
-    /// `all`.
+    /// For each node, the time of the last reply that its programs' locks are valid. Lock order:
+    /// after `all`.
     renewed: Mutex<HashMap<NodeId, Instant>>,
-    /// Nodes that were given up and still have locks here, since other nodes with parts of the
-    /// files couldn't be reached.
+    /// Nodes that were given up and whose locks aren't released yet, since other nodes with parts
+    /// of the files couldn't be reached.
     late: Mutex<HashSet<NodeId>>,
     lease: OnceLock<Duration>,
 }
 
-/// A requested change that has passed the fences. It counts as in progress until this value is
+/// A request for a change that has passed the fences. It counts as in progress until this value is
 /// dropped.
 pub(super) struct Passed<'a>(&'a Fences, NodeId);
 
@@ -87,12 +87,13 @@ impl Fences {
         self.all.get_or_init(load)
     }
 
-    /// Whether the node is fenced off from the object.
+    /// Whether a fence refuses the node's requests about the object.
     pub(super) fn has(&self, cluster: &Cluster<'_>, node: NodeId, id: ObjectId) -> bool {
         lock(self.all(cluster)).contains(&(node, id))
     }
 
-    /// Lets a request pass, or refuses it with EOWNERDEAD.
+    /// Refuses a request with EOWNERDEAD if there is a fence for one of its objects. Counts a
+    /// change as in progress until the returned value is dropped.
     pub(super) fn pass(
         &self,
         cluster: &Cluster<'_>,
@@ -103,8 +104,8 @@ impl Fences {
         let [Some(first), second] = objects(request.fence, head) else {
             return Ok(None);
         };
-        // Counted before the check: `raise` sets its fences, then waits for all requests that were
-        // counted.
+        // Counted before the check: `raise` sets its fences, then waits for all counted requests.
+        // So no request escapes both.
         let passed = (request.fence != Fence::Looks).then(|| {
             *lock(&self.at_work).entry(from).or_insert(0) += 1;
             Passed(self, from)
@@ -122,7 +123,7 @@ impl Fences {
     }
 
     /// Returns, for each of these objects, whether the node's programs still have their locks.
-    /// Locks that they still have are valid for one more lease from now on.
+    /// These locks are valid for one more lease from now on.
     pub(super) fn renew(
         &self,
         cluster: &Cluster<'_>,
@@ -130,17 +131,16 @@ impl Fences {
         ids: &[ObjectId],
     ) -> Vec<Standing> {
         let all = lock(self.all(cluster));
-        // `raise` adds its fences under the same lock before it reads this time: a node that gets
-        // the reply that its locks are valid keeps them for a whole lease.
+        // `raise` adds its fences under the same lock before it reads this time: so a node that is
+        // told that its locks are valid has them for a whole lease.
         lock(&self.renewed).insert(node, Instant::now());
         cluster
             .locks()
             .standing(node, ids, |id| all.contains(&(node, id)))
     }
 
-    /// Fences a node off from the objects that its programs have locked here. Waits until the
-    /// node's lease has expired, which the node notices by itself, and until its earlier requests
-    /// have ended.
+    /// Sets fences for a node and all objects of this node that its programs have locked. Waits
+    /// until the node's lease has expired and until its earlier requests have ended.
     pub(super) fn raise(&self, cluster: &Cluster<'_>, node: NodeId) {
         self.lift_lost(cluster);
         let locked = cluster.store().locks().locked_by(node);
@@ -174,9 +174,9 @@ impl Fences {
         }
     }
 
-    /// Releases the locks of a node that is fenced off from them. If other nodes have parts of a
-    /// file, first makes these refuse the fenced node, by a cut that the fenced node doesn't know
-    /// and can't ask for. If one of them can't be reached, the file's locks stay until
+    /// Releases the fenced locks of a lost node. If other nodes have parts of a file, first makes
+    /// them refuse the lost node: the file is cut, and the lost node can't learn the new number of
+    /// cuts. If a node with a part can't be reached, the file's locks stay until
     /// [`Server::release_late`].
     pub(super) fn release(&self, cluster: &Cluster<'_>, node: NodeId) {
         let locked = cluster.store().locks().locked_by(node);
@@ -193,7 +193,8 @@ impl Fences {
             }
         });
         let notified: HashSet<ObjectId> = notified.collect();
-        // Meanwhile the node may have come back, closed a file, and locked it again.
+        // Only where the fence still exists: the node may have come back meanwhile, closed a file,
+        // opened it again, and locked it.
         let all = lock(self.all(cluster));
         let ended = cluster.store().locks().end_node_locks(node, |id| {
             notified.contains(&id) && all.contains(&(node, id))
@@ -221,14 +222,14 @@ impl Fences {
                 .stat(id)
                 .is_err_and(|e| e == Errno::NOENT)
             {
-                // If this fails, the next call tries again.
+                // If this fails, the next call of `lift_lost` tries again.
                 let _ = self.lift(cluster, node, id);
             }
         }
     }
 
-    /// Removes a fence, since the node opens the object again: no program there has it open from
-    /// before.
+    /// Removes the fence for a node that opens the object again: no program of the node still has
+    /// the object open from before.
     pub(super) fn lift(
         &self,
         cluster: &Cluster<'_>,
@@ -245,8 +246,8 @@ impl Fences {
 }
 
 impl Server {
-    /// Sets the time after which unreachable nodes are given up. For this time a node keeps its
-    /// locks after a reply that they are valid.
+    /// Sets the time after which unreachable nodes are given up. A node's locks are valid for this
+    /// time after each reply that they are valid.
     pub fn set_lease(&self, lease: Duration) {
         let _ = self.fences.lease.set(lease);
     }
@@ -258,8 +259,8 @@ impl Server {
         late.iter().for_each(|&n| self.fences.release(cluster, n));
     }
 
-    /// Number of pairs of a node and an object from which the node is fenced off. Removed objects
-    /// may be counted.
+    /// Returns the number of fences (pairs of a node and an object). Those of removed objects may
+    /// be counted, too.
     pub fn fences(&self, cluster: &Cluster<'_>) -> usize {
         lock(self.fences.all(cluster)).len()
     }

@@ -7,8 +7,8 @@ use forebay_store::ObjectId;
 use forebay_store::locks::{InTheWay, Owner, Request, Waits};
 use rustix::io::Errno;
 
-/// Returns the lock request with the requesting node as the owner's node. EREMCHG if this node
-/// isn't the home.
+/// Returns `lock` with the requesting node as the owner's node. EREMCHG if this node isn't the home
+/// of the object.
 fn own_lock(call: &Call<'_>, mut lock: Request) -> Result<Request, Errno> {
     lock.owner.node = call.from;
     home(&call.cluster, lock.object)?;

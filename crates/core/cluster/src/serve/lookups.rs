@@ -7,7 +7,7 @@ use crate::peers::requests::Lookups;
 use forebay_store::{Entry, ObjectId};
 use rustix::io::Errno;
 
-/// Returns the entry if its object lies on this node.
+/// Returns `entry` if its object lies on this node; else None.
 fn here(cluster: &Cluster<'_>, entry: Option<Entry>) -> Option<Entry> {
     entry.filter(|e| cluster.remote_home(e.id).is_none())
 }
@@ -66,7 +66,7 @@ impl Lookups<Call<'_>> for Server {
         let entry = cluster.namespace().lookup(parent, &name)?;
         let here = here(cluster, entry);
         let file = here.filter(|e| e.kind == libc::S_IFREG);
-        // If the file was removed meanwhile, the requesting node handles that.
+        // If the file was removed meanwhile, it isn't opened; the requesting node handles that.
         let is_open = |e: Entry| self.keep_open(cluster, call.from, e.id, usage).is_ok();
         let open = file.is_some_and(is_open);
         Ok((entry, inode_of(cluster, here), open))

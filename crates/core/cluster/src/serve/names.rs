@@ -1,10 +1,10 @@
 //! Changes of directories and symbolic links, which can make resolved paths wrong.
 //!
-//! In a pool of several nodes, one node (the node of names) carries them out, one at a time. It
-//! first notifies all nodes that names are about to change (FREEZE): from then on they resolve
-//! paths again, and create nothing in a directory that is to be removed. Then it has the change
-//! made at the entry's home, and notifies all nodes that it is done (THAW). Other changes of names
-//! continue meanwhile.
+//! In a pool of several nodes, one node (the node of names) carries these changes out, one at a
+//! time. It first notifies all nodes that names are about to change (FREEZE): from then on they
+//! resolve paths again, and create nothing in a directory that is to be removed. Then the node of
+//! names makes the entry's home carry out the change, and notifies all nodes of its end (THAW).
+//! Changes of other files' names continue meanwhile.
 
 use super::{Call, Server};
 use crate::backoff::Backoff;
@@ -113,8 +113,9 @@ impl Directories<Call<'_>> for Server {
 
     fn names_set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<()> {
         let cluster = &call.cluster;
-        // Setting an origin's mark must wait for all changes of names that began before. To do so,
-        // it takes the locks of all shards, as freezing a directory does.
+        // Setting an origin's mark must wait for all changes of names that began before. Freezing
+        // the object waits for them: it takes the locks of all shards, as freezing a directory
+        // does.
         let frozen = match set.origin {
             Some(_) => id,
             None => ObjectId(0),
@@ -158,8 +159,8 @@ fn not_replaced(source: Entry) -> Errno {
 }
 
 impl<'a> Namespace<'a> {
-    /// Thaws what an earlier daemon may have left frozen. To be called on the node of names before
-    /// its first change.
+    /// Thaws the directories that an earlier daemon may have left frozen. To be called on the node
+    /// of names before its first change.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached; the caller should try again.
@@ -178,16 +179,17 @@ impl<'a> Namespace<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unreachable {
     Forbids,
-    /// The change is made without the node. The node learns of it when it is back, before it
-    /// changes anything of another node: those refuse the old epoch in its requests.
+    /// The change is made without the unreachable node. When that node is back, it learns of the
+    /// change before it changes anything on other nodes: these refuse the old epoch in its
+    /// requests.
     IsLeftOut,
 }
 
 impl Unreachable {
     /// Unreachable nodes may miss a change of an origin's mark, so that changes are written back
-    /// even while a node is dead. Objects of the dead node don't change, and names that it keeps of
-    /// other nodes' objects change only by requests to these. But all nodes must know that a
-    /// directory is released: a process that changes it afterwards first brings its entries in.
+    /// even while a node is dead. Objects of the dead node don't change meanwhile, and changing its
+    /// entries of other nodes' objects takes requests to these nodes. But all nodes must know that
+    /// a directory is released: a process that changes it afterwards first brings its entries in.
     fn of_set_attr(set: &SetAttr) -> Unreachable {
         let is_only_mark = SetAttr {
             origin: None,
@@ -202,7 +204,7 @@ impl Unreachable {
 
 impl<'a> CrossNode<'a> {
     /// Runs `change`, and repeats it while it returns ENOTEMPTY although a listing of `dir` shows
-    /// no entry: then an entry was about to be removed, or didn't count yet.
+    /// no entry: `dir` then had an entry that was being removed, or that lookups couldn't find yet.
     fn unless_filled(&self, dir: ObjectId, change: impl Fn() -> Result<()>) -> Result<()> {
         let mut backoff = Backoff::new();
         loop {
@@ -224,7 +226,7 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Runs `change` while all nodes know that names change, and create nothing in `dir` (0: no
+    /// Runs `change` while all nodes know that names change and create nothing in `dir` (0: no
     /// directory). The parameters of `change` are the epoch, and whether `dir` is empty.
     ///
     /// # Errors
@@ -277,7 +279,7 @@ impl<'a> CrossNode<'a> {
         let result = result.and_then(|()| change(self.store().names().names_epoch(), empty));
         let after = next(self.store().names().names_epoch());
         self.store().intents().thaw(after);
-        // A node that can't be reached asks for the epoch with its next request.
+        // An unreachable node learns the epoch later: its next request is refused with ESTALE.
         let _ = self.cluster.ask_each(&others, request::THAW, &after);
         result
     }

@@ -1,8 +1,8 @@
-//! The files of this node that it keeps open for other nodes, which have opened or created them.
+//! The files of this node that it keeps open for other nodes.
 //!
 //! Each of the other nodes numbers its uses of files, so that repeating an open or a close changes
-//! nothing. This node asks them periodically which uses still exist, and closes a use that is
-//! missing from two replies in a row. When a node is declared dead, all of its uses are closed.
+//! nothing. This node periodically asks the others which uses still exist, and ends a use that is
+//! missing from two replies in a row. When a node is declared dead, all of its uses are ended.
 
 use super::{Call, Server, home, lock};
 use crate::Cluster;
@@ -22,8 +22,8 @@ const MAX_FILES_PER_REQUEST: usize = 500;
 
 /// A file that a node has open.
 pub(super) struct OpenThere {
-    /// The numbers by which the node knows its uses: usually one, more while one replaces another.
-    /// Opening or closing the same use twice changes nothing.
+    /// The numbers that the node has given its uses of the file: usually one, more while one use
+    /// replaces another. Opening or closing the same use twice changes nothing.
     uses: Vec<u64>,
     /// The daemon's open file description that keeps the file open.
     open: u32,
@@ -57,7 +57,8 @@ impl Opened<Call<'_>> for Server {
         self.end_use(&call.cluster, call.from, id, usage)
     }
 
-    /// The uses are this node's; the requesting node is the home of the objects.
+    /// The home isn't checked, as in other handlers: the requesting node is the home of the
+    /// objects, and the uses are this node's.
     fn uses(&self, call: &Call<'_>, List(ids): List<ObjectId>) -> Result<List<u64>, Errno> {
         let uses = ids.iter().map(|&id| call.store().names().use_of(id));
         uses.collect::<Result<_, _>>().map(List)
@@ -65,7 +66,7 @@ impl Opened<Call<'_>> for Server {
 }
 
 impl Server {
-    /// Keeps a file open for `node`, so that the file isn't removed with its last name.
+    /// Keeps the file `id` open for `node`, so that the file isn't deleted with its last name.
     pub(super) fn keep_open(
         &self,
         cluster: &Cluster<'_>,
@@ -87,7 +88,7 @@ impl Server {
         )
     }
 
-    /// Keeps a file open for a node's use `number`.
+    /// Records a node's use `number` of an object, and keeps the object open.
     pub(super) fn keep(
         &self,
         cluster: &Cluster<'_>,
@@ -138,8 +139,8 @@ impl Server {
     }
 
     /// Asks the other nodes whether they still have the files open that this node keeps open for
-    /// them: a process that is killed at the wrong instant sends no close. Closes a use that its
-    /// node doesn't know at two calls in a row, at least [`BETWEEN_CHECKS`] apart.
+    /// them: a process that is killed at the wrong instant sends no close. Ends a use that its node
+    /// doesn't know at two calls in a row, at least [`BETWEEN_CHECKS`] apart.
     pub fn check_open(&self, cluster: &Cluster<'_>) {
         let mut all: Vec<(NodeId, ObjectId)> = lock(&self.open).keys().copied().collect();
         all.sort_unstable_by_key(|(node, id)| (node.0, id.0));
@@ -152,7 +153,7 @@ impl Server {
                     some.iter().map(uses).collect()
                 };
                 let Ok(List(reply)) = cluster.ask(some[0].0, request::USES, &ids) else {
-                    // If the node stays unreachable, `gone` closes all its uses.
+                    // If the node stays unreachable, `gone` ends all its uses.
                     break;
                 };
                 for ((key, known), now) in some.iter().zip(known).zip(reply) {
@@ -162,9 +163,9 @@ impl Server {
         }
     }
 
-    /// Compares a node's reply with the uses kept for it. `now`: the use by which the node has the
-    /// object open. `known`: the uses that were kept before the request. Ends those that were
-    /// missing from the reply before this one, too.
+    /// Compares a node's reply with the uses recorded for it. `now`: the number of the node's
+    /// present use of the object. `known`: the uses that were recorded before the request. Ends the
+    /// uses that are missing from this reply and were missing from the one before.
     fn doubt(&self, cluster: &Cluster<'_>, key: (NodeId, ObjectId), mut known: Vec<u64>, now: u64) {
         if now == UNKNOWN_USE {
             return;
@@ -189,9 +190,9 @@ impl Server {
         }
     }
 
-    /// Releases all that this node keeps for `node`, whose daemon has ended or is cut off. Programs
-    /// of `node` may still run, but can no longer change what they had locked (`fences.rs`). Waits
-    /// for the requests that the node sent before.
+    /// Releases the locks and closes the files of `node`, whose daemon has ended or is cut off.
+    /// Programs of `node` may still run, but can no longer change what they had locked
+    /// (`fences.rs`). Waits for requests of `node` that are in progress.
     pub fn gone(&self, cluster: &Cluster<'_>, node: NodeId) {
         self.fences.raise(cluster, node);
         self.fences.release(cluster, node);

@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 pub const SOCKET: &str = "origin.sock";
 /// Maximum size of a message. Bytes.
 pub const MESSAGE: usize = 32 << 10;
-/// A message's first byte. `PROGRESS`: the service works on the request. `RESULT`: this is the
-/// result, and the last message.
+/// A message's first byte. `PROGRESS`: the service is working on the request. `RESULT`: the message
+/// is the result, and the last one.
 pub const PROGRESS: u8 = 0;
 pub const RESULT: u8 = 1;
-/// Limit on requests of other nodes that are connected to the service.
+/// Maximum number of other nodes' requests that have a connection to the service.
 const CONNECTED: usize = 1024;
-/// Time after which a request whose messages no process has fetched is removed: its process has
-/// died.
+/// Time after which a request is removed if no process has fetched its messages: the requesting
+/// process has died.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 
 /// A request in progress.
@@ -42,7 +42,7 @@ struct OriginRequest {
     at: Instant,
 }
 
-/// The requests of other nodes in progress.
+/// Other nodes' requests that are in progress at the origin service.
 #[derive(Default)]
 pub struct Origins {
     dir: OnceLock<PathBuf>,

@@ -1,5 +1,5 @@
 //! Requests about this node's parts of striped files whose home is another node. The home gets some
-//! of these requests, too, for the bytes that lie there.
+//! of these requests, too, for the file's bytes on the home.
 //!
 //! The daemon keeps up to [`MAX_OPEN_PARTS`] parts open between requests, so that their records
 //! aren't read again each time.
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// Maximum number of parts that are kept open.
+/// Maximum number of parts that the daemon keeps open.
 const MAX_OPEN_PARTS: usize = 1024;
 
 /// The parts that the daemon keeps open: for each file, the open file description of its part.
@@ -25,8 +25,8 @@ const MAX_OPEN_PARTS: usize = 1024;
 pub(super) struct OpenParts(Mutex<HashMap<ObjectId, u32>>);
 
 impl OpenParts {
-    /// Calls `f` with this node's part of a file. `make`: creates the part if there is none; else
-    /// returns None then.
+    /// Calls `f` with this node's part of a file. If there is no part, creates it with `make`, and
+    /// returns None without.
     pub(super) fn with_part<T>(
         &self,
         cluster: &Cluster<'_>,
@@ -59,7 +59,7 @@ impl OpenParts {
         kept.map_or(Ok(()), |open| cluster.store().objects().open_release(open))
     }
 
-    /// Keeps a part open.
+    /// Keeps a part open after the request. At the limit, closes another part.
     fn keep(&self, cluster: &Cluster<'_>, id: ObjectId, live: u32) -> Result<(), Errno> {
         let mut kept = lock(&self.0);
         if kept.contains_key(&id) {
@@ -256,7 +256,7 @@ impl Parts<Call<'_>> for Server {
         call.store().parts().drop_part(id).and(closed)
     }
 
-    /// The part is closed first: one that is kept open isn't moved.
+    /// The part is closed first: a part that is open isn't moved.
     fn landed(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
         let id = part_here(&call.cluster, id)?;
         let closed = self.parts.let_go(&call.cluster, id);

@@ -3,8 +3,8 @@
 //!
 //! A truncation is called a cut. The cutting process holds the file's lease, which the home gives
 //! it for a limited time. It first cuts all parts, each of which counts its cuts, then the object
-//! at the home. With that the cut takes effect. If the process dies in between, some part has
-//! counted one cut more than the home, and the next process that notices completes the cut
+//! at the home. The cut takes effect with the latter. If the process dies before, some parts have
+//! counted one cut more than the home, and the next process that notices this completes the cut
 //! ([`Stripes::settle_cut`]). A lease whose holder is dead, or whose time is over, can be taken
 //! over: the new holder truncates the file to its present size, so that requests of the former
 //! holder that are still in progress are refused.
@@ -63,8 +63,8 @@ impl<'a> Stripes<'a> {
         Err(Errno::HOSTDOWN)
     }
 
-    /// Whether the holder of a lease is known to be dead. If the holder's node can't tell, the
-    /// lease has to expire.
+    /// Whether the holder of a lease is known to be dead. If the holder's node can't be asked,
+    /// returns false: then the lease has to expire.
     fn lessee_is_dead(&self, (node, process, _): &Holder) -> bool {
         let node = NodeId(*node);
         if self
@@ -114,8 +114,8 @@ impl<'a> Stripes<'a> {
         Ok(())
     }
 
-    /// With a lease that was taken over: completes the truncation that its former holder has begun,
-    /// or truncates the file to its present size. Gives the lease back.
+    /// Completes the truncation that the former holder of `lease` has begun, or truncates the file
+    /// to its present size. Gives the lease back.
     fn finish_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
         let Known { size, cuts, .. } = lease.known;
         let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
@@ -123,7 +123,7 @@ impl<'a> Stripes<'a> {
         self.end_lease(f, lease, cuts, Some(size))
     }
 
-    /// With a lease: completes a truncation whose process has died. If there was one, gives the
+    /// Completes, under the lease, a truncation whose process has died. If there was one, gives the
     /// lease back and returns EXFULL.
     pub(super) fn complete_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
         match self.cut_ahead(f, lease.known.cuts)? {
@@ -136,8 +136,8 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// With a lease: checks that the declared controls permit the change. If not, gives the lease
-    /// back and returns EPERM.
+    /// Checks, under the lease, that the declared controls permit the change. If not, gives the
+    /// lease back and returns EPERM.
     fn check_leased(&self, f: &Striped, lease: Lease, change: Change) -> Result<()> {
         let Known {
             size, cuts, word, ..
@@ -148,8 +148,8 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Returns a truncation that some part has carried out and the home hasn't: its number, and the
-    /// size that it sets.
+    /// Returns the truncation that some part has carried out and the home hasn't, if there is one:
+    /// its number, and the new size.
     fn cut_ahead(&self, f: &Striped, cuts: u64) -> Result<Option<(u64, u64)>> {
         let parts = self.part_inodes(f.id, f.lost)?;
         let ahead = parts.iter().filter(|part| part.cuts > cuts);
@@ -177,7 +177,7 @@ impl<'a> Stripes<'a> {
             .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
     }
 
-    /// As [`FileData::truncate`].
+    /// As [`FileData::truncate`], for a striped or spilled file.
     pub(crate) fn truncate_striped(&self, f: &Striped, size: u64) -> Result<()> {
         self.retry_cut(f, || {
             let done = match f.home {
@@ -197,7 +197,7 @@ impl<'a> Stripes<'a> {
                 size: old, cuts, ..
             } = lease.known;
             if size >= old {
-                // The file has become shorter meanwhile.
+                // The file is no longer than `size`: no part must be truncated.
                 return self.end_lease(f, lease, cuts, Some(size));
             }
             self.cut_parts(f, cuts + 1, size)?;
@@ -205,11 +205,11 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Writes under the file's lease. `offset` None: appends to a file whose end lies behind the
-    /// first chunk, or will after the write. Bytes that `in_place` names aren't written again.
+    /// Writes under the file's lease. `offset` None: appends, where the file's end lies behind the
+    /// first chunk before or after the write. The bytes in `in_place` aren't written again.
     ///
     /// # Safety
-    /// Bytes must be readable for `len` bytes.
+    /// [`Content::Bytes`] must be readable for `len` bytes.
     pub(super) unsafe fn write_leased(
         &self,
         f: &Striped,

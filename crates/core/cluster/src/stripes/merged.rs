@@ -5,7 +5,7 @@ use super::*;
 use crate::merge::{Conflict, pack};
 
 impl<'a> Stripes<'a> {
-    /// As [`Mappings::merge`].
+    /// As [`Mappings::merge`], for a striped file.
     pub(crate) fn merge_striped(
         &self,
         index: u32,

@@ -4,7 +4,7 @@
 //! Stores through a mapping don't extend this node's part of the file, and reads see the part only
 //! up to its end. So the part is extended when pages are mapped, and again after a truncation. The
 //! page in which the file ends isn't mapped: other nodes make the file longer without a request to
-//! this one, so nobody would clear the bytes behind the end.
+//! this node, so the bytes behind the old end would not be cleared.
 
 use super::*;
 use crate::views::Mappings;
@@ -22,7 +22,7 @@ impl<'a> Mappings<'a> {
             return false;
         };
         if f.spilled {
-            // Spilled bytes are mapped as a copy, as bytes on other nodes are.
+            // Bytes of spilled files are mapped through a shadow copy, as bytes on other nodes are.
             return false;
         }
         let node = others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset)));

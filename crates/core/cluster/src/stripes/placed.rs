@@ -1,22 +1,24 @@
-//! Files that grow on other nodes because their own is full.
+//! Spilled files, which grow on other nodes because their home is full.
 //!
 //! A file of distribution `local` has all its chunks at its home as long as there is room. When a
-//! write finds none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an id without a
-//! chunk size). From then on it is read and written as a striped file of 1 MiB chunks, with the
+//! write finds no room, the home marks the file as *spilled* ([`live_flag::PARTS`] on an id without
+//! a chunk size). From then on it is read and written as a striped file of 1 MiB chunks, with the
 //! same parts, cuts and leases. Only the location of a chunk differs: a record of the home, `E id
-//! chunk -> node, from`, contains it. Bytes of the chunk below `from` lie at the home, the others
-//! in that node's part. A chunk without such a record lies at the home.
+//! chunk -> node, from`, contains it. The bytes of the chunk below `from` lie at the home, the
+//! others in the part on `node`. A chunk without such a record lies at the home.
 //!
 //! - A chunk is placed when it is first written and the home has no room for it. The writer asks
-//!   the home ([`PLACE`]), reserves the chunk on a node with room, and has the home record it
-//!   ([`ASSIGN`]). The first record wins. A placed chunk has its room reserved, so overwriting it
-//!   never fails with ENOSPC.
+//!   the home ([`PLACE`]), reserves the chunk on a node with room, and makes the home record that
+//!   node ([`ASSIGN`]). If two writers do so, the first record is valid. All room of a placed chunk
+//!   is reserved, so overwriting it never fails with ENOSPC.
 //! - A placement holds until the file is cut below it. It may be cached with the number of cuts; a
-//!   part that was cut since refuses the request. The fact that a chunk lies at the home is never
-//!   cached.
-//! - The home never gives pages to a placed chunk from `from` on ([`Store::home_limit`]).
+//!   part that was cut since refuses a request with the old number. The fact that a chunk lies at
+//!   the home is never cached.
+//! - The home never allocates pages for the bytes of a placed chunk from `from` on
+//!   (`Parts::home_limit`).
 //! - A process that doesn't know yet that the file is spilled sends its requests to the home, which
-//!   refuses them with EXFULL. Then the process asks again ([`Stripes::learn_spilled`]).
+//!   refuses them with EXFULL. Then the process marks the file as spilled
+//!   ([`Stripes::learn_spilled`]) and repeats the operation.
 //! - A file that a process of its home has mapped isn't spilled: those mappings show the home's
 //!   pages.
 //!
@@ -36,7 +38,7 @@ use std::collections::BTreeMap;
 impl<'a> Stripes<'a> {
     // ---- at the home ----
 
-    /// Marks a file of this node as spilled ([`Store::spill_here`]) if another node may have room.
+    /// Marks a file of this node as spilled (`Parts::spill_here`) if another node may have room.
     /// Returns whether the file is spilled now.
     pub(crate) fn spill(&self, index: u32) -> Result<bool> {
         if self.store().remote.is_none() || self.cluster.opens().remote_live(index).is_some() {
@@ -50,9 +52,9 @@ impl<'a> Stripes<'a> {
 
     // ---- at the requesting process ----
 
-    /// Examines the result `done` of an operation on an open file that was taken for unspilled. If
-    /// the file is spilled, or has to be since its home is full, returns it as a spilled file, on
-    /// which the operation must be repeated.
+    /// Checks whether `done`, the result of an operation on an open file as an unspilled file,
+    /// means that the file is spilled, or must be spilled because its home is full. If so, returns
+    /// the spilled file, on which the operation must be repeated.
     pub(crate) fn spilled_by<T>(&self, index: u32, done: &Result<T>) -> Result<Option<Striped>> {
         match done {
             Err(CHANGED) => self.learn_spilled(index)?,
@@ -190,8 +192,8 @@ impl<'a> Stripes<'a> {
         Ok(pieces)
     }
 
-    /// Returns the placement of a chunk that is about to be written up to `end`; None if it lies at
-    /// the file's home. Places the chunk if necessary. ENOSPC if no node has room.
+    /// Returns the placement of a chunk that is about to be written up to `end`; None if the chunk
+    /// lies at the file's home. Places the chunk if necessary. ENOSPC if no node has room.
     fn place_chunk(&self, f: &Striped, cuts: u64, chunk: u64, end: u64) -> Result<Option<Placed>> {
         loop {
             let reply = match f.home {
@@ -224,8 +226,8 @@ impl<'a> Stripes<'a> {
                 }
             };
             match noted {
-                // Another process wrote to the chunk meanwhile, or truncated it: the next request
-                // shows which.
+                // Another process has written to the chunk meanwhile, or truncated the file: the
+                // next request to the home tells the new state.
                 Err(CHANGED) => continue,
                 noted => return noted.map(Some),
             }
@@ -263,7 +265,8 @@ impl<'a> Stripes<'a> {
         Err(error)
     }
 
-    /// Writes the bytes that lay inside the file's record to the beginning of the part on `node`.
+    /// Writes `content`, the bytes that lay inside the file's record, to the beginning of the part
+    /// on `node`.
     fn write_content(&self, f: &Striped, cuts: u64, node: NodeId, content: &[u8]) -> Result<()> {
         if content.is_empty() {
             return Ok(());
@@ -271,11 +274,11 @@ impl<'a> Stripes<'a> {
         let bytes = (content.as_ptr(), content.len());
         if node == self.cluster.other_nodes()?.this_node() {
             let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
-            // SAFETY: a slice.
+            // SAFETY: the bytes are a slice's.
             return unsafe { self.store().parts().write_part(part, cuts, 0, bytes) }.map(|_| ());
         }
         let bytes = Bytes::Send(bytes.0, bytes.1);
-        // SAFETY: a slice.
+        // SAFETY: the bytes are a slice's.
         unsafe {
             self.cluster
                 .ask_with(node, request::WRITE_PART, &(f.id, cuts, 0u64), bytes)

@@ -1,12 +1,12 @@
 //! Controls that are declared for a striped file while it is open, on any nodes.
 //!
-//! A writing process checks the controls that its node knows; parts know none. To stop processes
-//! that know outdated controls, the file is truncated to its present size. Parts then refuse
-//! requests with fewer cuts, and the requesting process asks the home and learns the controls. This
-//! happens when controls are declared, and again before such a file is laminated: there the last
-//! cut and the lamination are one step at the home. A process that opens the file later knows its
-//! controls. Files whose controls didn't change while they were open are laminated without these
-//! cuts.
+//! A writing process checks the controls that its node knows; a part's node doesn't check controls.
+//! To stop processes that know outdated controls, the file is truncated to its present size. Parts
+//! then refuse requests with fewer cuts, and the requesting process fetches the size and the
+//! controls from the home. The file is cut in this way when controls are declared, and again before
+//! it is laminated; this last cut and the lamination are one step at the home. A process that opens
+//! the file later gets its controls from the home. Files whose controls didn't change while they
+//! were open are laminated without these cuts.
 
 use super::*;
 use crate::peers::requests::request;
@@ -37,7 +37,8 @@ impl<'a> Declarations<'a> {
         self.store().objects().live_release(index).and(reply)
     }
 
-    /// Number of truncations of a file, as far as this node knows: 0 if it isn't open here.
+    /// Returns the number of a file's truncations, as far as this node knows; 0 if the file isn't
+    /// open on this node.
     ///
     /// # Errors
     /// ETIMEDOUT.
@@ -52,11 +53,11 @@ impl<'a> Declarations<'a> {
 
 impl<'a> Stripes<'a> {
     /// Makes the other nodes with parts of a file of this node refuse the requests of the node
-    /// `lost`, which was given up. (This node refuses them already.) It cuts the file, so that
-    /// `lost` knows of fewer cuts than the parts.
+    /// `lost`, which was given up. (This node refuses them already.) To do so, it cuts the file:
+    /// `lost` then knows of fewer cuts than the parts.
     ///
     /// # Errors
-    /// EHOSTDOWN: one of them can't be reached.
+    /// EHOSTDOWN: one of the nodes with parts can't be reached.
     pub(crate) fn notify_parts_without(&self, id: ObjectId, lost: NodeId) -> Result<()> {
         if self.store().remote.is_none() || !self.cluster.namespace().stat(id)?.is_file() {
             return Ok(());
@@ -69,8 +70,8 @@ impl<'a> Stripes<'a> {
                     lost: Some(lost),
                     ..f
                 };
-                // First, check that these nodes can be reached: a process that took the lease and
-                // then failed would block others.
+                // First, check that the nodes with parts can be reached: if the cut failed after
+                // the lease was taken, other processes would have to wait until the lease expires.
                 self.part_inodes(id, f.lost)
                     .and_then(|_| self.fence(&f, |_, _| Ok(false)))
             }
@@ -90,9 +91,9 @@ impl<'a> Stripes<'a> {
         })
     }
 
-    /// Truncates a file to its present size, so that parts refuse requests with fewer cuts. After
-    /// the parts and before the home, calls `end` with the numbers of the lease and of the
-    /// truncation. `end` returns true if it has ended both at the home.
+    /// Truncates a file to its present size, so that parts refuse requests with fewer cuts. Between
+    /// truncating the parts and the object at the home, calls `end` with the numbers of the lease
+    /// and of the truncation. `end` returns true if it has ended both at the home.
     pub(super) fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
         self.retry_cut(f, || {
             let lease = self.lease(f)?;

@@ -1,7 +1,7 @@
 //! Operations on a striped file as a whole: attributes, syncing, reserving, punching, holes.
 //!
-//! The home has the size and its own times. Each part adds its pages and its last write time.
-//! Requests go to all nodes with parts at once.
+//! The home's inode has the size and the times of the file's changes at the home. Each part adds
+//! its pages and its last write time. Requests go to all nodes with parts at once.
 
 use super::{MAX_PIECES_IN_FLIGHT, Piece, Place, Striped, Stripes};
 use crate::peers::requests::request;
@@ -17,8 +17,8 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
     let changed = inode.ctime;
     for part in parts {
         inode.pages += part.pages;
-        // A write before the last change of the inode doesn't count: its times may have been set
-        // since.
+        // A write before the last change of the inode doesn't count: the inode's times may have
+        // been set after the write.
         if part.mtime > changed {
             inode.mtime = inode.mtime.max(part.mtime);
             inode.ctime = inode.ctime.max(part.mtime);
@@ -28,8 +28,8 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
 }
 
 impl<'a> FileData<'a> {
-    /// Returns the attributes of a file: those in `inode`, as the home has sent it, with the pages
-    /// and the last write times of its parts.
+    /// Returns the attributes of a file: those in `inode`, which come from the home, with the pages
+    /// and the last write times of the file's parts.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached; ENOENT if the file is removed meanwhile.
@@ -43,7 +43,7 @@ impl<'a> FileData<'a> {
                 return Ok(with_times_and_pages(inode, &parts));
             }
             // The file is being truncated. If the truncating process has died, complete the
-            // truncation now: it must not take effect after this reply.
+            // truncation now, so that it doesn't take effect after these attributes were returned.
             self.cluster.stripes().settle_cut_of(id)?;
             inode = self.cluster.namespace().stat(id)?;
         }
@@ -51,7 +51,7 @@ impl<'a> FileData<'a> {
 }
 
 impl<'a> Stripes<'a> {
-    /// The other nodes that may have a part.
+    /// Returns the other nodes that may have a part of the file.
     pub(crate) fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
         let others = self.cluster.other_nodes()?;
         let home = others.node_of(id.slot());
@@ -61,7 +61,7 @@ impl<'a> Stripes<'a> {
             .collect())
     }
 
-    /// The attributes of a file's parts on the nodes that have some, all but `lost`.
+    /// Returns the attributes of a file's parts on all other nodes but `lost`.
     pub(super) fn part_inodes(&self, id: ObjectId, lost: Option<NodeId>) -> Result<Vec<Inode>> {
         let mut nodes = self.part_nodes(id)?;
         nodes.retain(|&node| Some(node) != lost);
@@ -76,7 +76,7 @@ impl<'a> Stripes<'a> {
         Ok(parts)
     }
 
-    /// As [`FileData::sync`].
+    /// As [`FileData::sync`], for a striped or spilled file.
     pub(crate) fn sync_striped(&self, f: &Striped) -> Result<()> {
         if self.look(f, false)?.size > f.chunk.bytes() || f.spilled {
             let nodes = self.part_nodes(f.id)?;
@@ -96,7 +96,8 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// As [`FileData::reserve_range`], and with `punch` as [`FileData::punch`].
+    /// As [`FileData::reserve_range`], or with `punch` as [`FileData::punch`], for a striped or
+    /// spilled file.
     pub(crate) fn room_striped(
         &self,
         f: &Striped,
@@ -132,7 +133,7 @@ impl<'a> Stripes<'a> {
             Ok(())
         });
         if done == Err(Errno::NOSPC) && f.spilled {
-            // A truncation gives back the cells that were reserved beyond the end.
+            // Truncating the file to its size frees the cells that were reserved beyond its end.
             self.fence(f, |_, _| Ok(false))?;
         }
         done
@@ -190,7 +191,8 @@ impl<'a> Stripes<'a> {
         Ok(())
     }
 
-    /// As [`FileData::seek_data`]. In a file of several chunks, all bytes count as data.
+    /// As [`FileData::seek_data`]. In a file of several chunks, and in a spilled file, all bytes
+    /// count as data.
     pub(crate) fn seek_striped(&self, f: &Striped, offset: u64, hole: bool) -> Result<u64> {
         let size = self.look(f, false)?.size;
         if size > f.chunk.bytes() || f.spilled {
@@ -206,7 +208,7 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// Makes the other nodes remove their parts of a removed file of this node.
+    /// Makes the other nodes remove their parts of the file `id` of this node, which was removed.
     pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
         let nodes = self.part_nodes(id)?;
         let reply = self.cluster.ask_each(&nodes, request::DROP_PART, &id);

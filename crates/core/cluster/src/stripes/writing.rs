@@ -1,8 +1,8 @@
 //! Writing striped files, and copying to them.
 //!
 //! A write sends its pieces to all their nodes at once, then reports the new end to the home. A
-//! write that was refused is repeated, without the bytes in chunks that the file had before. After
-//! [`TRIES`] attempts the write takes the lease.
+//! write that the home has refused is repeated, but not for those bytes that lie in chunks that the
+//! file had already. After [`TRIES`] attempts the write takes the lease.
 
 use super::{CHANGED, Known, MAX_PIECES_IN_FLIGHT, Piece, Place, Striped, Stripes};
 use crate::copy_range::{Range, Source, Target};
@@ -19,9 +19,9 @@ use std::sync::atomic::Ordering::*;
 /// Number of tries after which a write is done under a lease.
 const TRIES: u32 = 4;
 
-/// The bytes of a repeated write that are in place already: its first `len` bytes, in chunks that
-/// the file had before, as of `cuts` truncations. Writing them again could undo later writes of
-/// others.
+/// The bytes of a repeated write that aren't written again: its first `len` bytes, which lie in
+/// chunks that the file had already, after `cuts` truncations. Writing them again could undo later
+/// writes of other processes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct InPlace {
     len: usize,
@@ -78,7 +78,7 @@ fn add_up(
 impl<'a> Stripes<'a> {
     // ---- writing ----
 
-    /// As `FileData::write_at`.
+    /// As `FileData::write_at`, for a striped or spilled file.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
@@ -93,7 +93,7 @@ impl<'a> Stripes<'a> {
         unsafe { self.put_striped(f, offset, Content::Bytes(from), len) }
     }
 
-    /// As `FileData::copy`.
+    /// As `FileData::copy`, to a striped or spilled file.
     pub(crate) fn copy_striped(
         &self,
         (from, at): (u32, u64),
@@ -102,14 +102,14 @@ impl<'a> Stripes<'a> {
         len: usize,
     ) -> Result<usize> {
         let content = Content::Of(from, at);
-        // SAFETY: there are no bytes of the caller's.
+        // SAFETY: the content isn't in memory.
         unsafe { self.put_striped(f, Some(to_at), content, len) }.map(|(_, n)| n)
     }
 
-    /// Writes a range that lies at the home, in one request. `offset` None: appends.
+    /// Writes a range all of which lies at the home, with one request. `offset` None: appends.
     ///
     /// # Safety
-    /// Bytes must be readable for `len` bytes.
+    /// [`Content::Bytes`] must be readable for `len` bytes.
     unsafe fn put_first(
         &self,
         f: &Striped,
@@ -156,7 +156,7 @@ impl<'a> Stripes<'a> {
     }
 
     /// # Safety
-    /// Bytes must be readable for `len` bytes.
+    /// [`Content::Bytes`] must be readable for `len` bytes.
     unsafe fn put_striped(
         &self,
         f: &Striped,
@@ -224,7 +224,7 @@ impl<'a> Stripes<'a> {
     /// Does what [`Stripes::write_pieces`] does, except for the bytes that are in place.
     ///
     /// # Safety
-    /// Bytes must be readable for `len` bytes.
+    /// [`Content::Bytes`] must be readable for `len` bytes.
     pub(super) unsafe fn write_rest(
         &self,
         f: &Striped,
@@ -235,7 +235,7 @@ impl<'a> Stripes<'a> {
     ) -> Result<(usize, Option<Errno>)> {
         let there = in_place.since(known).min(len);
         let (content, offset) = (content.behind(there), offset + there as u64);
-        // SAFETY: the rest of the content.
+        // SAFETY: there <= len, and the content is the rest of the caller's.
         let (done, error) =
             unsafe { self.write_pieces(f, known.cuts, offset, content, len - there)? };
         Ok((there + done, error))
@@ -247,7 +247,7 @@ impl<'a> Stripes<'a> {
     /// the beginning.
     ///
     /// # Safety
-    /// Bytes must be readable for `len` bytes.
+    /// [`Content::Bytes`] must be readable for `len` bytes.
     unsafe fn write_pieces(
         &self,
         f: &Striped,
