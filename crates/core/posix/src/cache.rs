@@ -1,6 +1,6 @@
 //! A process's cache of resolved directory paths.
 //!
-//! An entry means: from directory `base`, this path leads to that directory, and the process may
+//! An entry records to which directory a path leads from the directory `base`; the process may
 //! search all directories on the path. An entry is valid while the epoch of names and the process's
 //! credentials stay the same. The table has [`ENTRIES`] slots, indexed by a 128-bit hash. It has no
 //! lock: each slot has a version, which is odd while the slot is written.
@@ -22,7 +22,8 @@ pub struct DirInfo {
     /// The controls declared for the directory, and for all that is made in it
     /// ([`forebay_store::controls::declared`]).
     pub controls: u64,
-    /// The directory's entries are at the pool's origin only. No such directory is cached.
+    /// Whether the directory's entries are at the pool's origin only. Such a directory is never
+    /// cached.
     pub is_released: bool,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct DirCache {
 pub(crate) struct CacheKey(u128);
 
 impl CacheKey {
-    /// The key of `path`, seen from `base`.
+    /// The key of `path`, relative to the directory `base`.
     pub fn new(base: ObjectId, path: &[u8]) -> CacheKey {
         CacheKey(XxHash3_128::oneshot_with_seed(base.0, path))
     }

@@ -7,8 +7,8 @@ use crate::{File, Fs, Whence};
 use rustix::io::Result;
 
 impl File<'_> {
-    /// Leaves the file open. The caller uses the returned description from now on, and releases it
-    /// with [`Fs::release`].
+    /// Returns the file's description, which stays open. The caller must release it with
+    /// [`Fs::release`].
     pub fn into_open(mut self) -> u32 {
         self.take_open()
     }

@@ -51,8 +51,8 @@ pub(crate) fn as_attribute(inode: &Inode) -> Result<Vec<u8>> {
     }
 }
 
-/// The declared controls in a view: those that a new object gets, and what they refuse or report of
-/// an open file. See the module.
+/// Applies declared controls in a view: selects those of new objects, and refuses or reports
+/// operations on open files that violate them. See the module.
 #[derive(Clone, Copy)]
 pub struct ControlGate<'a> {
     pool: PoolRef<'a>,
@@ -61,12 +61,12 @@ pub struct ControlGate<'a> {
     origin: OriginGate<'a>,
     /// The process for which the view works, and the controls that the view declares.
     caller: &'a Caller,
-    /// New files get their controls later, by [`Fs::settle`].
+    /// Whether new files get their controls later, by [`Fs::settle`].
     settles: bool,
 }
 
 impl Fs {
-    /// The declared controls in this view.
+    /// Returns the [`ControlGate`] of this view.
     #[inline]
     pub fn controls(&self) -> ControlGate<'_> {
         ControlGate {
@@ -150,8 +150,8 @@ impl<'a> ControlGate<'a> {
     /// `own_controls`, then from the directory's declared controls, then from the rules.
     ///
     /// # Errors
-    /// Errors of looking up the directory's path: EHOSTDOWN, since controls that can't be looked up
-    /// can't be kept.
+    /// Errors of looking up the directory's path, such as EHOSTDOWN: without the path, the rules
+    /// that apply aren't known.
     pub(crate) fn controls_of_new(
         &self,
         dir: &DirInfo,
@@ -197,8 +197,8 @@ impl<'a> ControlGate<'a> {
         Ok(all)
     }
 
-    /// The controls that the rules declare for `dir` or an entry in it. `of` selects them, given
-    /// the rules and their cached state at `dir`.
+    /// The controls that the rules declare for `dir` or an entry in it. `of` selects these controls
+    /// from the rules and their cached state at `dir`.
     fn ruled_in(
         &self,
         dir: &DirInfo,
@@ -214,8 +214,8 @@ impl<'a> ControlGate<'a> {
     }
 
     /// Distribution of the new directory `name` in `dir`, if it differs from that of `dir`. A
-    /// directory whose files are `exclusive` keeps its entries on the node that makes it, which
-    /// will probably use them (`docs/decisions/0041-controls.md`).
+    /// directory whose files are `exclusive` has its entries on the node that makes it, since that
+    /// node will probably use them (`docs/decisions/0041-controls.md`).
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`].
@@ -276,8 +276,8 @@ impl Fs {
     }
 
     /// Opens `path`, a new file that is to be staged in as `to`, as [`Fs::open`] does. Of the
-    /// controls of `to` it gets only `persistence = "node"`, which says where its bytes lie. It
-    /// gets the others when it is complete ([`Fs::settle`]).
+    /// controls of `to`, the file gets only `persistence = "node"`, which decides where its bytes
+    /// lie. It gets the others when it is complete ([`Fs::settle`]).
     ///
     /// # Errors
     /// As for looking `to` up, and as open(2).
@@ -302,7 +302,7 @@ impl Fs {
     /// is laminated.
     ///
     /// # Errors
-    /// As for looking both up and changing the file.
+    /// Errors of looking `path` and `to` up, and of changing the file.
     pub fn settle(&self, path: &[u8], to: &[u8]) -> Result<()> {
         let own_controls = self.declared_for_staged(to)?;
         let file = self.stat(path, false)?;
@@ -339,8 +339,8 @@ impl Fs {
         Ok(declared(self.cluster().namespace().stat(id)?.controls))
     }
 
-    /// Declares controls for a file or directory; they replace earlier ones. A laminated file can
-    /// be written again.
+    /// Declares controls for a file or directory, which replace earlier ones. A laminated file
+    /// becomes writable again.
     ///
     /// # Errors
     /// As for [`Fs::declare`].
@@ -446,7 +446,7 @@ impl Fs {
 }
 
 impl ControlGate<'_> {
-    /// Adds an entry to the pool's list of violations: a control of the file doesn't hold at the
+    /// Adds an entry to the pool's list of violations: a control of the file isn't kept at the
     /// moment.
     fn note_against(
         &self,
@@ -481,8 +481,8 @@ impl ControlGate<'_> {
 
 impl Fs {
     /// Completes the opening of the file with the live entry `live`: records the use, and truncates
-    /// the file if the flags ask for it. If opening is refused, releases the description. `at_home`:
-    /// the file's controls as its home returned them when [`forebay_store::Store::counts`] was
+    /// the file if the flags ask for it. If opening is refused, releases the description.
+    /// `at_home`: the file's controls as its home returned them when `DeclaredControls::counts` was
     /// `counts`, or later; 0: none.
     pub(crate) fn opened(
         &self,
@@ -614,8 +614,8 @@ impl ControlGate<'_> {
         result
     }
 
-    /// Reports ENOSPC for a file whose bytes may lie on `files` media only: other media may have
-    /// room.
+    /// Reports ENOSPC to the user for a file whose controls restrict its bytes to `files` media:
+    /// the pool's other media may still have room.
     pub(crate) fn report_full(&self, open: u32, live: u32, what: &str) {
         let word = self.store().declared().controls(live);
         if self.store().content().keeps_on_files(word) {
@@ -661,8 +661,8 @@ impl ControlGate<'_> {
 
     /// As [`ControlGate::check_shared_writing`], after the caller has recorded the mapping:
     /// controls may have been declared since the first check. The caller removes the mapping on an
-    /// error. A declaring process searches for mappings after it has set the controls, so one of
-    /// the two sees the other.
+    /// error. A declaring process searches for mappings after it has set the controls. So it finds
+    /// this mapping, or this check finds the controls.
     ///
     /// # Errors
     /// EPERM.

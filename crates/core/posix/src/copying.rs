@@ -10,8 +10,8 @@ use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
 impl Fs {
-    /// copy_file_range(2): copies up to `len` bytes from one open file to another. Each offset that
-    /// isn't given is the description's current one, which moves then. Returns the number of bytes
+    /// copy_file_range(2): copies up to `len` bytes from one open file to another. Where no offset
+    /// is given, the description's current offset is used and advanced. Returns the number of bytes
     /// copied, which is less than `len` at the end of the first file, or if space runs out.
     ///
     /// # Errors

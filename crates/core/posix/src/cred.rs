@@ -67,7 +67,7 @@ impl Ids {
         }
     }
 
-    /// Reads the kernel's credentials of this thread into these.
+    /// Reads this thread's credentials from the kernel into `self`.
     fn ask(&self) {
         let map = self.map();
         let user = |own: u32| map.map_or(own, |map| map.acting_user(own));

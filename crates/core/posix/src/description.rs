@@ -138,8 +138,8 @@ impl<'a> Description<'a> {
         self.flags() & libc::O_PATH != 0
     }
 
-    /// Whether the descriptors are open on one of the kernel's FIFOs. A FIFO opened with O_PATH has
-    /// placeholders instead.
+    /// Whether the description's descriptors refer to one of the kernel's FIFOs. Those of a FIFO
+    /// opened with O_PATH are placeholders.
     #[inline]
     pub fn is_fifo(self) -> bool {
         self.kind() == libc::S_IFIFO && !self.is_path_only()
@@ -151,7 +151,7 @@ impl<'a> Description<'a> {
         self.flags() & libc::O_APPEND != 0
     }
 
-    /// A place for the open object, with the name by which it was opened.
+    /// Returns the [`Place`] of the open object, with the name by which it was opened.
     pub fn place(self) -> Place {
         let entry = Entry {
             id: self.id(),
@@ -206,9 +206,9 @@ impl<'a> Description<'a> {
         at_origin
     }
 
-    /// Called when a descriptor has been closed: publishes the buffered writes, and releases all
-    /// locks that the process has on the file, as POSIX requires. Locks of the description end with
-    /// its last descriptor.
+    /// Publishes the file's buffered writes and releases all locks that the process has on the
+    /// file, as POSIX requires. Called when a descriptor has been closed. Locks of the description
+    /// end with its last descriptor.
     ///
     /// # Errors
     /// As for [`Description::release`].

@@ -1,5 +1,6 @@
 //! A process's table of descriptors: which open file description each number stands for. The table
-//! is in the process's area, so that a child or the next program can take it over.
+//! is in the process's area, so that a forked child, or the next program after exec, can take it
+//! over.
 //!
 //! A reference to a description may be on its way to another process. Meanwhile it is *parked* in
 //! the sender's table, at a number that no descriptor has, and it is released if the sender dies.
@@ -82,7 +83,7 @@ impl<'a> Descriptors<'a> {
     }
 
     /// Begins an operation in flight, to be held while references are moved into the table or out
-    /// of it: if the process dies meanwhile, that is noticed.
+    /// of it: so the process's death in between is noticed.
     ///
     /// # Errors
     /// Errors of taking a process slot.
@@ -128,7 +129,8 @@ impl<'a> Descriptors<'a> {
     }
 
     /// Takes over a parked reference (`take`), or adds a reference to its description. Returns the
-    /// description; None if the parked reference is gone, with the process that parked it.
+    /// description; None if the process that parked the reference has died, and the reference was
+    /// released.
     pub fn unpark(self, at: &Parked, take: bool) -> Option<u32> {
         self.0
             .objects()

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::*;
 /// may take the freed room.
 const ROOM_ATTEMPTS: usize = 100;
 
-/// Where an offset counts from.
+/// The position from which an offset counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     Start,
@@ -36,7 +36,7 @@ fn write_through(
     offset: Option<u64>,
     from: UserSlice<'_>,
 ) -> Result<(u64, usize)> {
-    // SAFETY: the type's invariant is what this needs.
+    // SAFETY: `UserSlice` guarantees what `write_at` requires of the memory.
     unsafe {
         cluster
             .data()
@@ -150,8 +150,8 @@ impl Fs {
         self.write_as(open, offset, append, from)
     }
 
-    /// write(2) to the end of the file if `append`, whatever the open flags (pwritev2's
-    /// RWF_APPEND and RWF_NOAPPEND).
+    /// As [`Fs::write`], but `append` alone decides whether the bytes go to the end of the file,
+    /// whatever the open flags (pwritev2's RWF_APPEND and RWF_NOAPPEND).
     ///
     /// # Errors
     /// As for write.
@@ -301,7 +301,7 @@ impl Fs {
     /// Size of an open file in bytes. Publishes this process's buffered writes first.
     ///
     /// # Errors
-    /// EHOSTDOWN if the file's home doesn't answer.
+    /// EHOSTDOWN if the file's home doesn't reply.
     pub fn size(&self, live: u32) -> Result<u64> {
         self.buffers()
             .write_back(self.store().content().live_id(live));
@@ -432,8 +432,8 @@ impl Fs {
         let mut name = Vec::new();
         cluster.store().objects().open_name(o, &mut name);
         let mut position = DirPosition::from_packed(o.shard.load(Relaxed), name);
-        // The offset counts the entries passed to `each`, even if listing the rest fails: a later
-        // call doesn't repeat them.
+        // The offset counts the entries passed to `each`, even if listing the rest fails: so a
+        // later call doesn't repeat these entries.
         let listed = cluster.namespace().list(dir, &mut position, |name, e| {
             let more = each(name, e.id.0, e.kind, offset + 1);
             offset += u64::from(more);

@@ -278,10 +278,10 @@ impl Fs {
         PoolRef::new(&self.pool, &self.shared.salvage)
     }
 
-    /// While nodes are dead: collects what the living nodes know of names. From now on this view
-    /// uses it, so that all that is on living nodes can be saved ([`Salvage`]). Directories whose
-    /// path isn't known are shown in `lost+found` of the directory `top`. If all nodes answer,
-    /// returns None and ends an earlier salvage.
+    /// If nodes are dead, collects the names that the living nodes know. From now on this view uses
+    /// these names, so that all objects on living nodes can be saved ([`Salvage`]). Directories
+    /// whose path isn't known are shown in `lost+found` of the directory `top`. If all nodes
+    /// answer, returns None and ends an earlier salvage.
     ///
     /// # Errors
     /// EIO; EHOSTDOWN if nodes die again and again meanwhile.
@@ -296,7 +296,7 @@ impl Fs {
         self.shared.salvage.set(Some(Arc::new(collected.clone())));
         let top = match self.stat(top, true) {
             Ok(found) if found.mode & libc::S_IFMT == libc::S_IFDIR => Ok(ObjectId(found.ino)),
-            // A file can't show `lost+found`.
+            // `lost+found` can be shown only in a directory.
             Ok(_) => Err(Errno::NOTDIR),
             Err(Errno::HOSTDOWN) => self
                 .cluster()
@@ -381,15 +381,16 @@ impl Fs {
         self.pool.config().mount.as_bytes()
     }
 
-    /// Must be called when the process, which has one thread, has changed its user, groups or
-    /// capabilities.
+    /// Reads the process's credentials again. Must be called when the process, which has one
+    /// thread, has changed its user, groups or capabilities.
     pub fn refresh_credentials(&self) {
         self.shared.cred.refresh();
     }
 
-    /// Must be called when one of several threads has changed its own credentials, or when the
-    /// child of a vfork begins to, which runs in this memory. `with_namespace`: the thread or child
-    /// is in another user namespace.
+    /// Makes each check read the calling thread's credentials from now on. Must be called when one
+    /// of several threads has changed its own credentials, or before the child of a vfork, which
+    /// shares this memory, does so. `with_namespace`: the thread or child is in another user
+    /// namespace.
     pub fn credentials_differ(&self, with_namespace: bool) {
         self.shared.cred.ask_each_time(with_namespace);
     }
@@ -399,8 +400,8 @@ impl Fs {
         self.shared.cred.threads_differ()
     }
 
-    /// Must be called when the process, which has one thread, may be in another user namespace than
-    /// before.
+    /// Reads the map of the user namespace and the credentials again. Must be called when the
+    /// process, which has one thread, may be in another user namespace than before.
     pub fn refresh_user_namespace(&self) {
         self.shared.cred.read_map();
         self.shared.cred.refresh();

@@ -6,9 +6,9 @@
 //! number in the process's namespace are shown as [`OVERFLOW`]. Numbers of the process that
 //! correspond to no id of the pool are treated as [`NO_ID`].
 //!
-//! The kernel tells a process the map between its namespace and that namespace's parent. If more
-//! namespaces lie between it and the pool's, only the pool's owner can be translated: its number is
-//! the owner of the pool's directory as the process sees it.
+//! The kernel tells a process the map between its namespace and that namespace's parent. If further
+//! namespaces lie between the process's and the pool's, only the pool's owner can be translated:
+//! the owner's number is the one that the process sees as the owner of the pool's directory.
 
 use forebay_client::Pool;
 use forebay_store::process::thread_ids::{INITIAL_USER_NAMESPACE, user_namespace};
@@ -61,13 +61,14 @@ fn parse(text: &str) -> Vec<Range> {
 pub(crate) struct IdMap {
     users: Vec<Range>,
     groups: Vec<Range>,
-    /// The pool's owner and its group, if this process has the owner's rights but no number for it.
+    /// The ids of the pool's owner (user, group), if this process has the owner's rights but no
+    /// number for the owner.
     as_owner: Option<(u32, u32)>,
 }
 
 impl IdMap {
-    /// The map of this process. None if its ids are the pool's, or if that can't be determined
-    /// (without /proc).
+    /// The map of this process. None if the process's ids are those of the pool, or if the map
+    /// can't be read (without /proc).
     pub fn of_process(pool: &Pool) -> Option<IdMap> {
         let header = pool.store().control().header();
         let (mine, pools) = (user_namespace()?, header.user_namespace.load(Relaxed));
@@ -106,8 +107,8 @@ impl IdMap {
                 as_owner: None,
             }
         });
-        // Only its owner may list the directory, and capabilities don't apply to ids that aren't
-        // mapped. So a process that may list it runs as its owner.
+        // Only its owner may list the pool's directory, and capabilities don't apply to ids that
+        // aren't mapped. So a process that may list the directory runs as its owner.
         let may = accessat(CWD, pool.dir(), Access::READ_OK, AtFlags::EACCESS).is_ok();
         map.as_owner = (may && map.shown_user(owner.0) == OVERFLOW).then_some(owner);
         Some(map)

@@ -1,12 +1,12 @@
 //! POSIX semantics on a pool: paths, permissions, open files.
 //!
-//! Every face uses this crate, so all behave alike. [`Fs`] is the view of one process: it has the
-//! process's credentials and resolves paths (bytes, absolute inside the pool or relative to the id
-//! of a directory). Resolved directories are cached and checked against the store's epoch of names.
-//! So a path of any depth costs one look-up, and is never resolved to a stale directory.
+//! Every face uses this crate, so all faces behave alike. [`Fs`] is the view of one process: it has
+//! the process's credentials and resolves paths (bytes, absolute inside the pool or relative to the
+//! id of a directory). Resolved directories are cached and checked against the store's epoch of
+//! names. So a path of any depth costs one look-up, and is never resolved to a stale directory.
 //!
-//! [`Fs`] has the calls. Parts of it with a state of their own are types (decision 0095), which
-//! don't know the view:
+//! [`Fs`] has the calls. Its parts that have state are types (decision 0095), which don't refer to
+//! the [`Fs`]:
 //!
 //! ```text
 //! Fs                 calls of POSIX        ops, simple, file, opening

@@ -97,13 +97,14 @@ impl Fs {
         self.stand_in(e.id)
     }
 
-    /// After a name of `e` was removed: removes the stand-in if the object is removed, too.
+    /// Removes the stand-in of the object `e` if the object was removed. Called after a name of the
+    /// object was removed.
     pub(crate) fn drop_stand_in(&self, e: Entry) {
         if matches!(e.kind, S_IFIFO | S_IFSOCK)
             && self.cluster().namespace().stat(e.id) == Err(Errno::NOENT)
             && let Ok(path) = self.stand_in(e.id)
         {
-            // The file may never have been made.
+            // The stand-in may never have been made.
             let _ = rustix::fs::unlink(&*path);
             if let Ok(label) = self.label(&path) {
                 let _ = rustix::fs::unlink(label);

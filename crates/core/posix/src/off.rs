@@ -16,8 +16,8 @@ use forebay_client::origin::{Lead, Modes, ModesAt, OriginMode};
 use forebay_store::ObjectId;
 use rustix::io::Result;
 
-/// The modes of a pool's origin, and what they mean for each directory. None: the origin doesn't
-/// cover the directory.
+/// The modes of a pool's origin, and a cache of the modes in each directory. In the cache, None:
+/// the origin doesn't cover the directory.
 pub(crate) struct Off {
     modes: Modes,
     known: RuleCache<Option<Known>>,
@@ -45,8 +45,9 @@ impl Off {
         self.known.begin_anew();
     }
 
-    /// Calls `f` with what is known of a directory in this epoch of names; None if the origin
-    /// doesn't cover it. `path` returns the directory's path if the origin covers it.
+    /// Calls `f` with the modes that apply in a directory in this epoch of names; with None if the
+    /// origin doesn't cover the directory. `path` returns the directory's path if the origin covers
+    /// it.
     fn with<T>(
         &self,
         dir: (ObjectId, u64),

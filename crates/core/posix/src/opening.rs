@@ -2,9 +2,9 @@
 //! it.
 //!
 //! Opening a file first acquires its live entry (the use is recorded in the process's slot), then
-//! makes a description, then checks the file's controls; a refused description is released. If
-//! names have changed since the place was resolved, the result is ESTALE and the caller resolves
-//! the path again.
+//! makes a description, then checks the file's controls. If they refuse the opening, the
+//! description is released. If names have changed since the place was resolved, the result is
+//! ESTALE, and the caller resolves the path again.
 
 use crate::aside::ASIDE;
 use crate::cred::{EXEC, READ, WRITE};
@@ -272,7 +272,7 @@ impl Fs {
         opener: Opener,
     ) -> Result<u32> {
         let cluster = self.cluster();
-        // Only the description that made the file keeps O_CREAT.
+        // Only the description that made the file has the flag O_CREAT.
         let kept = (flags & !libc::O_CREAT) as u32;
         let new = NewOpen::new(e.id, e.kind, kept).by(opener);
         let path_only = flags & libc::O_PATH != 0;
@@ -307,8 +307,8 @@ impl Fs {
                     Some(inode) => self.check_inode(&inode, flags),
                     None => self.check_open(e.id, flags),
                 };
-                // A home that has yet to learn of the opening may return the attributes with its
-                // reply.
+                // If the home must still be asked to open the object, it may return the attributes
+                // with its reply.
                 let late = remote.inode.is_none() && cluster.store().names().is_object_remote(e.id);
                 if check && !late {
                     permitted(remote)?;
@@ -321,8 +321,8 @@ impl Fs {
                 let (live, held) = cluster.opens().live_acquire_opened(e.id, remote)?;
                 let mut ready = Ok(());
                 if late && !path_only && remote.inode.is_none() {
-                    // The object was already open here, so its home sent no attributes. Its
-                    // controls may have been declared since.
+                    // The object was already open here, so its home sent no attributes. The
+                    // object's controls may have been declared since.
                     ready = cluster
                         .namespace()
                         .stat(e.id)

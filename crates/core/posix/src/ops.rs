@@ -600,7 +600,7 @@ impl Fs {
     /// rename(2) and renameat2(2) inside the pool.
     ///
     /// # Errors
-    /// As rename(2). [`Fail::Outside`] if either path leads out.
+    /// As rename(2). [`Fail::Outside`] if either path leads out of the pool.
     pub fn rename_at(
         &self,
         from: (ObjectId, &[u8]),
@@ -621,7 +621,7 @@ impl Fs {
     /// rename(2) between places.
     ///
     /// # Errors
-    /// As rename(2); ESTALE: resolve both again.
+    /// As rename(2); ESTALE: the caller must resolve both paths again.
     pub fn rename_places(&self, from: &Place, to: &Place, mode: RenameMode) -> Result<()> {
         let f = self.entry_place(from, Errno::BUSY)?;
         let t = self.entry_place(
@@ -744,9 +744,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Must be called before a change of an open file's bytes. Clears the set-user-ID bit, and the
-    /// set-group-ID bit if the group may execute the file or the caller isn't a member of the
-    /// group. A process with CAP_FSETID keeps both bits.
+    /// Clears the set-user-ID bit of an open file, and the set-group-ID bit if the group may
+    /// execute the file or the caller isn't a member of the group. For a process with CAP_FSETID,
+    /// does nothing. Must be called before the file's bytes change.
     ///
     /// # Errors
     /// Errors of changing the mode.

@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// granted.
 const QUOTA_ATTEMPTS: usize = 8;
 
-/// Brings what a call needs of the pool's origin before the call goes on; see the module.
+/// Fetches from the pool's origin what a call needs, before the call continues; see the module.
 #[derive(Clone, Copy)]
 pub struct OriginGate<'a> {
     pool: PoolRef<'a>,
@@ -37,7 +37,7 @@ pub struct OriginGate<'a> {
 }
 
 impl Fs {
-    /// Brings what a call of this view needs of the pool's origin.
+    /// Returns the [`OriginGate`] of this view.
     #[inline]
     pub fn origin_gate(&self) -> OriginGate<'_> {
         OriginGate {
@@ -120,7 +120,7 @@ impl<'a> OriginGate<'a> {
         }
     }
 
-    /// Returns the directory after its entries have been fetched.
+    /// Fetches a directory's entries if they are at the origin only. Returns the directory.
     ///
     /// # Errors
     /// Errors of listing the directory at the origin.
@@ -232,7 +232,8 @@ impl<'a> OriginGate<'a> {
         Ok(is_behind.then_some(path))
     }
 
-    /// Checks that an object of this kind may get the name `to` in place of `from`, or of none.
+    /// Checks that an object of this kind may be renamed from `from` to `to`, or without `from` may
+    /// get the new name `to`.
     ///
     /// # Errors
     /// EXDEV: the new path is at the origin only; or the object is a directory, and the rename
@@ -267,8 +268,8 @@ impl<'a> OriginGate<'a> {
         }
     }
 
-    /// The path at the origin of `rest`, seen from a directory of the pool. Makes the directory at
-    /// the origin if it isn't there.
+    /// The path at the origin that corresponds to `rest`, a path relative to a directory of the
+    /// pool. Makes that directory at the origin if it isn't there.
     ///
     /// # Errors
     /// Errors of making the directory at the origin.
@@ -368,8 +369,8 @@ impl<'a> OriginGate<'a> {
         self.pool().config().member.map_or(0, |member| member.node)
     }
 
-    /// Calls `change` of an open file, which may make it `bytes` longer. If the quota refuses,
-    /// requests that many bytes and calls `change` again.
+    /// Calls `change`, which may make an open file `bytes` longer. If the quota refuses, requests
+    /// that many bytes and calls `change` again.
     pub(crate) fn with_quota<T>(
         &self,
         open: u32,
@@ -382,7 +383,7 @@ impl<'a> OriginGate<'a> {
 
     /// Calls `make`, which makes an object in a directory. If the quota refuses, requests quota for
     /// one object and calls `make` again. `make` must hold no section when it fails: waiting for
-    /// the origin service inside one would block others.
+    /// the origin service inside a section would block other processes.
     pub(crate) fn with_quota_for<T>(
         &self,
         (dir, name, new): (ObjectId, &[u8], &NewObject<'_>),
@@ -424,8 +425,8 @@ impl<'a> OriginGate<'a> {
         }
     }
 
-    /// As [`OriginGate::write_through_open`], also for a descriptor that isn't open for writing: the file
-    /// may have been written through other descriptors.
+    /// As [`OriginGate::write_through_open`], also for a descriptor that isn't open for writing:
+    /// the file may have been written through others.
     ///
     /// # Errors
     /// As for [`OriginGate::write_through_open`].
@@ -456,8 +457,8 @@ impl<'a> OriginGate<'a> {
         word != 0 && declared(word).0.persistence == Some(Persistence::Origin)
     }
 
-    /// Why changes of the entry `name` of a directory are never written to an origin; None if they
-    /// are. Without a name: of the directory's entries.
+    /// Returns why changes of the entry `name` of a directory are never written to an origin; None
+    /// if they are written. With an empty `name`, the changes are those of the directory's entries.
     ///
     /// # Errors
     /// Errors of looking up the directory's path.
@@ -561,7 +562,7 @@ impl<'a> OriginGate<'a> {
     /// Checks that the directory `id` is empty. Called before [`OriginGate::remove_by_origin`].
     ///
     /// # Errors
-    /// ENOTEMPTY; those of listing it at the origin.
+    /// ENOTEMPTY; errors of listing the directory at the origin.
     pub(crate) fn check_empty(&self, id: ObjectId) -> Result<()> {
         if !self.has_origin() {
             return Ok(());
@@ -609,8 +610,8 @@ impl<'a> OriginGate<'a> {
         Ok(true)
     }
 
-    /// Renames the object `from` to the name of `replaced`, at the origin and in the pool. Returns
-    /// false, and does nothing, if the origin has neither of them.
+    /// Renames the entry `from` to `to`, at the origin and in the pool. Returns false, and does
+    /// nothing, if the origin has neither the renamed object nor the replaced one.
     ///
     /// # Errors
     /// Errors of rename(2); EROFS. EOPNOTSUPP: the two names were to be exchanged.

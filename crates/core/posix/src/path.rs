@@ -63,7 +63,7 @@ pub enum Purpose {
     /// To make a file that doesn't exist yet. If only a peer knows whether the file exists, no
     /// look-up is sent: the attempt to make the file finds it out.
     MakeNew,
-    /// To make a directory, or to give one this name.
+    /// To make a directory, or to rename one to this name.
     MakeDirectory,
 }
 
@@ -190,7 +190,7 @@ pub enum Place {
         entry: Option<Entry>,
         /// State of the object that a peer returned with the entry.
         remote: RefCell<RemoteOpen>,
-        /// The path ended in `/`: it must be a directory.
+        /// Whether the path ended in `/`: the object must then be a directory.
         slash: bool,
         epoch: u64,
     },
@@ -540,8 +540,8 @@ impl<'a> Resolver<'a> {
                         true,
                         Rules::default(),
                     ) {
-                        // The part below, which includes the last name, determines the path
-                        // outside.
+                        // `walk_slowly` below walks the path with its last name, and so determines
+                        // the path outside.
                         Err(Fail::Outside(_) | Fail::Origin(_)) => None,
                         Err(e) => return Err(e),
                         Ok(Place::Dir { dir, .. }) => {
@@ -600,7 +600,7 @@ impl<'a> Resolver<'a> {
         self.origin.off().is_none() || matches!(self.origin.lead(dir, name), Ok(Lead::Pool))
     }
 
-    /// Ends a walk at the origin: the result for the path `rest`, seen from a directory of the
+    /// Ends a walk at the origin: the result for `rest`, a path relative to a directory of the
     /// pool.
     #[cold]
     fn to_origin(self, dir: ObjectId, rest: &[u8], rules: Rules) -> Fail {
@@ -621,7 +621,7 @@ impl<'a> Resolver<'a> {
         }
         while path.len() >= PATH_MAX {
             // If a directory is at the origin only, so are all entries below it. So the beginning
-            // of a path that is too long tells where its end is.
+            // of a path that is too long tells whether its end is at the origin.
             let cut = path[..PATH_MAX - 1].iter().rposition(|&b| b == b'/');
             path = &path[..cut.unwrap_or(0).max(1)];
         }
@@ -829,8 +829,8 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// The path of `rest` (empty, or beginning with `/`) seen from the directory that holds the
-    /// mount prefix, to which `..` of the pool's root leads.
+    /// The absolute path of `rest` (empty, or beginning with `/`) below the directory that contains
+    /// the mount prefix. `..` of the pool's root leads to that directory.
     fn above_mount(&self, rest: &[u8]) -> Vec<u8> {
         let mount = self.pool.mount();
         let cut = mount.iter().rposition(|&b| b == b'/').unwrap_or(0);

@@ -1,6 +1,6 @@
 //! [`PoolRef`]: the pool as the parts of a view reach it.
 //!
-//! Parts of a view ([`Fs`](crate::Fs)) with a state of their own are types, such as
+//! The parts of a view ([`Fs`](crate::Fs)) that have state are types, such as
 //! [`OriginGate`](crate::OriginGate). Each holds the pool, by this type, and the state that it
 //! needs; none holds the view.
 

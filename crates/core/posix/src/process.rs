@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 static ENTERED_FROM: AtomicU64 = AtomicU64::new(0);
 
-/// This process, as the pool knows it; see the module.
+/// This process's slot in the pool; see the module.
 #[derive(Clone, Copy)]
 pub struct Process<'a>(pub(crate) &'a Store);
 
 impl Fs {
-    /// This process, as the pool knows it.
+    /// This process's slot in the pool.
     #[inline]
     pub fn process(&self) -> Process<'_> {
         Process(self.store())
@@ -79,7 +79,7 @@ impl Process<'_> {
     }
 
     /// The parent of the working directory `dir` at the time when this process, or its parent by
-    /// fork, entered it. A directory that was removed has no record that would have its parent.
+    /// fork, entered it. A removed directory has no record from which its parent could be read.
     pub fn entered_from(self, dir: ObjectId) -> Option<ObjectId> {
         (ENTERED.load(Acquire) == dir.0).then(|| ObjectId(ENTERED_FROM.load(Acquire)))
     }
@@ -113,9 +113,9 @@ impl Process<'_> {
         thread_fs::begin(own, cwd, self.umask().map_or(0, |mask| mask + 1));
     }
 
-    /// Called before exec: the new program gets the working directory and umask of the calling
-    /// thread. Returns those of the process, for [`Self::take_back`] if the exec fails; None if the
-    /// thread has none of its own.
+    /// Makes the next program after exec get the working directory and umask of the calling thread.
+    /// Returns those of the process, for [`Self::take_back`] if the exec fails; None if the thread
+    /// has none of its own.
     pub fn hand_on_thread_fs(self) -> Option<(u64, u32)> {
         let own = self.own_fs()?;
         let area = self.0.area().ok()?;
@@ -125,7 +125,8 @@ impl Process<'_> {
         ))
     }
 
-    /// Called after a failed exec: restores what [`Self::hand_on_thread_fs`] returned.
+    /// Restores, after a failed exec, the working directory and umask that
+    /// [`Self::hand_on_thread_fs`] has returned.
     pub fn take_back(self, (cwd, umask): (u64, u32)) {
         if let Ok(area) = self.0.area() {
             area.cwd.store(cwd, Release);
@@ -154,20 +155,20 @@ impl Process<'_> {
         self.0.records_open()
     }
 
-    /// Called in a vfork child: closes the records that aren't in `kept`.
+    /// Closes, in a vfork child, the records that aren't in `kept`.
     pub fn close_records(self, kept: u64) {
         self.0.close_records(kept);
     }
 
-    /// Called in the parent after a vfork: treats records that aren't in `kept` as closed, since a
-    /// child that has ended opened them.
+    /// Treats records that aren't in `kept` as closed, since a vfork child that has ended has
+    /// opened them. Called in the parent.
     pub fn forget_records(self, kept: u64) {
         self.0.forget_records(kept);
     }
 
     /// Reserves a slot for a child, and copies descriptors, mappings, working directory and umask
     /// into it. Returns the identity of the reserved slot. For a child that shares our memory,
-    /// mappings are copied only to keep their files if we die before the child.
+    /// mappings are copied only so that their files stay open if we die before the child.
     ///
     /// # Errors
     /// EAGAIN if all are in use, ENOSPC.
@@ -190,8 +191,8 @@ impl Process<'_> {
         Ok(reserved)
     }
 
-    /// Called in the parent as soon as the child exists: the slot reserved for the child outlives
-    /// this process.
+    /// Makes the slot that is reserved for a child outlive this process. Called in the parent as
+    /// soon as the child exists.
     pub fn hand_over(self, reserved: u32, child: u32) {
         slots::hand_over(self.0.control(), reserved, child);
     }
@@ -236,9 +237,9 @@ impl Process<'_> {
         let _ = self.0.recovery().release_slot(slot);
     }
 
-    /// Called in a vfork child: its thread uses the slot that was reserved for it, until
+    /// Makes the thread of a vfork child use the slot that was reserved for the child, until
     /// [`Process::end_borrowing`]. Returns false if there is no such slot, or it can't be claimed;
-    /// then a slot is taken when one is first needed.
+    /// the child then takes a slot when it first needs one.
     pub fn borrow(self, reserved: Option<u32>) -> bool {
         let store = self.0;
         let Some(reserved) = reserved else {
@@ -273,8 +274,8 @@ impl Process<'_> {
         self.0.end_lending();
     }
 
-    /// Called in a forked child: takes over the slot that was reserved for it. If that returns
-    /// false, the child has no descriptors of the pool, and no working directory there.
+    /// Takes over, in a forked child, the slot that was reserved for it. If this returns false, the
+    /// child has no descriptors of the pool and no working directory in it.
     pub fn adopt(self, reserved: u32) -> bool {
         self.0.between_slots();
         let adopted = slots::claim(self.0.control(), reserved)
@@ -330,8 +331,8 @@ impl Process<'_> {
         self.0.mappings().catch_up();
     }
 
-    /// Called before the process ends: releases what it has in the pool. If other threads are in
-    /// the middle of an operation, the keeper does so later.
+    /// Releases all that this process has in the pool, before the process ends. If other threads
+    /// are in the middle of an operation, the keeper does so later.
     pub fn end(self) {
         let _ = self.0.recovery().end();
         // A process that only looked up names has readers, but no slot.

@@ -3,8 +3,8 @@
 //! A released file that is opened for reading only isn't fetched at once if it is at least as large
 //! as the origin's setting `ranges`. Its description gets the flag `RANGES`, which all processes
 //! that share the description see. Each operation that reads first asks for its range
-//! ([`OriginGate::bring_range`]) or for the whole file ([`OriginGate::bring_whole`]). The origin service fetches
-//! whole blocks, and evicts none of them while the file is open.
+//! ([`OriginGate::bring_range`]) or for the whole file ([`OriginGate::bring_whole`]). The origin
+//! service fetches whole blocks, and evicts none of them while the file is open.
 //!
 //! A process remembers which blocks are in the pool (`known_blocks.rs`), so it asks once for each
 //! block. This knowledge is valid for one *fill*: a number that distinguishes the bytes fetched
@@ -55,7 +55,8 @@ impl OriginGate<'_> {
     /// ranges.
     ///
     /// # Errors
-    /// Errors of looking up the file at the origin. ESTALE: its name refers to another file now.
+    /// Errors of looking up the file at the origin. ESTALE: the file's name refers to another file
+    /// now.
     #[cold]
     pub(crate) fn begin_ranges(&self, open: u32) -> Result<()> {
         let o = self.store().objects().open_file(open);
@@ -70,7 +71,7 @@ impl OriginGate<'_> {
     /// fetched it.
     ///
     /// # Errors
-    /// Errors of reading at the origin. ESTALE: the file has changed there. ENOSPC.
+    /// Errors of reading at the origin. ESTALE: the file has changed at the origin. ENOSPC.
     #[inline]
     pub fn bring_range(&self, open: u32, at: u64, len: u64) -> Result<()> {
         if self.comes_by_ranges(open) && len > 0 {
@@ -121,7 +122,7 @@ impl OriginGate<'_> {
     /// Ensures that all bytes of an open file are in the pool, even if it was opened with O_PATH.
     ///
     /// # Errors
-    /// Errors of reading at the origin. ESTALE: the file has changed there. ENOSPC.
+    /// Errors of reading at the origin. ESTALE: the file has changed at the origin. ENOSPC.
     #[inline]
     pub fn bring_whole(&self, open: u32) -> Result<()> {
         if self.has_origin() {

@@ -6,7 +6,7 @@
 //! description by which it is read. With `eventual`, a window is used until it is older than the
 //! bound. A write by the process ends the window.
 //!
-//! A window doesn't store where the file ends: a read there asks the home.
+//! A window doesn't store where the file ends: a read at the end asks the home.
 
 use crate::FileBuffers;
 use crate::buffers::Window;
@@ -120,8 +120,8 @@ impl FileBuffers<'_> {
         window.free();
     }
 
-    /// As [`FileBuffers::look_again`], for an open file: after the process got a lock on it, or received its
-    /// descriptor from another process.
+    /// As [`FileBuffers::look_again`], for an open file. Called after the process got a lock on the
+    /// file, or received a descriptor of it from another process.
     pub fn look_again_open(&self, open: u32) {
         if self.windows().is_some() {
             let id = self

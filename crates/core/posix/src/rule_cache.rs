@@ -1,4 +1,5 @@
-//! A process's cache of what the pool's rules, and the modes of its origin, mean for directories.
+//! A process's cache of the pool's rules, or of the modes of its origin, as they apply in
+//! directories.
 //!
 //! Rules and modes apply to paths, and a directory knows only its own name. Without this cache,
 //! each new file would take a request to the home of every directory above it. An entry is valid

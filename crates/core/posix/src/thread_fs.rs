@@ -126,8 +126,8 @@ pub fn give_back(reserved: &'static ThreadFs) {
     reserved.members[0].store(0, Release);
 }
 
-/// Called in a forked child: its area has the working directory and umask of the thread that
-/// forked, so no entry of the table is in use.
+/// Frees the whole table in a forked child: the child's area has the working directory and umask of
+/// the thread that forked.
 pub fn after_fork_in_child() {
     if any() {
         for group in &TABLE {

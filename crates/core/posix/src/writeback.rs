@@ -1,11 +1,11 @@
 //! Buffered writes to files with `consistency = "commit"` or `"session"`.
 //!
 //! A write to such a file, if its bytes are on another node, is buffered in this process and sent
-//! to the home together with others. That happens when [`MAX_BUFFERED_BYTES`] bytes are buffered
-//! (further writes are buffered while these are sent), and at the latest when the writes are
-//! *published*: at fsync, close, before a lock is given up, at fork, exec and exit. Writes that
-//! aren't published are lost with the process. The process sees its own writes: reads are served
-//! from the buffer, or the writes are published before anything else is done to the file.
+//! to the home together with others. Writes are sent when [`MAX_BUFFERED_BYTES`] bytes are buffered
+//! (further writes are buffered meanwhile), and at the latest when they are *published*: at fsync,
+//! close, before a lock is given up, at fork, exec and exit. Writes that aren't published are lost
+//! with the process. The process sees its own writes: reads are served from the buffer, or the
+//! writes are published before anything else is done to the file.
 //!
 //! An error of publishing is reported once: by the next fsync or close of the file or, if there is
 //! none, on standard error. Until then, writes to the file aren't buffered.
@@ -27,7 +27,8 @@ use forebay_store::{MAX_SIZE, ObjectId, Store};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// Maximum number of bytes of a file that are buffered; as many more may be on their way.
+/// Maximum number of bytes of a file that are buffered; as many more may be in the message that is
+/// being sent.
 const MAX_BUFFERED_BYTES: usize = 512 << 10;
 
 /// How much of a read the buffer has served.
@@ -86,7 +87,7 @@ impl BufferedWrites {
             let n = (len - done).min(self.buffer.room(at + done as u64, MAX_BUFFERED_BYTES));
             if n > 0 {
                 let part = from.behind(done).first(n);
-                // SAFETY: the type's invariant is what this needs.
+                // SAFETY: the slice's type guarantees what this call requires of its memory.
                 match unsafe { self.buffer.add(at + done as u64, part.address(), n) } {
                     Err(e) if done == 0 => return Err(e),
                     Err(_) => break,
@@ -242,8 +243,8 @@ impl<'a> FileBuffers<'a> {
             return Ok(None);
         };
         let found = match all.of(id) {
-            // Whether the file may be buffered was checked for the first write; a mapping may have
-            // come since.
+            // Whether the file may be buffered was checked for the first write; the file may have
+            // been mapped since.
             Some(found)
                 if found.word == word && !cluster.store().mappings().may_be_copied(live) =>
             {
@@ -297,7 +298,7 @@ impl<'a> FileBuffers<'a> {
                 }
             }
         }
-        // SAFETY: the type's invariant is what this needs.
+        // SAFETY: the slice's type guarantees what this call requires of its memory.
         let read = || unsafe { cluster.data().read(live, at, to.address(), to.len()) };
         let n = read()?;
         if n < to.len() && at.saturating_add(n as u64) < end {
@@ -363,8 +364,8 @@ impl<'a> FileBuffers<'a> {
         error.map_or(Ok(()), Err)
     }
 
-    /// As [`FileBuffers::publish`], where no call can return an error to the program: the error is printed
-    /// on standard error.
+    /// As [`FileBuffers::publish`], where no call can return an error to the program: the error is
+    /// printed on standard error.
     pub fn publish_unheard(&self, open: u32) {
         if let Err(e) = self.publish(open) {
             self.report_lost(open, e);
@@ -377,7 +378,8 @@ impl<'a> FileBuffers<'a> {
         all.files().for_each(|id| self.write_back(id));
     }
 
-    /// As [`FileBuffers::write_back_all`], where no later call can return an error: before exec and exit.
+    /// As [`FileBuffers::write_back_all`], where no later call can return an error: before exec and
+    /// exit.
     pub fn publish_all(&self) {
         let Some(all) = self.writeback() else { return };
         for id in all.files() {

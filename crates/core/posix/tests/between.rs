@@ -1,10 +1,11 @@
-//! Two operations over several nodes, the second in the middle of the first: before and after each
-//! request that the first one's node sends. The results of both, and the state afterwards, must be
-//! those of a local file system on which one comes before the other, in either order.
+//! Runs two operations over several nodes, the second in the middle of the first: before and after
+//! each request that the first one's node sends. The results of both, and the state afterwards,
+//! must be those of a local file system that carries the two out one after the other, in either
+//! order.
 //!
-//! The local file system is tmpfs. Testing all pairs at all requests takes too long for every day.
-//! So they are tested in random order for FOREBAY_BETWEEN_SECONDS (0: all of them). With
-//! FOREBAY_BETWEEN_ONLY=WORD, only pairs with that word are tested.
+//! The local file system is tmpfs. Testing all pairs of operations at all requests takes too long
+//! for every day. So the pairs are tested in random order for FOREBAY_BETWEEN_SECONDS (0: all of
+//! them). With FOREBAY_BETWEEN_ONLY=WORD, only pairs with that word are tested.
 
 mod support;
 
@@ -175,16 +176,16 @@ impl Place for OnTmpfs {
         self.rename_with(one, other, libc::RENAME_EXCHANGE)
     }
     fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
-        // SAFETY: see rename.
+        // SAFETY: a string with a terminating zero, or two.
         checked(unsafe { libc::link(self.path(from).as_ptr(), self.path(to).as_ptr()) })
     }
     fn unlink(&self, path: &str) -> Result<(), Errno> {
-        // SAFETY: see rename.
+        // SAFETY: a string with a terminating zero, or two.
         checked(unsafe { libc::unlink(self.path(path).as_ptr()) })
     }
     fn create(&self, path: &str) -> Result<(), Errno> {
         let flags = O_CREAT | O_EXCL | O_RDWR;
-        // SAFETY: see rename.
+        // SAFETY: a string with a terminating zero, or two.
         let fd = unsafe { libc::open(self.path(path).as_ptr(), flags, 0o600) };
         checked(fd)?;
         // SAFETY: the descriptor was just opened.
@@ -194,11 +195,11 @@ impl Place for OnTmpfs {
         std::fs::write(self.0.join(path), content).unwrap();
     }
     fn mkdir(&self, path: &str) -> Result<(), Errno> {
-        // SAFETY: see rename.
+        // SAFETY: a string with a terminating zero, or two.
         checked(unsafe { libc::mkdir(self.path(path).as_ptr(), 0o700) })
     }
     fn rmdir(&self, path: &str) -> Result<(), Errno> {
-        // SAFETY: see rename.
+        // SAFETY: a string with a terminating zero, or two.
         checked(unsafe { libc::rmdir(self.path(path).as_ptr()) })
     }
     fn look(&self) -> Seen {
@@ -339,8 +340,8 @@ fn expected(first: &str, second: &str) -> Vec<Outcome> {
     expected
 }
 
-/// Carries both operations out, the second at request `at` of the first one, and compares. False if
-/// the first one sends fewer requests.
+/// Carries both operations out, the second at request `at` of the first one, and compares. Returns
+/// false if the first one sends fewer requests.
 fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind: bool) -> bool {
     let dir = format!("/between{n}");
     let view = |k: usize| InPool {
@@ -388,7 +389,8 @@ fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind
                 "{story}: got\n{got:?}, which is none of\n{both:?}"
             );
         }
-        // A listing that didn't have to wait must show the state at one moment.
+        // If the other operation ended without waiting, the listing must show the state at one
+        // moment.
         Some(Err(seen)) if waited == Some(false) => {
             let [before, after] = [false, true].map(|done| {
                 let at = OnTmpfs::new("list");
@@ -462,8 +464,8 @@ fn one_in_the_middle_of_the_other() {
     assert_eq!(nodes.used(), 0, "pages are left");
 }
 
-/// The two names of a rename must have existed at the same time: another process moves the file
-/// there and back between the look-ups of the two.
+/// The two names of a rename must have existed at the same time. Between the look-ups of the two
+/// names, another process moves the file from one to the other and back.
 #[test]
 fn what_goes_there_and_back_is_never_in_both_places() {
     const THERE: &str = "rename a b";
@@ -476,7 +478,7 @@ fn what_goes_there_and_back_is_never_in_both_places() {
         "rename-new a c",
         "exchange a b",
     ] {
-        // With files on other nodes each time.
+        // In each turn, the files are on other nodes.
         for _ in 0..8 {
             for (first, second) in (1..20).flat_map(|first| (1..3).map(move |s| (first, s))) {
                 n += 1;

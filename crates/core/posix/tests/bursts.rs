@@ -12,7 +12,7 @@ use support::*;
 
 const MIB: usize = 1 << 20;
 
-/// Not a test: a process that moves files until it is killed.
+/// Not a test: the code of a process that moves files until it is killed.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {
@@ -72,7 +72,7 @@ fn what_is_closed_moves_from_memory() {
     }
     let holes = p.get("/out/holes");
     assert!(holes.len() == 2 * MIB + 80 && holes.ends_with(b"\0far"));
-    // The file continues to grow in memory, and its new bytes are moved, too.
+    // The file grows: its new bytes lie in memory at first, and are moved, too.
     let f = p.open(b"/out/3", O_RDWR, 0).unwrap();
     f.write_at(&bytes(3, 5 * MIB)[3 * MIB + 5..], 3 * MIB as u64 + 5)
         .unwrap();
@@ -103,7 +103,7 @@ fn holes_cost_nothing() {
     assert_eq!(f.seek_hole(far), Ok(ends(far)));
     assert_eq!(f.seek_data(ends(far)), Err(forebay_posix::Errno::NXIO));
     f.close().unwrap();
-    // Moved in several turns, since each turn is asked for 1 byte only.
+    // The file is moved in several turns, since each turn is to move 1 byte only.
     let mut rounds = 1;
     while p.cluster().room().drain(1).unwrap().left > 0 {
         rounds += 1;
@@ -212,8 +212,8 @@ fn parts_of_striped_files_move_on_their_nodes() {
     fs.mkdir_with(b"/out", 0o700, striped).unwrap();
     declare(fs, "/out", "temporality=bursty");
     let drain = || {
-        // The home's keeper first, then the keepers of the nodes that it has notified, in any
-        // order.
+        // Two rounds of all keepers: the home's keeper moves its bytes first and notifies the
+        // others, in any order.
         for _ in 0..2 {
             for view in &nodes.views {
                 assert_eq!(view.cluster().room().drain(u64::MAX).unwrap().left, 0);

@@ -34,7 +34,7 @@ fn part(f: &File<'_>, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A way to commit. Returns the file if it stays open.
+/// A way to commit a file's writes. Returns the file if it stays open.
 type Commit = for<'a> fn(&'a Fs, File<'a>) -> Option<File<'a>>;
 
 fn staying<'a>(f: File<'a>, commit: impl FnOnce(&File<'a>)) -> Option<File<'a>> {
@@ -75,7 +75,7 @@ fn others_see_what_is_committed() {
             let f = open(&program, "/f");
             assert_eq!(f.write_at(b"abc", 0), Ok(3));
             assert_eq!(f.write_at(b"def", 3), Ok(3));
-            // Other processes needn't see the write yet, and they don't.
+            // Other processes need not see the writes before they are committed, and they don't.
             for other in [&nodes.views[0], &nodes.views[1], &nodes.program(2)] {
                 assert_eq!(other.stat(b"/f", true).unwrap().size, 0, "{name}");
                 assert_eq!(get(other, "/f"), b"");
@@ -105,7 +105,7 @@ fn the_default_and_what_lies_here_is_as_ever() {
         assert_eq!(f.write_at(b"abc", 0), Ok(3));
         assert_eq!(get(&nodes.views[2], path), b"abc", "{path}");
     }
-    // Views of other faces buffer nothing.
+    // Views of faces other than the preloaded library buffer nothing.
     make(&nodes.views[1], "/faces", "consistency=commit");
     let f = open(&nodes.views[0], "/faces");
     assert_eq!(f.write_at(b"abc", 0), Ok(3));
@@ -152,8 +152,8 @@ fn many_small_writes_cost_few_questions() {
     assert!(get(&nodes.views[2], "/f") == wanted);
 }
 
-/// Whatever a program does to a file that it alone uses, it sees the file as without buffering.
-/// After a commit the others see the same.
+/// Whatever a program does to a file that it alone uses, it sees the file as if writes weren't
+/// buffered. After a commit, other processes see the same.
 #[test]
 fn a_program_sees_its_own_writes() {
     let nodes = nodes("own");
@@ -239,7 +239,8 @@ fn an_error_is_told_once() {
         }
         program.unlink(b"/f").unwrap();
     }
-    // Another process, which may do so, laminates the file meanwhile.
+    // The last close of an immutable file publishes its buffered writes before it laminates the
+    // file.
     make(
         &nodes.views[1],
         "/f",
@@ -333,15 +334,16 @@ fn a_session_sees_what_was_closed_before_it_was_opened() {
     let first = open(&reader, "/f");
     assert_eq!(part(&first, 0, 10), [b'a'; 10]);
     write(&[b'b'; 5000]);
-    // A process that had the file open may continue to use the bytes that it has fetched (and
-    // does). A process that opens the file now doesn't see them.
+    // A process that had the file open may continue to use the bytes that it has fetched, and does
+    // so here. A process that opens the file now sees the new bytes.
     assert_eq!(part(&first, 10, 10), [b'a'; 10]);
     let second = open(&reader, "/f");
     assert_eq!(part(&second, 0, 10), [b'b'; 10]);
     write(&[b'c'; 5000]);
     second.close().unwrap();
     assert_eq!(part(&first, 0, 10), [b'c'; 10]);
-    // Another open, and a sync, a write and a truncation by the process itself, end the window.
+    // The read-ahead window ends when the process opens the file again, syncs it, writes to it or
+    // truncates it.
     let changes: [fn(&Fs, &File<'_>); 4] = [
         |fs, _| drop(fs.open(b"/f", O_RDONLY, 0).unwrap()),
         |_, f| f.sync().unwrap(),

@@ -74,7 +74,7 @@ fn a_file_is_laminated_with_the_last_close_after_writing() {
             let path = format!("/ckpt/{k}");
             let name = path.as_bytes();
             let one = fs.open(name, O_CREAT | O_RDWR, 0o600).unwrap();
-            // Nothing has been written to the file yet, so it can be opened for writing.
+            // The file hasn't been written and closed yet, so it can be opened for writing.
             fs.open(name, O_WRONLY, 0).unwrap().close().unwrap();
             let two = other.open(name, O_WRONLY, 0).unwrap();
             write_all(&one, b"one", 0);
@@ -186,7 +186,7 @@ fn a_violation_is_refused_or_done_and_listed() {
             assert!(!full);
             let of_them = |path: String| {
                 let mut found = all.iter().filter(|v| v.path == path);
-                // The violation is listed once, though it was tried three times.
+                // The violation is listed once, though the operation was tried three times.
                 (found.next().unwrap(), found.count())
             };
             for what in ["refuse", "report"] {
@@ -276,7 +276,7 @@ fn what_a_killed_process_wrote_is_not_laminated() {
     wait_until("the worker is ready", || pool.stat(b"/ready", true).is_ok());
     assert!(is(pool.open(b"/ckpt/half", O_RDONLY, 0), Errno::BUSY));
     worker.kill();
-    // No waiting is needed: the open checks whether the present users are alive.
+    // No waiting is needed: open checks whether the processes that use the file are alive.
     put(&pool, "/ckpt/half", b"whole").unwrap();
     assert!(is_laminated(&pool, "/ckpt/half"));
     assert_eq!(get(&pool, "/ckpt/half"), b"whole");

@@ -1,6 +1,6 @@
-//! Copies of laminated files of other nodes. A second read sends no request, never returns bytes of
-//! an older edition, and copies give way to files and are removed with their file; even if
-//! processes are killed meanwhile.
+//! Copies of laminated files of other nodes. A second read sends no request and never returns bytes
+//! of an older edition. Copies give way to files, and are removed with their file. All this holds
+//! even if processes are killed meanwhile.
 //!
 //! Nodes are stores in one process (`support/nodes.rs`), which counts the requests that they send
 //! to each other.
@@ -156,7 +156,7 @@ fn a_later_edition_is_read_by_who_opens_it() {
             }
             let new = pattern(round, old.len());
             declare(&nodes.views[2], path, "mutability=overwrite");
-            // The file isn't laminated now: a process that opens it gets its present content.
+            // The file isn't laminated now: a process that opens it reads its present content.
             put(&nodes.views[0], path, &new[..1000]);
             for fs in &nodes.views {
                 let mut some = [0; 1000];
@@ -197,7 +197,7 @@ fn a_copy_goes_with_its_file() {
             read_all(&open(fs, path));
         }
         assert!(nodes.used() > file + 4 * MIB as u64);
-        // Copies of a file stay while it exists.
+        // The copies of a file aren't removed while the file exists.
         let left = sweep(&nodes);
         assert!(left[1] == 1 && left[2] == 1, "{left:?}");
         let still_open = open(&nodes.views[1], path);
@@ -212,13 +212,14 @@ fn a_copy_goes_with_its_file() {
     nodes.assert_whole();
 }
 
-/// A node can store as much as without copies, even if processes have the copies open.
+/// Copies take no room from files: a node can store as much as without them, even if processes have
+/// the copied files open.
 #[test]
 fn copies_give_way_to_files() {
     let nodes = nodes("give-way", &["memory:32M"]);
     let used = |fs: &Fs| fs.pool().usage().iter().map(|u| u.used).sum::<u64>();
     let elsewhere = || used(&nodes.views[0]) + used(&nodes.views[2]);
-    // Fills a node; nothing of it is stored on the others.
+    // Fills a node; none of these bytes are stored on other nodes.
     let fill = |fs: &Fs| {
         let before = elsewhere();
         fs.mkdir_with(b"/here", 0o700, Distribution::LocalAll)
@@ -265,8 +266,8 @@ fn copies_give_way_to_files() {
     nodes.assert_whole();
 }
 
-/// A process is killed at any request, and at any time between requests: reads afterwards are
-/// right, and nothing is lost.
+/// A process is killed at any request, and at any time between requests. Reads afterwards return
+/// the right bytes, and no room is lost.
 #[test]
 fn who_fetches_may_be_killed() {
     let nodes = nodes("killed", &["memory:64M"]);

@@ -1,5 +1,5 @@
 //! Copies between open files. The result is that of reading and writing, whichever nodes the files
-//! are on; the bytes are sent from node to node, not through the node that requests the copy.
+//! are on. The bytes are sent from node to node, not through the node that requests the copy.
 
 mod support;
 
@@ -59,7 +59,7 @@ fn length(r: &mut Random) -> usize {
     }
 }
 
-/// Copies `n` bytes at `at` of one file to `to` in another, in memory.
+/// Copies `n` bytes of the model's file `a`, at `at`, to the offset `to` of its file `b`.
 fn model_copy(files: &mut [Vec<u8>], (a, at): (usize, usize), (b, to): (usize, usize), n: usize) {
     let bytes = files[a][at..at + n].to_vec();
     let content = &mut files[b];
@@ -213,7 +213,7 @@ fn bytes_go_past_who_asks() {
     let moves = 20 * MIB;
     assert_eq!(copy(&a, "/plain/b"), [requests, (0, 0), (0, 0)]);
     assert_eq!(copy(&a, "/plain/c"), [requests, (0, 0), (20, moves)]);
-    // The requesting node fetches the bytes that are to be stored on it.
+    // If the target is on the requesting node, that node fetches the bytes.
     assert_eq!(copy(&a, "/plain/own"), [(21, moves), (0, 0), (0, 0)]);
     let own = open(fs, "/plain/own");
     assert_eq!(copy(&own, "/plain/c"), [(3, 0), (0, 0), (20, moves)]);
@@ -243,7 +243,7 @@ fn holes_stay_holes() {
         let (a, b) = (open(&pool, "/a"), open(&pool, "/b"));
         write_all(&a, b"begin", 0);
         write_all(&a, b"end", 1 << 30);
-        // The target's former bytes become zero.
+        // The target's former bytes become zero where the source has a hole.
         write_all(&b, &[7; 3 * MIB], MIB as u64);
         let before = pool.used();
         assert_eq!(a.copy_to(0, &b, 0, ALL), Ok((1 << 30) + 3));
@@ -313,8 +313,8 @@ fn others_cut_and_copy_meanwhile() {
 const SOURCE: usize = 5 * MIB / 2;
 const TARGET: usize = 3 * MIB / 2;
 
-/// Copies one file over another. Arguments: the nodes' directories, both paths, the request at
-/// which to be killed, and whether after it.
+/// Not a test: copies one file over another. Arguments: the nodes' directories, both paths, the
+/// request at which the process is killed, and whether it is killed after that request.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {

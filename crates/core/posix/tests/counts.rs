@@ -57,7 +57,8 @@ fn where_name_and_file_lie_on_one_other_node() {
             (1, 1),
             "{flags:o}"
         );
-        // The file is open here already, so the use that the reply brought is given back.
+        // The file is open on this node already, so the use that came with the reply is ended by a
+        // second message.
         let first = open();
         assert_eq!(asked(&nodes, open), (1, 1), "{flags:o}");
         first.close().unwrap();
@@ -207,7 +208,7 @@ fn files_made_together_take_a_question_for_each_node() {
         };
         assert_eq!(made, expected, "{name}");
     }
-    // Of two files with the same name one is made.
+    // Of two files with the same name, only one is made.
     let made = make_together(here, b"/d", &["same", "same"], STEP).unwrap();
     assert_eq!(
         made.iter().filter(|made| made.is_ok()).count(),
@@ -262,8 +263,8 @@ fn what_is_made_where_files_are_exclusive_asks_nobody() {
         // All nodes see the directory's one remaining file.
         assert_eq!(top.list(&rank).unwrap().len(), 1);
     }
-    // A directory keeps its entries on its node if a rule declares `exclusive` for everything in
-    // it; not if the rule applies to some names only (`*.own`).
+    // A directory has its entries on its own node if a rule declares `exclusive` for everything in
+    // the directory, but not if the rule applies to some names only (`*.own`).
     assert!(keeps(b"/ranks") && !keeps(b"/said"));
     fs.mkdir(b"/other", 0o755).unwrap();
     assert!(!keeps(b"/other"));

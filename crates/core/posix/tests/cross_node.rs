@@ -1,5 +1,5 @@
-//! Operations over several nodes are killed at every step. Their changes must then be either undone
-//! or done completely, and nothing may be left over.
+//! Kills operations over several nodes at every step. The changes of each must then be either
+//! undone or done completely, and no intent may be left over.
 //!
 //! A separate process carries an operation out on all stores of a pool, and kills itself before or
 //! after the n-th request between nodes, for every n that occurs.
@@ -44,7 +44,7 @@ fn put(fs: &Fs, path: &str, content: &[u8]) {
     f.close().unwrap();
 }
 
-/// Makes the state before each operation. Names contain the number `n`, so that they are on other
+/// Makes the files for one operation. Their names contain the number `n`, so that they are on other
 /// nodes each time.
 fn prepare(nodes: &Nodes, n: usize) {
     let view = |k: usize| &nodes.views[(n + k) % nodes.views.len()];
@@ -207,8 +207,9 @@ fn nodes_of(dirs: &str) -> Nodes {
     Nodes::open(dirs.split(':').map(Into::into).collect(), 60)
 }
 
-/// Carries an operation out. Arguments: the nodes' directories, operation, number, the request at
-/// which to be killed (0: none), and whether after it. Prints the number of requests.
+/// Not a test: carries an operation out. Arguments: the nodes' directories, operation, number, the
+/// request at which the process is killed (0: none), and whether it is killed after that request.
+/// Prints the number of requests.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {
@@ -255,8 +256,7 @@ fn killed_at_every_step() {
                 match (after == before, whole) {
                     (true, false) => undone += 1,
                     _ => {
-                        // The request was carried out: nothing is left to do, and its result is
-                        // visible.
+                        // The operation has taken effect, and recovery has completed it.
                         done += 1;
                         check_done((what, n, !whole), &before, &after, &story);
                     }
@@ -374,7 +374,7 @@ fn clear(nodes: &Nodes) {
 }
 
 /// If a daemon is killed in the middle of a change of directories, a directory stays frozen on all
-/// nodes. The next daemon ends that, and so does each node that learns of a later change.
+/// nodes. The next daemon thaws it, and so does each node that learns of a later change.
 #[test]
 fn what_a_killed_daemon_has_left_frozen_is_thawed() {
     let nodes = Nodes::new("across-frozen", 3, &["memory:32M"], 60);
@@ -395,7 +395,7 @@ fn what_a_killed_daemon_has_left_frozen_is_thawed() {
     };
     freeze();
     let begin = |n: usize| nodes.together.servers[n].begin_names(&nodes.views[n].cluster());
-    // Node 1 must not do that.
+    // Node 1 isn't the node of names: its daemon must not thaw anything.
     begin(1).unwrap();
     assert!(!thawed());
     begin(0).unwrap();

@@ -41,8 +41,8 @@ fn only_map(fs: &Fs, a: &[String]) {
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
 /// Opens and closes a file for writing, on all stores of a pool, and is killed at a request of
-/// closing it. Arguments: the nodes' directories, path, number of the request, and whether after
-/// it.
+/// closing it. Arguments: the nodes' directories, path, number of the request, and whether the
+/// process is killed after that request.
 fn laminate(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let f = nodes.views[1].open(a[1].as_bytes(), O_WRONLY, 0).unwrap();
@@ -83,8 +83,8 @@ fn hold(a: &[String]) {
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
 
-/// Checks that all changes of a laminated file are refused to a process that opened it before its
-/// controls were declared.
+/// Checks that all changes of a laminated file are refused to a process that opened the file before
+/// its controls were declared.
 fn is_refused_everywhere(stale: &File<'_>, appending: &File<'_>, size: u64) {
     for at in (0..=size).step_by(1 << 20) {
         assert_eq!(stale.write_at(b"no", at), Err(Errno::PERM), "at {at}");
@@ -100,8 +100,8 @@ fn is_refused_everywhere(stale: &File<'_>, appending: &File<'_>, size: u64) {
 /// Size of the files of [`opened_elsewhere`]. Bytes.
 const SIZE: usize = 5 << 20;
 
-/// Calls `f` for some files, striped and not, with the views of three nodes. The second one has the
-/// file open for writing and for appending, and has written to it.
+/// Calls `f` for some files, striped and not, with the views of three nodes. The second node has
+/// the file open for writing and for appending, and has written to it.
 fn opened_elsewhere(name: &str, f: impl Fn([&Fs; 3], &str, File<'_>, File<'_>)) {
     let nodes = Nodes::new(name, 3, &["memory:64M"], 60);
     let striped = Distribution::Striped(ChunkSize::LEAST);
@@ -137,7 +137,8 @@ fn what_is_said_while_it_is_open_holds_at_once() {
                     "{path} at {at}"
                 );
             }
-            // Written back by a mount, which the kernel doesn't notify of mappings.
+            // Stores through a mapping that a mount writes back: the kernel doesn't notify a mount
+            // of mappings.
             for at in [0, 1 << 20, SIZE as u64 - 1] {
                 let merged = other.merge(mapped, at, b"o", b"n").map(|_| ());
                 assert_eq!(merged, Err(Errno::PERM), "{path} at {at}");
@@ -165,7 +166,7 @@ fn what_is_said_while_it_is_open_holds_at_once() {
     );
 }
 
-/// As [`declare`], without counting the file's users: as if they were on a node that was given up
+/// As [`declare`], without counting the file's users, as if these were on a node that was given up
 /// and comes back later.
 fn declare_uncounted(fs: &Fs, path: &str, what: &str) {
     let id = ObjectId(fs.stat(path.as_bytes(), true).unwrap().ino);
@@ -236,7 +237,7 @@ fn those_who_have_it_open_already_count() {
                 close(third, open_as(third, TWO, &path, O_RDWR).unwrap());
                 declare(fs, &path, "");
             }
-            // With two users, it can't.
+            // A file with two users can't be declared exclusive.
             let first = open_as(other, ONE, &path, O_RDWR).unwrap();
             let second = open_as(third, TWO, &path, O_RDONLY).unwrap();
             for view in nodes {
@@ -275,7 +276,7 @@ fn those_who_have_it_open_already_count() {
                 close(third, more);
                 try_to_declare(fs, &path, "parallelism=exclusive(node)").unwrap();
             }
-            // A control that counts nodes doesn't make several processes one user.
+            // For a control that counts processes, several processes of one node are several users.
             let why = try_to_declare(fs, &path, ALONE).unwrap_err();
             assert!(why.starts_with("2 processes have it open ("), "{why}");
             for open in several {
@@ -372,7 +373,7 @@ fn the_dead_do_not_count() {
             "{why}"
         );
         worker.kill();
-        // No waiting is needed: the node that had the file open checks whether the user still
+        // No waiting is needed: the node that had the file open checks whether the process still
         // exists.
         try_to_declare(fs, &path, ALONE).unwrap();
         assert_eq!(open_as(fs, TWO, &path, O_RDWR), Err(Errno::BUSY));
@@ -383,7 +384,7 @@ fn the_dead_do_not_count() {
     nodes.assert_whole();
 }
 
-/// Claims a place in the table of mappings, as for a mapping that can be written.
+/// Claims a place in the table of mappings, as for a mapping for writing.
 fn map(fs: &Fs, open: u32) -> &forebay_store::control_region::MapRef {
     use forebay_store::control_region::map_flag::{CHANGES, COPY, SHARED};
     let copy = if fs.cluster().data().is_remote(fs.live_of(open).unwrap()) {
@@ -404,7 +405,7 @@ fn mappings_are_uses_as_long_as_they_last() {
             let other = nodes[(k + 1) % nodes.len()];
             let path = format!("/f{k}");
             put(fs, &path, b"content").unwrap();
-            // A file with such mappings can't be declared to only grow.
+            // A file that is mapped for writing can't be declared `mutability=append`.
             for view in [fs, &other] {
                 let open = open_as(view, ONE, &path, O_RDWR).unwrap();
                 let mapping = map(view, open);
@@ -441,7 +442,7 @@ fn mappings_are_uses_as_long_as_they_last() {
             declare(fs, &path, "mutability=immutable");
             write_again(fs, &path);
             assert!(!is_laminated(fs, &path));
-            // With a mapping of another process, the file can't be exclusive either.
+            // While another process maps the file, it can't be declared exclusive either.
             let mine = open_as(fs, TWO, &path, O_RDONLY).unwrap();
             let both = "parallelism=exclusive,mutability=immutable";
             let why = try_to_declare(fs, &path, both).unwrap_err();

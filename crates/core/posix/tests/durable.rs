@@ -1,6 +1,6 @@
 //! `persistence=durable` over several nodes: bytes for which fsync has returned outlive a loss of
-//! power on all nodes at once, with the names that lead to them, whichever nodes these are on.
-//! `support/disk.rs` simulates the state of the disks afterwards.
+//! power on all nodes at once, together with the names on the file's path, whichever nodes these
+//! are on. `support/disk.rs` simulates the state of the disks afterwards.
 
 #[allow(dead_code, reason = "what syncs do when they fail is for others")]
 #[path = "support/disk.rs"]
@@ -23,7 +23,7 @@ fn declare(fs: &Fs, path: &str, what: &str) -> forebay_posix::Result<()> {
     fs.set_controls(id, what.parse().unwrap())
 }
 
-/// The pool as opened from the state of all nodes' disks after all have lost power.
+/// Opens the pool from the state of all nodes' disks after all nodes have lost power.
 fn cut(nodes: &Nodes, disks: &[Arc<Disk>], n: usize) -> (Vec<Left>, Nodes) {
     let mut all = Vec::new();
     for (pool, disk) in nodes.pools.iter().zip(disks) {

@@ -1,5 +1,5 @@
-//! `persistence = "process"`: files are removed with the process that made them, with all their
-//! names, however the process ends and whichever nodes they are on. No other file is removed.
+//! `persistence = "process"`: files are removed, with all their names, when the process that made
+//! them ends, however it ends and whichever nodes the files are on. No other file is removed.
 //!
 //! The tests call `follow`, which does what a keeper does every second.
 
@@ -75,7 +75,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|n| (*n).to_owned()).collect()
 }
 
-/// Repeats the keepers' work until no more files are removed; returns the sums.
+/// Repeats the keepers' work until no more files are removed. Returns the sums over all turns.
 fn follow(nodes: &[&Fs]) -> Followed {
     let mut sum = Followed::default();
     loop {
@@ -93,8 +93,8 @@ fn follow(nodes: &[&Fs]) -> Followed {
     }
 }
 
-/// Makes files in every way, numbered `n`; all of them are removed with this process. Some of the
-/// names are in directories whose files aren't ephemeral.
+/// Makes files in every way, with `n` in their names; all of them are removed with this process.
+/// Some of the names are in directories whose files aren't ephemeral.
 fn make_all(fs: &Fs, n: usize) {
     put(fs, &format!("/own/small{n}"), b"small");
     put(fs, &format!("/own/large{n}"), &pattern(1, 300_000));
@@ -124,8 +124,8 @@ fn worker() {
         return;
     };
     match role.as_str() {
-        // On all stores of a pool of several nodes: is killed at a request in the middle of an
-        // operation.
+        // Uses all stores of a pool of several nodes, and is killed at a request in the middle of
+        // an operation.
         "among" => among(&a),
         "makes" => {
             make_all(&fs, 0);
@@ -136,7 +136,7 @@ fn worker() {
             make_all(&fs, 0);
             fs.store().recovery().detach().unwrap();
         }
-        // Ends without telling the pool.
+        // Ends without detaching from the pool.
         "exits" => {
             make_all(&fs, 0);
             // SAFETY: only ends this process.
@@ -200,8 +200,8 @@ fn what_a_process_made_goes_with_it_and_nothing_else() {
             let followed = follow(&[&pool]);
             assert_eq!((followed.gone, followed.left), (0, 7));
             assert_eq!(names(&pool).len(), before.len() + MADE);
-            // Another process that has a file open can continue, even with a file whose name is
-            // removed.
+            // Another process that has such a file open can continue to use it, even after its name
+            // is removed.
             let open = pool.open(b"/other/large0", O_RDWR, 0).unwrap();
             worker.kill();
             assert_eq!(follow(&[&pool]).left, 2);
@@ -284,8 +284,8 @@ fn who_makes_it_is_decided_when_it_is_made() {
     let pool = TestPool::new("makers-said");
     make_dirs(&pool);
     put(&pool, "/mine/f", b"x");
-    // An existing file can't be declared ephemeral, since its creator isn't known. A directory can,
-    // at any time.
+    // An existing file can't be declared ephemeral, since its creator isn't known. A directory can
+    // be declared ephemeral at any time.
     assert_eq!(
         declare(&pool, "/mine/f", "persistence=process"),
         Err(Errno::OPNOTSUPP)
@@ -357,8 +357,8 @@ fn what_is_staged_in_has_no_maker() {
     assert_eq!(follow(&[&pool]), Followed::default());
 }
 
-/// Operations in the middle of which processes are killed. The files were made before, or are made
-/// by the operation.
+/// Operations in the middle of which processes are killed. The files were made before the
+/// operation, or are made by it.
 const OPERATIONS: [&str; 12] = [
     "create",
     "create-striped",
@@ -390,7 +390,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
         "unnamed" => put_unnamed(fs, "/own", &format!("/other/unnamed{n}")),
         "rename" => fs.rename(&p("/own/small"), &p("/other/new"))?,
         "replace" => fs.rename(&p("/own/small"), &p("/other/again"))?,
-        // The file of another process takes the name.
+        // The ephemeral file is replaced by a file of another process.
         "replaced" => fs.rename(&p("/mine/a"), &p("/other/again"))?,
         "link" => fs.link(&p("/own-striped/long"), &p("/mine/linked"))?,
         "exchange" => exchange(fs, &p("/own/small"), &p("/other/again"))?,
@@ -402,8 +402,8 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Arguments: the nodes' directories, operation, number, the request at which to be killed, and
-/// whether after it.
+/// Carries an operation out. Arguments: the nodes' directories, operation, number, the request at
+/// which the process is killed, and whether it is killed after that request.
 fn among(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);
     let (n, at): (usize, usize) = (a[2].parse().unwrap(), a[3].parse().unwrap());
@@ -445,7 +445,7 @@ fn wherever_it_lies_it_goes_and_whatever_was_under_way() {
                 let followed = follow(&views);
                 gone += followed.gone;
                 let story = format!("{what}, number {n}, killed at {at}, behind: {behind}");
-                // The file of this process has a creator that lives.
+                // One file is left: the one of this process, which is alive.
                 assert_eq!(followed.left, 1, "{story}");
                 let left = names(views[(n + 2) % 3]);
                 // The file that isn't ephemeral may have got another name.
@@ -484,8 +484,8 @@ fn a_maker_on_another_node_is_asked_for() {
     let nodes = Nodes::new("makers-away", 3, &["memory:32M"], 60);
     let views: Vec<&Fs> = nodes.views.iter().collect();
     make_dirs(views[0]);
-    // Made on node 0, some of them with other homes: the home of a striped file is that of its
-    // name.
+    // The files are made on node 0; some have other homes, since the home of a striped file is the
+    // home of its entry.
     for n in 0..12 {
         put(
             views[0],

@@ -1,7 +1,7 @@
-//! Every operation with a fault at each point where one can happen: no free pages, no room on a
-//! medium or for records, a medium that can't be written or read, a commit that fails. The error
-//! must be the right one. The first steps of the operation must have happened and the others not.
-//! The pool must be whole, and continue to work.
+//! Runs every operation with a fault at each point where one can happen: no free pages, no room on
+//! a medium or for records, a medium that can't be written or read, a commit that fails. The
+//! operation must return the right error, and some of its first steps must have happened, the
+//! others not. The pool must be consistent, and continue to work.
 
 #[path = "support/left.rs"]
 mod left;
@@ -48,8 +48,8 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
                 if point == Point::Room {
                     let medium = &pool.store().media()[0];
                     plug.into_iter().for_each(|e| medium.free(e));
-                    // Gives the additional room back, so that the next operation has to reserve
-                    // again.
+                    // Frees the additionally reserved room, so that the next operation has to
+                    // reserve again.
                     medium.reserve_again().unwrap();
                 }
                 let what = || format!("{}: fault {n} of {point:?}, for good: {for_good}", op.name);
@@ -84,7 +84,7 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
             }
         }
     }
-    // A file whose last close failed stays in the live table until settled.
+    // A file whose last close failed has its live entry until `settle`.
     pool.store().recovery().settle().unwrap();
     pool.assert_whole();
     assert_eq!(pool.used(), 0);
@@ -101,7 +101,8 @@ fn plug(pool: &TestPool) -> Vec<forebay_store::Extent> {
     std::iter::from_fn(|| cells.alloc(256, true)).collect()
 }
 
-/// Whether only the first part of a write was done: a short write, and an error for the rest.
+/// Whether only the first part of a write was done: it was short, and writing the rest returned an
+/// error.
 fn is_part_of_a_write(op: &Operation, state: &State, states: &[State]) -> bool {
     op.name.contains("write")
         && states.windows(2).any(|w| {

@@ -1,7 +1,7 @@
-//! Kills at chosen instants. A process does one operation under ptrace, instruction by instruction,
-//! and is killed before any of them, while another process keeps using the pool. The other process
-//! must continue within a second, and the pool must be whole. The first steps of the operation must
-//! have happened, and the others not.
+//! Kills processes at chosen instants. A process does one operation under ptrace, instruction by
+//! instruction, and is killed before any of them, while another process keeps using the pool. The
+//! other process must continue within a second, and the pool must be consistent. Some of the
+//! operation's first steps must have happened, the others not.
 //!
 //! `FOREBAY_KILLS` sets the number of kills (default 100; 40 with a journal).
 
@@ -18,7 +18,8 @@ use support::*;
 
 /// Maximum time that the other process may be delayed.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-/// Operations of more instructions are killed after some time instead.
+/// Maximum number of instructions that are executed one by one. Longer operations are killed after
+/// some time instead.
 const MAX_STEPS: u64 = 60_000;
 
 /// Not a test: the code of the other processes.
@@ -137,7 +138,7 @@ impl Victim {
     /// The signal that has stopped the victim; None if it has ended.
     fn wait(&self) -> Option<i32> {
         let mut status = 0;
-        // SAFETY: a valid place for the status.
+        // SAFETY: `status` is a valid place for the status.
         let pid = unsafe { libc::waitpid(self.1, &mut status, libc::__WALL) };
         assert_eq!(pid, self.1);
         libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
@@ -192,7 +193,8 @@ fn kill_at(
     r: &mut Random,
 ) -> (Fate, u64) {
     let victim = Victim::new(pool, op, dir);
-    // A long operation (bytes are copied one by one) sometimes runs freely for a while instead.
+    // A long operation (one that copies bytes one by one) sometimes runs without tracing for a
+    // while.
     if length.steps >= MAX_STEPS && r.below(2) == 0 {
         victim.go_on(libc::PTRACE_CONT);
         let micros = r.below(3000) as u64;

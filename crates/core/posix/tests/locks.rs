@@ -1,5 +1,5 @@
 //! Locks on files over several nodes, each with its store, in one process (`support/nodes.rs`). For
-//! the process's own locks each node counts as another process.
+//! locks that belong to a process (fcntl), each node counts as another process.
 
 mod support;
 
@@ -104,9 +104,9 @@ fn one_of_a_circle_is_told() {
     assert_eq!(deadlocks.into_inner(), ROUNDS);
 }
 
-/// Locks that a node has on a home without knowing of them (their end wasn't reported) are dropped
-/// when the node is asked; those that it knows of stay. When the node itself is given up, all are
-/// dropped.
+/// A home releases the locks of another node of which that node doesn't know (their end wasn't
+/// reported), when it asks the node; it keeps the locks of which the node knows. When the node is
+/// given up, the home releases all its locks.
 #[test]
 fn locks_that_their_node_does_not_know_of_are_dropped() {
     let nodes = Nodes::new("locks-lost", 2, &["memory:16M"], 60);
@@ -147,7 +147,8 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
 }
 
 /// A node that was given up has lost its locks. It can't change files that it had locked until it
-/// has closed and opened them again, even if the home's daemon was restarted. It can change others.
+/// has closed and opened them again, even if the home's daemon was restarted. It can change other
+/// files.
 #[test]
 fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     let nodes = Nodes::new("locks-fenced", 2, &["memory:16M"], 60);
@@ -162,7 +163,7 @@ fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     nodes.give_up(1, 0);
     home.flock(Exclusive, false).unwrap();
     for f in &far {
-        // Programs get EIO, which the layer that carries their requests makes of OWNERDEAD.
+        // Programs get EIO: the layer that sends their requests turns OWNERDEAD into it.
         assert_eq!(f.set_len(3), Err(Errno::OWNERDEAD));
         assert_eq!(f.flock(Shared, false), Err(Errno::OWNERDEAD));
     }
@@ -173,7 +174,8 @@ fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     let cuts = encode(&(id, 3u64));
     let later = Server::default().serve(&cluster, NodeId(0), kind::TRUNCATE, &cuts, b"");
     assert_eq!(later.unwrap_err(), Errno::OWNERDEAD);
-    // A new open beside those from before has no more rights.
+    // Opening the file again while earlier descriptors are open doesn't help: the fence still
+    // refuses.
     let third = open(0, b"/f").unwrap();
     assert_eq!(third.set_len(3), Err(Errno::OWNERDEAD));
     assert_eq!(home.stat().unwrap().size, 10);
@@ -212,8 +214,8 @@ fn striped<'a>(nodes: &'a Nodes) -> (Vec<File<'a>>, String) {
     (all, name)
 }
 
-/// Parts on third nodes refuse requests of the node that has lost its locks before another process
-/// gets the lock.
+/// The parts on third nodes refuse the requests of a node that has lost its locks, before another
+/// process gets the lock.
 #[test]
 fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     let nodes = Nodes::new("locks-parts", 3, &["memory:160M"], 60);
@@ -256,8 +258,8 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     nodes.assert_whole();
 }
 
-/// A node that hasn't got a reply of a home for the lease doesn't touch files that its programs
-/// have locked there, wherever their bytes are: not even bytes for which no request is needed.
+/// A node that has had no reply from a home for the time of the lease doesn't access files of that
+/// home that its programs have locked: not even their bytes on the node itself.
 #[test]
 fn a_node_notices_itself_that_its_locks_may_be_gone() {
     let nodes = Nodes::new("locks-lease", 3, &["memory:160M"], 60);
@@ -309,8 +311,8 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
         assert_eq!(all[2].read_at(&mut read, chunk * MIB), Ok(6));
         assert_eq!(&read, b"nobody");
     }
-    // Closed and opened again, the file can be used. The home's reply to the next request counts at
-    // once.
+    // After it was closed and opened again, the file can be used. The home's reply to the next lock
+    // request starts a new lease at once.
     drop(all);
     let all: Vec<_> = (0..3)
         .map(|n| nodes.views[n].open(name.as_bytes(), O_RDWR, 0).unwrap())

@@ -145,7 +145,7 @@ fn offset(r: &mut Random) -> usize {
 }
 
 struct Run<'a> {
-    /// The views of the nodes; each step uses one of them.
+    /// The views of all nodes; each step uses one of the views.
     views: Vec<&'a Fs>,
     /// The view by which the state is observed.
     view: &'a Fs,
@@ -439,7 +439,8 @@ fn run(pool: TestPool, seed: u64) {
     assert_eq!(pool.store().recovery().rebuild_free_space(), Ok(0));
 }
 
-/// As [`seed`], on one of `n` nodes at each step; with two nodes, with checksums.
+/// As [`seed`], on a pool of `n` nodes, one of which does each step. A pool of two nodes has
+/// checksums.
 fn seed_on_nodes(name: &str, n: u32, seed: u64) {
     let nodes = nodes::Nodes::new(name, n, &["memory:96M", "files:DIR:32M"], 240);
     if n == 2 {
@@ -489,7 +490,7 @@ fn steps(run: &mut Run<'_>, seed: u64, whole: impl Fn()) {
             );
             std::panic::resume_unwind(panic);
         }
-        // The contents of many deleted files are dropped.
+        // Checks the pool. Several nodes also drop their parts of removed files.
         if step % 500 == 0 {
             whole();
         }

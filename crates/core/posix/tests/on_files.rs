@@ -1,5 +1,5 @@
 //! `persistence = "node"` in pools that have memory, too: the bytes of such files are on `files`
-//! media from the beginning, on all nodes, and nowhere else.
+//! media from the beginning, on all nodes, and never in memory.
 
 mod support;
 
@@ -13,7 +13,8 @@ use support::*;
 const MIB: usize = 1 << 20;
 const MEDIA: [&str; 2] = ["memory:16M", "files:DIR:64M"];
 
-/// Not a test: a process that declares `persistence=node` for files repeatedly, until it is killed.
+/// Not a test: the code of a process that repeatedly declares `persistence=node` for files until it
+/// is killed.
 #[test]
 #[ignore = "started by the other tests in processes of its own"]
 fn worker() {
@@ -290,7 +291,7 @@ fn who_says_it_may_be_killed() {
         p.store().recovery().reap().unwrap();
         p.store().recovery().put_in_order().unwrap();
         p.rmdir(b"/ready").unwrap();
-        // The pool is consistent, its intents included.
+        // The pool is consistent, including its intents.
         p.assert_whole();
         assert_eq!(p.cluster().room().drain(u64::MAX).unwrap().left, 0);
         p.assert_whole();
@@ -410,7 +411,8 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
         assert!(read_all(&to) == read_all(&from));
         no_memory_is_used(&nodes, "copied");
     }
-    // This mapping of the part on this node is the first to write behind the file's first chunk.
+    // Nothing is written behind the file's first chunk until nodes store through mappings of their
+    // own parts.
     let f = fs.open(b"/s/mapped", O_CREAT | O_RDWR, 0o600).unwrap();
     f.set_len(9 * MIB as u64).unwrap();
     f.close().unwrap();

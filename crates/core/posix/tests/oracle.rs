@@ -2,8 +2,9 @@
 //! oracle.
 //!
 //! Each process has its own names in directories that all share. Its operations follow from a seed.
-//! So after a kill the number of finished operations determines the expected state: that after this
-//! many operations, or after one more. `FOREBAY_ORACLE_SECONDS` makes the test longer (default 5).
+//! So after a kill the number of finished operations determines the expected state: the one after
+//! that many operations, or after one more. `FOREBAY_ORACLE_SECONDS` makes the test longer (default
+//! 5).
 
 mod support;
 
@@ -22,7 +23,8 @@ fn worker() {
     let Some((_, a, fs)) = worker_role() else {
         return;
     };
-    // The file isn't created here: it says 0 if the process is killed at this point.
+    // The file isn't created here: it contains 0 already, which is right if the process is killed
+    // at this point.
     let counter = std::fs::File::options().write(true).open(&a[0]).unwrap();
     let (who, seed) = (a[1].parse().unwrap(), a[2].parse().unwrap());
     let mut script = Script::new(who, seed);
@@ -64,7 +66,7 @@ impl Model {
         Ok(&mut self.files[id])
     }
 
-    /// Carries a call out. Returns the number of bytes read, or 0.
+    /// Carries a call out. Returns the number of bytes read; 0 for calls that read nothing.
     fn apply(&mut self, call: &Call) -> Result<usize> {
         match call {
             Call::Write(path, at, seed, len) => {
@@ -190,8 +192,9 @@ impl Script {
     }
 }
 
-/// Whether the state matches `before` or, with one more operation, `after`. Each size and each byte
-/// must be that of one of them, and all names must be those of one of them.
+/// Whether the state matches `before` or, with one more operation, `after`. All names must be those
+/// of `before`, or all those of `after`. Each file's size, and each byte, must be as in one of the
+/// two.
 fn fits(there: &BTreeMap<String, Vec<u8>>, before: &Model, after: &Model) -> bool {
     let (before, after) = (before.state(), after.state());
     let same_names =
@@ -205,7 +208,7 @@ fn fits(there: &BTreeMap<String, Vec<u8>>, before: &Model, after: &Model) -> boo
                     .flatten()
                     .any(|m| m.get(i).copied().unwrap_or(0) == c)
             };
-            // A new file may exist before its first bytes.
+            // A new file may exist before its first bytes are written.
             let empty = a.is_none() && bytes.is_empty();
             empty
                 || [a, b].iter().flatten().any(|m| m.len() == bytes.len())

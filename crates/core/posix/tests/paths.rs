@@ -1,6 +1,6 @@
 //! Random paths through random trees of directories, files and symbolic links. The pool resolves
-//! them, and the kernel does on the same tree in shared memory: both must find the same object or
-//! return the same error.
+//! these paths, and the kernel resolves them on the same tree in shared memory. Both must find the
+//! same object or return the same error.
 
 mod support;
 
@@ -22,9 +22,9 @@ struct TwoTrees {
     dirs: Vec<Vec<u8>>,
     /// Names that exist in some directory.
     names: Vec<Vec<u8>>,
-    /// Only resolving with a root directory (RESOLVE_IN_ROOT) is compared: absolute links have the
-    /// same text in both trees. In other runs, absolute links lead to corresponding paths, so their
-    /// texts differ.
+    /// Whether only resolving with a root directory (RESOLVE_IN_ROOT) is compared: then absolute
+    /// links have the same text in both trees. In other runs, absolute links lead to corresponding
+    /// paths, so their texts differ.
     rooted: bool,
     /// The pool's objects by the kernel's inode numbers of the corresponding objects.
     same: HashMap<u64, u64>,
@@ -187,7 +187,7 @@ impl TwoTrees {
         let base_id = ObjectId(self.pool.stat(&TwoTrees::here(&base), true).unwrap().ino);
         let path = self.path(r);
         if path.starts_with(b"/") && path.len() > 4000 {
-            // The kernel's path is one byte longer, and would be too long.
+            // The path for the kernel has one more byte, and would be too long.
             return false;
         }
         let follow = *r.one_of(&[Follow::Yes, Follow::No]);

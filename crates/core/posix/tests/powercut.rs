@@ -1,7 +1,7 @@
-//! Losses of power: random operations on a pool of `files` media, and at random instants a state
-//! that a disk could be left with (see `support/disk.rs`). The pool that is opened from that state
-//! must be whole, must have everything that was synced, and must show no byte that isn't its
-//! file's.
+//! Losses of power: random operations on a pool of `files` media, and at random instants a copy of
+//! the disk in a state that a loss of power could leave (see `support/disk.rs`). The pool that is
+//! opened from the copy must be consistent, must have everything that was synced, and must show no
+//! byte of another file in a file.
 //!
 //! The tests expect more of names than POSIX requires: all names must be as after some operation,
 //! not older than the last successful sync of any file. Each byte of a file must be as in some
@@ -37,8 +37,8 @@ struct Model {
     history: VecDeque<Names>,
     /// By file: its versions since its last sync, the oldest first.
     versions: Vec<Vec<Vec<u8>>>,
-    /// Names and versions that syncs of the present step have superseded; they are still allowed if
-    /// power is lost during the step.
+    /// States of the names, and versions of files, that a sync of the present step has made
+    /// outdated; they are still allowed if power is lost during the step.
     recent: (VecDeque<Names>, Vec<(Id, Vec<u8>)>),
 }
 
@@ -55,7 +55,7 @@ impl Model {
         self.history.push_back(self.names.clone());
     }
 
-    /// Records that all names are durable, and of the files `ids`, the content, too.
+    /// Records that all names are durable, and the content of the files `ids`.
     fn synced(&mut self, ids: &[Id]) {
         self.recent.0.append(&mut self.history);
         self.note();
@@ -313,7 +313,7 @@ impl Run {
         let findings = fs.store().checker().check().unwrap();
         assert!(findings.is_empty(), "not whole: {findings:#?}");
         let found = tree(fs);
-        // The names found have no file ids; a state of the names that fits says which file each is.
+        // The names found have no file ids: a state of the model's names that fits determines them.
         let fits = |names: &&Names| {
             names.len() == found.len()
                 && names

@@ -71,7 +71,7 @@ fn worker() {
         }
         "move" => {
             for i in 0..number(0) {
-                // Waits for the observer, however slow it is.
+                // Waits until the observer has made this turn's directory, however slow it is.
                 if i % number(1) == 0 {
                     let turn = format!("/turn{}", i / number(1));
                     wait_until("a look", || fs.stat(turn.as_bytes(), false).is_ok());
@@ -267,7 +267,7 @@ fn a_replaced_file_is_always_there() {
     let pool = TestPool::new("replace");
     pool.put("/current", &[0; 3000]);
     let mut writer = pool.worker("replace", "");
-    // Until 30 replacements were seen; the writer has a time limit.
+    // The loop ends when 30 replacements were seen; the writer has a time limit.
     let (mut last, mut seen) = (0, 0);
     while seen < 30 {
         assert!(!writer.is_done(), "only {seen} replacements were seen");
@@ -390,7 +390,7 @@ fn through_the_table(fs: &Fs, path: &[u8]) -> forebay_posix::Result<()> {
     Ok(())
 }
 
-/// Does random operations on few names until told to stop. None may take long.
+/// Does random operations on few names until told to stop. No operation may take long.
 fn storm(fs: &Fs, number: u64, seed: u64) {
     let mut r = Random(seed * 7919 + number + 1);
     let mut longest = Duration::ZERO;
@@ -458,7 +458,7 @@ fn storm(fs: &Fs, number: u64, seed: u64) {
 fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
     static KILLS: AtomicU64 = AtomicU64::new(0);
     let pool = TestPool::with(name, &[media]);
-    // If there are checkpoints, they are frequent.
+    // If the pool has a journal, its checkpoints are frequent.
     pool.store().change_journal_bound(300 << 10);
     for d in 0..3 {
         pool.mkdir(format!("/s{d}").as_bytes(), 0o755).unwrap();
@@ -515,7 +515,7 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
     if media.starts_with("files") {
         records_and_journal_agree(&pool, name);
     }
-    // Some die before they have attached, so they are not counted.
+    // Some workers die before they have attached, so they aren't counted.
     assert!(
         released as u64 > next / 2,
         "{released} of {next} were released"

@@ -1,5 +1,5 @@
 //! Requests from other nodes with random and with damaged content. Each must be answered or
-//! refused, without a panic, and without reading or storing an unbounded amount.
+//! refused, without a panic, and without reading or storing an unbounded number of bytes.
 
 mod support;
 
@@ -219,7 +219,7 @@ fn what_is_no_question_is_refused() {
         }
     }
     for kind in (0..=u16::MAX).filter(|k| Server::class(*k).is_some()) {
-        // More bytes after the arguments than are allowed.
+        // More bytes than any request's arguments have.
         assert_eq!(
             nodes.serve(0, kind, &[0; 2000], b""),
             Err(Errno::PROTO),

@@ -1,5 +1,5 @@
-//! While a node is dead, a view with a salvage finds every file that is on living nodes: by its
-//! path, or in `lost+found`; whatever was made, renamed, linked and removed before.
+//! While a node is dead, a view with a salvage finds every file that is on living nodes, by its
+//! path or in `lost+found`, whatever was made, renamed, linked and removed before.
 
 mod support;
 

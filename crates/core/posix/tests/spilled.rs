@@ -1,5 +1,5 @@
-//! Spilled files: random operations of all nodes, compared with a plain file. The nodes have some
-//! MiB each, so that room runs out all the time.
+//! Spilled files: random operations of all nodes, compared with a plain file. Each node has only
+//! some MiB, so that room runs out all the time.
 
 mod support;
 
@@ -15,7 +15,7 @@ static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 const FILES: usize = 7;
 
 /// The expected content of a file. Bytes of a write that failed for lack of room may have been
-/// written or not, so the file is read then to find out.
+/// written or not, so the test then reads the file and takes over what it finds.
 struct Model {
     path: String,
     content: Vec<u8>,
@@ -68,7 +68,7 @@ fn random_operations_of_all_nodes() {
             (state >> 33) % n
         };
         let mut files: Vec<Model> = Vec::new();
-        // Each node keeps all files open all the time, or opens them for each operation.
+        // Number of operations that found no room.
         let mut full = 0;
         for step in 0..150u64 {
             let fs = &views[random(3) as usize];

@@ -1,7 +1,7 @@
-//! A short write in the middle of a long write to a file over several nodes, striped or spilled:
-//! before and after each request that the long write sends. The file must be as if one write came
-//! before the other, in either order. Bytes of the long write that another process has seen must
-//! not be written a second time.
+//! Does a short write in the middle of a long write to a striped or spilled file: before and after
+//! each request that the long write sends. The file must be as if one write came before the other,
+//! in either order. Bytes of the long write that another process has seen must not be written a
+//! second time.
 
 mod support;
 
@@ -73,8 +73,8 @@ impl Drop for Full<'_> {
     }
 }
 
-/// Does both writes, the short one at request `at` of the long one, and compares. False if the long
-/// write sends fewer requests.
+/// Does both writes, the short one at request `at` of the long one, and compares the file with what
+/// is expected. Returns false if the long write sends fewer requests.
 fn try_one(
     nodes: &Nodes,
     n: usize,
@@ -98,8 +98,8 @@ fn try_one(
         let other = scope.spawn(move || {
             wait_reached.recv().ok()?;
             write(fs(1), path, &[b's'; 300], short);
-            // If the long write is visible in a chunk where it overwrites bytes, it must not be
-            // done there again: a later write to that chunk must stay.
+            // If the long write is visible in a chunk whose bytes it overwrites, it must not write
+            // there again: a later write to that chunk must not be undone.
             let mut seen = [0];
             with_file(fs(1), path, false, |f| f.read_at(&mut seen, 620)).unwrap();
             write(fs(1), path, b"x", Some(620));
@@ -168,7 +168,7 @@ fn each_way(dir: &str) {
     let (mut n, mut done) = (0, 0);
     for (old, short) in OLD.iter().flat_map(|&o| SHORT.map(|s| (o, s))) {
         for behind in [false, true] {
-            // With other nodes in each turn.
+            // In each turn, the file lies on other nodes.
             for turn in 0..3 {
                 for at in 1.. {
                     n += 3 - n % 3 + turn;

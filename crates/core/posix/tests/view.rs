@@ -237,7 +237,7 @@ fn it_shows_what_a_walk_finds_on_several_nodes() {
     changes(&views, 11, 800, || nodes.assert_whole());
 }
 
-/// A search with more results than fit one message, some of them too long to be included.
+/// A search has more results than fit one message, some of them too long to be included.
 #[test]
 fn searches_of_several_nodes_take_as_many_pages_as_they_need() {
     let nodes = Nodes::new("view-pages", 3, &["memory:64M"], 120);
@@ -403,7 +403,7 @@ fn it_lists_many() {
     assert!(all.iter().all(|name| name.contains('~')));
     assert_eq!(list(&p, "/.by/all=yes/few=yes").len(), FILES / 1000);
     assert_eq!(list(&p, "/.by/few=yes/all=yes").len(), FILES / 1000);
-    // Keys and values: few that many files have, and many that few files have.
+    // Lists keys and values: few that many files have, and many that few files have.
     let keys = ["all", "few", "fine", "third"];
     assert_eq!(list(&p, "/.by"), keys.map(String::from).into());
     let numbers = |n: usize| (0..n).map(|n| n.to_string()).collect::<BTreeSet<_>>();
@@ -419,7 +419,7 @@ fn a_file_is_found_under_the_names_it_has() {
     p.link(b"/one", b"/three").unwrap();
     tag(&p, "/one", "k", "v");
     assert_eq!(list(&p, "/.by/k=v"), ["one".to_owned()].into());
-    // An object has names that its home doesn't know.
+    // After its indexed name is removed, the object is listed under one of its other names.
     p.unlink(b"/one").unwrap();
     let name = list(&p, "/.by/k=v").pop_first().unwrap();
     assert!(name == "two" || name == "three", "{name}");

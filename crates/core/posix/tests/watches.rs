@@ -1,5 +1,5 @@
 //! Watches, through the kernel's own inotify descriptors on shadows (`store/src/watches.rs`): the
-//! events, their receivers, and what is left over.
+//! events, their receivers, and the shadows that are left over.
 
 mod support;
 
@@ -160,7 +160,7 @@ fn what_nobody_watches_any_more_is_swept_away() {
     assert!(store.watches().has_watches() && left(&pool).len() < both);
     drop(pool.open(b"/f", O_RDONLY, 0).unwrap());
     assert_eq!(other.events(&pool), [(1, libc::IN_OPEN, String::new())]);
-    // Ends the watch that is known to have ended.
+    // Ends the watches of `other`.
     for (_, inode) in store.watches().watched_by(other.0) {
         store.watches().unwatch(inode);
     }

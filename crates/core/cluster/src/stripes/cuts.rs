@@ -197,7 +197,7 @@ impl<'a> Stripes<'a> {
                 size: old, cuts, ..
             } = lease.known;
             if size >= old {
-                // The file is no longer than `size`: no part must be truncated.
+                // The file has at most `size` bytes now, so no part has to be truncated.
                 return self.end_lease(f, lease, cuts, Some(size));
             }
             self.cut_parts(f, cuts + 1, size)?;

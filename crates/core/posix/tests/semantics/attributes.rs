@@ -52,8 +52,8 @@ fn times() {
         let after = times("/d/f");
         assert!(after.0 == before.0 && after.1 > before.1, "{what}");
     }
-    // Times that were set stay when the file is closed, opened and read. They can be set for open
-    // files, too.
+    // Times that were set don't change when the file is closed, opened and read. Times can be set
+    // for open files, too.
     let check = |path: &str| {
         let s = p.stat(path.as_bytes(), true).unwrap();
         assert_eq!(
@@ -143,7 +143,7 @@ fn extended_attributes() {
         assert_eq!(p.remove_xattr(path, b"user.a", true), Err(Errno::NODATA));
         assert_eq!(p.xattrs(path, true).unwrap().len(), 2);
     }
-    // Attributes stay with a renamed file, and are removed with the file.
+    // A renamed file keeps its attributes. They are removed with the file.
     p.rename(b"/f", b"/d/g").unwrap();
     assert_eq!(p.xattrs(b"/d/g", true).unwrap().len(), 2);
     p.unlink(b"/d/g").unwrap();

@@ -201,11 +201,11 @@ fn a_hole_gives_its_room_back() {
     let cluster = p.cluster();
     let mut expected = vec![0xcc; 4 * MIB];
     let all = p.stat_open(open).unwrap().blocks;
-    // For each hole: its start, its end, and the room that all holes so far have given back.
+    // For each hole: its start, its end, and the number of bytes that all holes so far have freed.
     let holes = [
         // Two whole chunks.
         (MIB, 3 * MIB, 2 * MIB),
-        // Bytes at the start of their chunk, or in its middle, give back no room.
+        // Holes at the start or in the middle of a chunk free no room.
         (3 * MIB, 3 * MIB + 8192, 2 * MIB),
         (8192, 16_384, 2 * MIB),
         // Up to the end of the first chunk, and of the file.
@@ -226,7 +226,7 @@ fn a_hole_gives_its_room_back() {
         p.seek(open, Whence::Hole, 2 * MIB as i64),
         Ok(2 * MIB as u64)
     );
-    // Other files can use the room, and the file can be written there again.
+    // Other files can use the freed room, and the holes can be written again.
     p.put("/other", &vec![0xdd; 6 * MIB]);
     p.unlink(b"/other").unwrap();
     let f = p.open(b"/f", O_RDWR, 0).unwrap();

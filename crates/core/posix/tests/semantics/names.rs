@@ -27,7 +27,7 @@ fn an_unlinked_file_lives_until_its_last_close() {
             "{len} bytes"
         );
     }
-    // The file is truncated and its room reused by others before it is removed: no page may be
+    // The file is truncated, and other files reuse its room, before it is removed: no page may be
     // freed twice.
     p.put("/f", &pattern(1, MIB));
     let f = p.open(b"/f", O_RDWR, 0).unwrap();
@@ -53,7 +53,7 @@ fn hard_links_share_everything() {
     assert_eq!(p.link(b"/a", b"/d/b"), Err(Errno::EXIST));
     assert_eq!(p.link(b"/d", b"/e"), Err(Errno::PERM));
     assert_eq!(p.link(b"/no", b"/e"), Err(Errno::NOENT));
-    // If both names are of one file, rename does nothing.
+    // Between two names of one file, rename does nothing.
     p.rename(b"/a", b"/d/b").unwrap();
     assert_eq!(p.stat(b"/a", true).unwrap().nlink, 2);
     p.unlink(b"/a").unwrap();
@@ -308,7 +308,7 @@ fn listing_thousands_while_they_go() {
     }
     let open = p.open_at(ObjectId::ROOT, b"/d", O_DIRECTORY, 0).unwrap();
     // Lists portions of 100 entries. Half of the listed entries are removed at once, and also some
-    // that weren't listed yet.
+    // entries that weren't listed yet.
     let mut seen = std::collections::HashSet::new();
     let mut gone = std::collections::HashSet::new();
     let mut offsets = Vec::new();

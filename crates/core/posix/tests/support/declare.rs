@@ -5,7 +5,7 @@ use super::nodes::Nodes;
 use super::*;
 use forebay_posix::{Errno, Fail, Fs, ObjectId};
 
-/// Ids of two processes that don't exist: higher than any thread's id.
+/// Ids of two processes that don't exist, higher than any thread's id.
 pub const ONE: u32 = (1 << 22) + 17;
 pub const TWO: u32 = (1 << 22) + 18;
 

@@ -3,10 +3,10 @@
 //! The kernel writes pages back at any time, in any order; only data for which a sync call has
 //! returned are certainly durable. A [`Disk`] is notified of every sync (by
 //! [`forebay_media::observe_syncs`]) and records what the sync made durable. Between syncs it reads
-//! the files now and then, to have states in which pages may have been written back. From these,
-//! [`Disk::torn_copy`] makes a state that a loss of power could leave. Each page is as of the last
-//! sync, of a later reading, or of now. The names are as of the last sync of the directory, of a
-//! later reading, or of now.
+//! the files now and then, to have states in which pages may have been written back. From these
+//! states, [`Disk::torn_copy`] makes one that a loss of power could leave. Each page is as at the
+//! last sync, as at a later reading, or as it is now. The names, too, are as at the last sync of
+//! the directory, as at a later reading, or as they are now.
 
 use super::Random;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -69,7 +69,7 @@ struct State {
     random: Random,
     /// Whether syncs fail.
     fails: bool,
-    /// Number of syncs until a torn copy is made (before the sync counts), and the copy's path.
+    /// Number of syncs that take effect before a torn copy is made, and the copy's path.
     trap: Option<(u32, PathBuf)>,
 }
 
@@ -93,7 +93,7 @@ fn on_sync(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
 }
 
 impl Disk {
-    /// Observes `dir`. All that is in it counts as durable now.
+    /// Observes `dir`. All that is in the directory counts as durable now.
     pub fn new(dir: &Path, seed: u64) -> Arc<Disk> {
         forebay_media::observe_syncs(on_sync);
         let disk = Arc::new(Disk {
@@ -189,8 +189,7 @@ impl Disk {
         }
     }
 
-    /// Makes a torn copy in `to` when `left` more syncs have counted, just before the next one
-    /// counts.
+    /// Makes a torn copy in `to` after `left` more syncs, just before the next sync takes effect.
     pub fn trap(&self, left: u32, to: &Path) {
         self.state.lock().unwrap().trap = Some((left, to.to_owned()));
     }
@@ -213,7 +212,7 @@ impl Disk {
         choices.append(&mut s.names.clone());
         choices.push(now);
         let names = choices.swap_remove(s.random.below(choices.len()));
-        // How much has been written back, in eighths: nothing, all, or a part.
+        // Share of the pages that have been written back, in eighths.
         let share = [0, 0, 1, 4, 7, 8][s.random.below(6)];
         for (name, ino) in names {
             let node = &s.nodes[&ino];

@@ -79,7 +79,7 @@ pub fn medium_dir(pool: &Pool) -> PathBuf {
     pool.config().medium_dir(pool.dir(), 0)
 }
 
-/// Checks that the state that would be loaded after a loss of power is the present one.
+/// Checks that the state that a pool would load after a loss of power now is the present state.
 pub fn records_and_journal_agree(pool: &TestPool, name: &str) {
     pool.store().durability().sync_all().unwrap();
     let dir = medium_dir(pool.pool());

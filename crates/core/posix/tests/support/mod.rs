@@ -1,5 +1,5 @@
-//! Tools that the tests of this folder share: pools below a separate home in shared memory, which
-//! is removed at the end in any case; a time limit; worker processes.
+//! Tools that the tests of this folder share: pools below a separate FOREBAY_HOME in shared memory,
+//! which is removed at the end in any case; a time limit; worker processes.
 #![allow(
     dead_code,
     unused_imports,
@@ -58,7 +58,8 @@ impl std::ops::Deref for TestPool {
 }
 
 impl TestPool {
-    /// A pool with these media; `DIR` in them stands for a directory that the pool gets.
+    /// A pool with these media; `DIR` in their descriptions stands for a directory that is made for
+    /// the pool.
     pub fn with(name: &str, media: &[&str]) -> TestPool {
         TestPool::limited(name, media, 120)
     }
@@ -126,8 +127,7 @@ impl TestPool {
     /// As [`TestPool::assert_whole`], while other processes use the store and may die.
     pub fn assert_whole_online(&self) {
         let report = self.store().checker().inspect().unwrap();
-        // A process that has died since the last reaping, and what it holds, aren't damage of the
-        // store.
+        // A process that has died and wasn't reaped yet isn't damage of the store.
         let dead = report.findings.iter().any(|f| f.what.contains("is dead"));
         assert!(
             dead || report.is_clean(),
@@ -281,7 +281,8 @@ impl Drop for Worker {
     }
 }
 
-/// In a worker: its role, its arguments and a view on the pool. None if a user started the test.
+/// Returns, in a worker, its role, its arguments and a view on the pool; None if a user started the
+/// test.
 pub fn worker_role() -> Option<(String, Vec<String>, Fs)> {
     let role = std::env::var("FOREBAY_TEST_ROLE").ok()?;
     let limit = std::env::var("FOREBAY_TEST_LIMIT")

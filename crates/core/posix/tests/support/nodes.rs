@@ -1,6 +1,6 @@
 //! Pools of several nodes in one process. Each node has its store, and sends a request to another
-//! node by calling the function that the other node's daemon would call. So everything that a store
-//! does with other nodes is tested, without networks.
+//! node by calling the function that the other node's daemon would call. So all operations over
+//! several nodes are tested, without networks.
 
 use super::{Limit, TestPool};
 use forebay_client::Pool;
@@ -66,7 +66,7 @@ pub struct Together {
     pub traffic: Vec<[AtomicUsize; 2]>,
     /// Number of the request at which the process is killed; 0: none.
     pub kill_at: AtomicUsize,
-    /// Whether the process is killed after that request is carried out, not before.
+    /// Whether the process is killed after the request `kill_at` is carried out, not before.
     pub kill_behind: AtomicBool,
     /// A node that can't be reached; `usize::MAX`: none.
     pub down: AtomicUsize,
@@ -74,12 +74,12 @@ pub struct Together {
     pub lease: AtomicUsize,
     /// [`Peers::has_orphans`] of all nodes.
     pub orphans: AtomicBool,
-    /// The requests sent, if they are to be recorded.
+    /// The requests sent so far; None: they aren't recorded.
     pub kept: Mutex<Option<Vec<PeerRequest>>>,
 }
 
 impl Together {
-    /// The node that keeps `slot`.
+    /// The node that has `slot`.
     pub fn node_of(&self, slot: Slot) -> NodeId {
         self.slices.node_of(slot)
     }
@@ -272,14 +272,14 @@ impl Nodes {
         self.together.servers[k].serve(&cluster, NodeId(0), kind, head, body)
     }
 
-    /// Makes node `k` release all that it kept for `node`, as when that was unreachable for long.
+    /// Makes node `k` give up `node`, as when `node` was unreachable for long.
     pub fn give_up(&self, k: usize, node: u32) {
         let cluster = self.views[k].cluster();
         self.together.servers[k].gone(&cluster, NodeId(node));
     }
 
-    /// Does the daemons' work after processes, or daemons, have died. Returns how much is left to
-    /// do.
+    /// Does what the daemons do after processes, or daemons, have died. Returns how much work is
+    /// left.
     pub fn recover(&self) -> usize {
         let mut left = 0;
         for view in &self.views {

@@ -1,5 +1,6 @@
-//! Operations that change a pool, one of each kind, and the allowed states of a directory before,
-//! between and after the steps of each. For tests that end an operation in the middle.
+//! Operations that change a pool, one of each kind, for tests that end an operation in the middle.
+//! Also determines the allowed states of a directory before, between and after an operation's
+//! steps.
 
 use super::*;
 use forebay_posix::{Fail, Follow, ObjectId, RenameMode, Result};
@@ -18,7 +19,7 @@ pub type Step = fn(&mut Place<'_>) -> Result<()>;
 
 pub struct Operation {
     pub name: &'static str,
-    /// Done before the operation, and never ended in the middle.
+    /// A call that prepares the operation, and that the tests never end in the middle.
     pub before: Step,
     pub steps: Vec<Step>,
     /// Whether bytes written in place may be partly old, partly new.
@@ -357,8 +358,8 @@ pub fn operations() -> Vec<Operation> {
             &[
                 |p| p.open("new", O_CREAT | O_RDWR),
                 |p| {
-                    // As the preloaded library does: within a section, the reference is moved
-                    // between table and caller.
+                    // As in the preloaded library: within a section, the reference to the
+                    // description is moved from the caller to the table and back.
                     let _section = p.fs.store().section()?;
                     let (store, open) = (p.fs.store(), p.opens.pop().unwrap());
                     store.objects().fd_set(700, Some(open))?;
@@ -595,8 +596,8 @@ pub fn is_allowed(op: &Operation, state: &State, allowed: &[State]) -> bool {
     allowed.contains(state)
         || op.torn
             && allowed.windows(2).any(|w| {
-                // All but the content must be as before or as after the step; each byte, as in one
-                // of them.
+                // All but the content must be as before or as after the step. Each byte must be as
+                // in one of these two states.
                 let shaped = |like: &State| {
                     state.len() == like.len()
                         && state.iter().all(|(path, seen)| {
