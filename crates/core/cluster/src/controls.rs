@@ -48,9 +48,9 @@ impl<'a> Declarations<'a> {
         check_word(inode.controls, inode.size, change)
     }
 
-    /// The size of an open file, if checking a change against the controls in `word` needs it.
-    /// Otherwise 0: finding the size of a striped file takes requests to other nodes, at each
-    /// write.
+    /// Returns the size of an open file if checking a change against the controls in `word` needs
+    /// it, else 0. (Finding the size of a striped file takes requests to other nodes, so it isn't
+    /// done at each write.)
     ///
     /// # Errors
     /// As for [`crate::FileData::size`].

@@ -6,7 +6,7 @@
 //! directory keeps its entries on one node (`local-all`).
 //!
 //! A file that is created to be opened is open before any other process sees its name: so a process
-//! that removes the name at once removes an open file.
+//! that removes the name right afterwards removes the name of an open file.
 
 use crate::live::RemoteOpen;
 use crate::peers::requests::{Signature, arguments, replies, request};
@@ -60,8 +60,8 @@ impl<'a> Namespace<'a> {
     }
 
     /// As [`Namespace::create_object`] for a file, which is opened in the same step: a process that
-    /// removes its name at once removes the name of an open file. Returns the file's id, its live
-    /// entry, and the record of this process's use ([`Held`]).
+    /// removes the file's name right afterwards removes the name of an open file. Returns the
+    /// file's id, its live entry, and the record of this process's use ([`Held`]).
     ///
     /// # Errors
     /// As for [`Namespace::create_object`]; ENFILE.
@@ -130,8 +130,8 @@ impl<'a> Namespace<'a> {
         }
     }
 
-    /// Whether this node is so full that files are created on nodes with more room: that is, its
-    /// free room is less than 1/32 of its media, and less than 16 MiB.
+    /// Whether this node's free room is less than 1/32 of its media and less than 16 MiB. Files are
+    /// then created on nodes with more room.
     fn is_nearly_full(&self) -> bool {
         let (mut capacity, mut free) = (0, 0);
         for medium in &self.store().media {

@@ -173,8 +173,8 @@ impl<'a> CrossNode<'a> {
     // ---- whole operations ----
 
     /// Returns a slot of this node for a new object. `keeps`: the object is a directory whose
-    /// entries lie on its own node (`local-all`), so a slot is preferred whose whole group belongs
-    /// to this node.
+    /// entries lie on its own node (`local-all`), so a slot is preferred whose whole group of slots
+    /// belongs to this node.
     fn slot_for(&self, hash: u64, keeps: bool) -> Result<Option<Slot>> {
         let nodes = self.cluster.other_nodes()?;
         let mut slot = nodes.slot_here(hash);

@@ -234,8 +234,8 @@ impl<'a> DeadNodes<'a> {
         }
     }
 
-    /// Returns a page of this node's names that concern dead nodes, from a key of a shard on, and
-    /// the start of the next page. Serves `KNOWN_NAMES`.
+    /// Returns a page of this node's names that concern dead nodes, from the key `after` of a shard
+    /// on, and the start of the next page. Serves `KNOWN_NAMES`.
     pub(crate) fn known_names_here(
         &self,
         shard: u64,

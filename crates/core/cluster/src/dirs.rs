@@ -190,8 +190,8 @@ impl<'a> Namespace<'a> {
                         false
                     }
                 })?;
-            // Waits for the operation that is changing the entry. This isn't possible in the middle
-            // of a scan.
+            // Waits for the operation that is changing the entry. Waiting isn't possible in the
+            // middle of a scan.
             if let Some(name) = unsure {
                 let entry = self.settled(dir, &name, position)?;
                 if entry.is_some_and(|e| !each(&name, e)) {

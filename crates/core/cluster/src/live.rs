@@ -185,7 +185,8 @@ pub(crate) fn with_open<T>(
     f: impl FnOnce(u32) -> Result<T>,
 ) -> Result<T> {
     let (live, held) = cluster.opens().live_acquire_held(id).map_err(|e| match e {
-        // The requesting node has the file open, but a death has removed it from this node.
+        // The requesting node has the file open, but the object was deleted here after a node or
+        // daemon died.
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;

@@ -1,8 +1,8 @@
 //! Looks up names and attributes of any node, and changes attributes.
 //!
 //! A lookup waits for an entry that is being renamed. A lookup on another node also returns
-//! attributes, and with `open` opens the file, in the same request. Changes of attributes that may
-//! make resolved paths wrong are carried out by the node of names.
+//! attributes, and with `open` opens the file, in the same request. If a change of attributes may
+//! make resolved paths wrong, the node of names carries it out.
 
 use crate::backoff::Backoff;
 use crate::peers::messages::Record;

@@ -17,8 +17,8 @@ use forebay_placement::{NodeId, Slot};
 use forebay_store::{Errno, Result};
 use std::time::Duration;
 
-/// Bytes that travel with a message, in the caller's memory. It may be the program's memory, access
-/// to which may fault: copy them with `forebay_runtime::guard`.
+/// Bytes that travel with a message, in the caller's memory. Access to that memory may fault, since
+/// it may be the program's: copy the bytes with `forebay_runtime::guard`.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes {
     /// No bytes.

@@ -50,8 +50,8 @@ pub struct Salvage {
     pub(crate) unnamed: Vec<ObjectId>,
     /// Paths of the unnamed directories, below the directory that is to be saved.
     pub(crate) shown: Vec<Vec<u8>>,
-    /// Directories that exist only in the salvage: `lost+found`, those of nodes in it, and a
-    /// missing source directory.
+    /// Directories that exist only in the salvage: `lost+found`, its subdirectories `node-N`, and a
+    /// missing directory that is to be saved.
     pub(crate) invented: HashSet<ObjectId>,
     /// Owner of directories whose attributes aren't known: user, group.
     pub(crate) owner: (u32, u32),

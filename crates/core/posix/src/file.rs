@@ -308,7 +308,7 @@ impl Fs {
         self.cluster().data().size(live)
     }
 
-    /// lseek(2). For a directory: back to its start, or to a position that was returned before.
+    /// lseek(2). In a directory, seeks to its start or to a position that was returned before.
     ///
     /// # Errors
     /// EINVAL, ENXIO, EBADF.

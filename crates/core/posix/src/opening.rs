@@ -206,7 +206,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Opens an object that the caller found by its name.
+    /// Opens an object that the caller found by its name. `fresh`: another process, which has it
+    /// open, sent the description: permissions and leases aren't checked again.
     ///
     /// # Errors
     /// EACCES, EISDIR, ENOTDIR, ELOOP, ENXIO, ENFILE; ENOENT if the object was just removed. While
@@ -348,14 +349,14 @@ impl Fs {
                         Err(error) => Err(error),
                     };
                 }
-                // `fresh`: another process sent the description, and leases were heeded when it
-                // was opened first.
+                // If `fresh`, another process sent the description: conflicting leases were broken
+                // when that process opened the file.
                 if ready.is_ok() && !fresh {
                     ready = self.heed_leases(live, None, flags, opener);
                 }
                 let cut = check && flags & libc::O_TRUNC != 0;
-                // By now the live entry may have the state of an older reply, to another process
-                // that opens the file.
+                // The controls in the live entry may come from an older reply, to another process
+                // that opens the file: use those of this reply.
                 let at_home = if cluster.store().names().is_object_remote(e.id) {
                     remote.inode.map_or(0, |inode| inode.controls)
                 } else {

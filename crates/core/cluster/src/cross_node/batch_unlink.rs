@@ -65,7 +65,7 @@ impl<'a> Namespace<'a> {
     /// the name had that entry, and is removed now.
     ///
     /// # Errors
-    /// For each: EAGAIN, ESTALE or EREMCHG, if it has to be removed by a separate operation;
+    /// For each: EAGAIN, ESTALE or EREMCHG, if the name must be removed by a separate operation;
     /// EHOSTDOWN and others, if the outcome isn't known.
     pub fn unlink_files(
         &self,

@@ -98,7 +98,8 @@ pub(super) fn with_file<T>(
 ) -> Result<T, Errno> {
     let acquired = cluster.opens().live_acquire_held(home(cluster, id)?);
     let (live, held) = acquired.map_err(|e| match e {
-        // The requesting node has the file open, but a death has removed it from this node.
+        // The requesting node has the file open, but the object was deleted here after a node or
+        // daemon died.
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;

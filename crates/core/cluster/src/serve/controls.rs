@@ -18,8 +18,8 @@ impl Controls<Call<'_>> for Server {
         call.store().declared().seal_here(id, (lease, cuts))
     }
 
-    /// The home of the file isn't checked, as in other handlers: the request is about the programs
-    /// of this node that have the file open, whichever node is the home.
+    /// Unlike other handlers, this one doesn't check that this node is the home: the request is
+    /// about the programs of this node that have the file open.
     fn count_uses(
         &self,
         call: &Call<'_>,

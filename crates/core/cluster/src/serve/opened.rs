@@ -57,8 +57,8 @@ impl Opened<Call<'_>> for Server {
         self.end_use(&call.cluster, call.from, id, usage)
     }
 
-    /// The home isn't checked, as in other handlers: the requesting node is the home of the
-    /// objects, and the uses are this node's.
+    /// Unlike other handlers, this one doesn't check that this node is the home: the requesting
+    /// node is the home of the objects, and the uses are this node's.
     fn uses(&self, call: &Call<'_>, List(ids): List<ObjectId>) -> Result<List<u64>, Errno> {
         let uses = ids.iter().map(|&id| call.store().names().use_of(id));
         uses.collect::<Result<_, _>>().map(List)

@@ -17,8 +17,8 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
     let changed = inode.ctime;
     for part in parts {
         inode.pages += part.pages;
-        // A write before the last change of the inode doesn't count: the inode's times may have
-        // been set after the write.
+        // The time of a part's last write is used only if it is later than the last change of the
+        // inode: that change may have set the times.
         if part.mtime > changed {
             inode.mtime = inode.mtime.max(part.mtime);
             inode.ctime = inode.ctime.max(part.mtime);

@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::*;
 const TRIES: u32 = 4;
 
 /// The bytes of a repeated write that aren't written again: its first `len` bytes, which lie in
-/// chunks that the file had already, after `cuts` truncations. Writing them again could undo later
-/// writes of other processes.
+/// chunks that the file had already. Valid only while the file was truncated `cuts` times. Writing
+/// these bytes again could undo later writes of other processes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct InPlace {
     len: usize,
