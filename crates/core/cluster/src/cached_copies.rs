@@ -143,7 +143,8 @@ impl<'a> FileData<'a> {
     }
 
     /// Removes the copies whose files were removed or replaced. Returns the number of copies that
-    /// are left. Copies of files of an unreachable node stay until it can be reached.
+    /// are left. Copies of an unreachable node's files aren't removed until the node can be
+    /// reached.
     ///
     /// # Errors
     /// EIO.

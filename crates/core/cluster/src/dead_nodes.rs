@@ -164,7 +164,7 @@ impl<'a> DeadNodes<'a> {
 
     /// Returns the directory at `path`, which comes from the user or the pool's configuration. If a
     /// name of the path is lost, uses the unnamed directory that must have had it
-    /// ([`Salvage::recognize`]). If there is none, invents a directory of that name, in which the
+    /// (`Salvage::recognize`). If there is none, invents a directory of that name, in which the
     /// unnamed directories are shown.
     ///
     /// # Errors

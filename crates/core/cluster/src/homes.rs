@@ -19,9 +19,10 @@ impl Remote for Nodes {
         self.peers.node_of(slot) == self.peers.this_node()
     }
 
-    /// Doesn't wait for a reply: no later request depends on the message, and an error at the home
-    /// doesn't concern the process that closes the file. If the message gets lost, the home's
-    /// periodic check ends the use (`Server::check_open`).
+    /// Notifies the object's home that a use has ended, without waiting for a reply: no later
+    /// request depends on the message, and an error at the home doesn't concern the process that
+    /// closes the file. If the message gets lost, the home's periodic check ends the use
+    /// (`Server::check_open`).
     fn closed(&self, id: ObjectId, number: u64) {
         let home = self.peers.node_of(id.slot());
         let (kind, head) = request::CLOSE.message(&(id, number));

@@ -177,8 +177,7 @@ impl<'a> Opens<'a> {
 }
 
 /// Calls `f` with the live entry of an object, which an open file description keeps open meanwhile.
-/// (A [`Held`] alone takes one of the few such places of a process, which are meant for short
-/// uses.)
+/// (A [`Held`] alone would occupy one of the process's few places for short uses.)
 pub(crate) fn with_open<T>(
     cluster: &Cluster<'_>,
     id: ObjectId,

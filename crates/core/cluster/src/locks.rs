@@ -128,7 +128,7 @@ impl<'a> Locks<'a> {
     /// process, or the description if `of_description`.
     ///
     /// # Errors
-    /// As for [`Locks::flock`]; EDEADLK if processes would wait for each other for ever.
+    /// As for [`Locks::flock`]; EDEADLK if processes would wait for each other in a circle.
     pub fn lock_range(
         &self,
         open: u32,

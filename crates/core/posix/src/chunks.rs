@@ -38,7 +38,7 @@ impl Fs {
     }
 
     /// write(2) to the end of the file. Returns the offset and the number of bytes written. The
-    /// call uses the description's offset, so appends through one description exclude each other.
+    /// call locks the description, so appends through one description exclude each other.
     ///
     /// # Errors
     /// As for [`Fs::write_chunk`].

@@ -82,8 +82,9 @@ impl Fs {
         opener: Opener,
     ) -> Result<u32> {
         match self.open_place_once(place, flags, mode, opener) {
-            // Without a keeper, dead processes may still occupy places in the table. With O_EXCL
-            // there is no second try: it would find the file that the first one made.
+            // Without a keeper, dead processes may still occupy places in the table of
+            // descriptions. With O_EXCL there is no second try: it would find the file that the
+            // first try made.
             Err(Errno::NFILE)
                 if flags & libc::O_EXCL == 0
                     && self

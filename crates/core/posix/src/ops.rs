@@ -514,7 +514,7 @@ impl Fs {
         Ok(files.iter().zip(allowed).map(notify).collect())
     }
 
-    /// EPERM if `dir` is sticky and the process owns neither it nor the object `id`.
+    /// Returns EPERM if `dir` is sticky and the process owns neither `dir` nor the object `id`.
     fn check_sticky(&self, dir: &DirInfo, id: ObjectId) -> Result<()> {
         if dir.mode & S_ISVTX == 0 || self.cred().uid() == dir.uid {
             return Ok(());

@@ -339,8 +339,8 @@ impl Process<'_> {
         self.0.end_readers();
     }
 
-    /// Frees this process's reader slots in the records, which the next program couldn't find
-    /// again.
+    /// Frees this process's reader slots in the records, which the next program after exec couldn't
+    /// find.
     pub fn end_readers(self) {
         self.0.end_readers();
     }

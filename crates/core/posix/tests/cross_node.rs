@@ -331,7 +331,8 @@ fn check_done((what, n, killed): (&str, usize, bool), before: &Seen, after: &See
         "cut-into-part" => long(&mut expected, n).truncate(2_200_000),
         "append" => long(&mut expected, n).extend_from_slice(b"at the end"),
         "unlink-long" => _ = expected.remove(&p("striped#/long")),
-        // Each file is made independently: if the process was killed, only some of them.
+        // Each file is made independently: if the process was killed, only some of the files may
+        // exist.
         "create-together" => {
             for name in names_together() {
                 let path = format!("{}/{name}", p("full#"));

@@ -233,7 +233,7 @@ fn kills_at_any_instant_leave_nothing() {
     for round in 1..=40 {
         let worker = pool.worker("goes-on", &round.to_string());
         wait_until("the worker is ready", || pool.stat(b"/ready", true).is_ok());
-        // The keepers' work at any moment removes nothing, and does no harm.
+        // The keepers' work, at any moment while the worker runs, removes no file and does no harm.
         let looks = random.below(30);
         for _ in 0..looks {
             assert_eq!(

@@ -1,7 +1,7 @@
 //! Kills processes at chosen instants. A process does one operation under ptrace, instruction by
-//! instruction, and is killed before any of them, while another process keeps using the pool. The
-//! other process must continue within a second, and the pool must be consistent. Some of the
-//! operation's first steps must have happened, the others not.
+//! instruction, and is killed before a random instruction, while another process keeps using the
+//! pool. The other process must continue within a second, and the pool must be consistent. Some of
+//! the operation's first steps must have happened, the others not.
 //!
 //! `FOREBAY_KILLS` sets the number of kills (default 100; 40 with a journal).
 

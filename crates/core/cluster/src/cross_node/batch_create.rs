@@ -2,8 +2,8 @@
 //!
 //! The ids are drawn first, so that the caller can record them before the files exist. An entry of
 //! this node is made with its file, one transaction for each shard. Files whose entries lie on
-//! other nodes follow the steps of `create_apart`, so that a death has the same consequences as
-//! there:
+//! other nodes follow the steps of `create_apart`, so that the death of a process has the same
+//! consequences:
 //!
 //! 1. The files, each with an unconfirmed name.
 //! 2. The entries, with one request to each home.

@@ -1,7 +1,7 @@
 //! Removing the names of many files at once, in few transactions and requests.
 //!
-//! The steps are those of one removal (`unlink_remote`), in the same order, so that a death has the
-//! same consequences as there:
+//! The steps are those of one removal (`unlink_remote`), in the same order, so that the death of a
+//! process has the same consequences:
 //!
 //! 1. At their homes, the entries are marked, and intents record that their objects are to lose the
 //!    names: one transaction for many.

@@ -13,7 +13,7 @@
 //! - `dispatch`, which decodes the arguments, calls the handler and encodes its reply.
 //!
 //! Two requests with one number don't compile. Numbers are never used again for another request:
-//! below 128, the next one is 119.
+//! the next free number below 128 is 119.
 
 use super::messages::{List, Record, Wire, decode, encode};
 use forebay_store::controls::DeclareOutcome;

@@ -105,7 +105,7 @@ impl Fences {
             return Ok(None);
         };
         // Counted before the check: `raise` sets its fences, then waits for all counted requests.
-        // So no request escapes both.
+        // So each request of the node is refused or waited for.
         let passed = (request.fence != Fence::Looks).then(|| {
             *lock(&self.at_work).entry(from).or_insert(0) += 1;
             Passed(self, from)

@@ -13,7 +13,7 @@ use forebay_store::mapped::MapPiece;
 
 impl<'a> Mappings<'a> {
     /// Whether `len` bytes of a striped file from `offset` on, in one chunk, can be mapped from
-    /// this node's medium directly. `size` is the file's.
+    /// this node's medium directly. `size`: the size of the file.
     pub fn is_own(&self, index: u32, offset: u64, len: u64, size: u64) -> bool {
         let (Some(f), Ok(others)) = (
             self.cluster.stripes().striped(index),
