@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Version of the C interface for programs. Incremented when something is added.
+/// Version of the C interface for programs. Incremented when a function or a type is added.
 pub const ABI: u32 = 2;
 /// Version of the table of functions of a loaded back end.
 pub const BACKEND_ABI: u32 = 1;
@@ -46,7 +46,8 @@ pub struct Pair {
 pub struct Options {
     /// Size of the structure in bytes, as the program knows it.
     pub size: usize,
-    /// Name of a back end; null: the session's default.
+    /// Name of a back end; null: the one that `iov_backend_choose` selects, or else the session's
+    /// default.
     pub backend: *const c_char,
     /// Controls as a text; null: the defaults.
     pub controls: *const c_char,

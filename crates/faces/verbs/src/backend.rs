@@ -6,11 +6,7 @@
 //! different kinds or of one kind with different configurations. Each collection names its back
 //! end.
 //!
-//!
-//! kind
-//! bytes are
-//! outlive the process
-//!
+//! | kind | bytes are | outlive the process |
 //! |---|---|---|
 //! | `memory` | in this process | no |
 //! | `directory` | in files below a directory of any mounted file system | yes |
@@ -45,7 +41,7 @@ pub struct Address {
     pub uuid: Uuid,
 }
 
-/// A store for the bytes of collections.
+/// Storage for the bytes of collections.
 pub trait Backend: Send + Sync {
     /// The back end's kind, for messages.
     fn kind(&self) -> &str;
@@ -75,13 +71,13 @@ pub trait Backend: Send + Sync {
     /// Creates an empty object.
     ///
     /// # Errors
-    /// EEXIST if this address has bytes of another collection.
+    /// EEXIST if an object of another collection exists at this address.
     fn create(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>>;
 
     /// Opens an object.
     ///
     /// # Errors
-    /// ENOENT if its bytes don't exist.
+    /// ENOENT if the object doesn't exist.
     fn open(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>>;
 
     /// Deletes an object. A missing object is no error: an earlier deletion may have been
@@ -94,8 +90,8 @@ pub trait Backend: Send + Sync {
 
 /// The bytes of an open collection. Used by several threads at once.
 pub trait Object: Send + Sync {
-    /// Reads from byte `at` on, and returns the number of bytes: less than `to.len()` only at the
-    /// end. Bytes that were never written are zero.
+    /// Reads from byte `at` on, and returns the number of bytes read: less than `to.len()` only at
+    /// the object's end. Bytes that were never written are zero.
     ///
     /// # Errors
     /// The errors of the back end.
@@ -142,9 +138,9 @@ pub trait Object: Send + Sync {
         ))
     }
 
-    /// Copies `len` bytes at `at` to offset `to_at` of another object without this process's
+    /// Copies `len` bytes at `at` to offset `to_at` of another object, not through this process's
     /// memory, and returns the number of bytes copied. Returns None if these two objects don't
-    /// support that: the caller then reads and writes.
+    /// support that: the caller then reads and writes the bytes.
     ///
     /// # Errors
     /// As for `read` and `write`: a first part may have been copied then.
@@ -164,7 +160,7 @@ pub trait Object: Send + Sync {
     fn close(&mut self) -> Result<()>;
 }
 
-/// Attaches a back end of a built-in kind.
+/// Returns a new back end of a built-in kind, with this configuration.
 ///
 /// # Errors
 /// EINVAL for an unknown kind, or for a configuration that the kind can't use.
@@ -182,12 +178,13 @@ pub fn built_in(kind: &str, config: &str) -> Result<Arc<dyn Backend>> {
     }
 }
 
-/// Checks controls for back ends without code for controls. They satisfy every consistency, as they
-/// are sequential, and every temporality, as it demands nothing. They can't refuse accesses, so
-/// they can't keep controls that forbid some.
+/// Checks whether a back end without code for controls can keep these controls. Such a back end is
+/// sequentially consistent, which satisfies every `consistency`. A `temporality` demands nothing.
+/// Controls that forbid accesses can't be kept, as the back end can't refuse an access.
 ///
 /// # Errors
-/// ENOTSUP for other controls, and for a `persistence` that isn't in `persistence`.
+/// ENOTSUP, naming the first control that can't be kept: among them a persistence that isn't in
+/// `persistence`.
 pub(crate) fn plain_support(
     kind: &str,
     controls: &Controls,

@@ -3,7 +3,7 @@
 //! The caller declares the order. [`Order::Free`]: any order, except that operations on a
 //! collection which the batch opens wait for the open, and that a close waits for all earlier
 //! operations on its collection. [`Order::Chain`]: one operation after the other. [`Batch::after`]:
-//! an operation waits for named earlier ones; if one of them fails, it is skipped.
+//! an operation waits for named earlier operations, and is skipped if one of them fails.
 //!
 //! [`Failure`] decides what a failure does. `stop`: operations that haven't begun are skipped.
 //! `continue`: all operations run that don't need a failed one. `rollback`: as `stop`, and finished
@@ -122,8 +122,9 @@ impl Work {
     }
 }
 
-/// A dependency between two operations. `on`: the number of the operation at the other end;
-/// `needs`: whether the waiting operation is skipped if the awaited one fails.
+/// A dependency of a waiting operation on an awaited one. `on`: the number of the awaited
+/// operation, or in `Inner::waiters` that of the waiting one. `needs`: whether the waiting
+/// operation is skipped if the awaited one fails.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     on: u32,
@@ -236,7 +237,8 @@ impl Batch {
         Ok(Op(number))
     }
 
-    /// Makes `op` wait for operations that were added before. It is skipped if one of them fails.
+    /// Makes `op` wait for the operations `needed`, which were added before `op`. `op` is skipped
+    /// if one of them fails.
     ///
     /// # Errors
     /// EINVAL unless `op` and `needed` are in this batch, and `op` comes after all of `needed`.
@@ -277,8 +279,8 @@ impl Batch {
     //
     // Each adds an operation and returns its number. Each fails with E2BIG if the batch is full.
 
-    /// Adds [`Collection::create`]. Later operations of this batch can use the collection; others
-    /// only after it has been created.
+    /// Adds [`Collection::create`]. Later operations of this batch can use the collection; other
+    /// code can do so only after this operation has ended.
     ///
     /// # Errors
     /// E2BIG if the batch is full.

@@ -1,8 +1,8 @@
 //! The C interface of `include/forebay/iov.h`, which documents its functions. The functions here
 //! convert handles, texts and memory to arguments of the Rust functions, and errors to numbers.
 //!
-//! Handles are boxes. Passing an invalid or closed handle breaks the header's rules and is
-//! undefined, as in any C library; null gives EINVAL.
+//! Handles are boxes. Passing an invalid or closed handle is undefined behaviour, as in any C
+//! library; null gives EINVAL.
 
 mod batches;
 mod bytes;
@@ -49,14 +49,14 @@ unsafe fn place<'a, T>(at: *mut T, what: &str) -> Result<&'a mut T> {
 }
 
 /// # Safety
-/// Null, or valid.
+/// `at` is null, or valid.
 unsafe fn handle<'a, T>(at: *const T, what: &str) -> Result<&'a T> {
     // SAFETY: the caller's promise.
     unsafe { at.as_ref() }.ok_or_else(|| Error::invalid(format!("the {what} is NULL")))
 }
 
 /// # Safety
-/// Null, or a text that ends with NUL.
+/// `at` is null, or a text that ends with NUL.
 unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> {
     if at.is_null() {
         return Err(Error::invalid(format!("the {what} is NULL")));

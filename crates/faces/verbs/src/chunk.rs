@@ -2,7 +2,7 @@
 //! in the pool.
 //!
 //! The mapped pages are the pages of the pool's medium that hold the bytes, so a write to them
-//! changes the collection's content at once, for every reader. The bytes must be on this node, in
+//! changes the collection's content at once for every reader. The bytes must be on this node, in
 //! one piece: in a collection of this node that isn't striped. A buffer is a mapped file without a
 //! name, which is removed with its last mapping.
 //!
@@ -46,7 +46,7 @@ impl Chunk {
     /// # Errors
     /// ENOTSUP if the collection's back end can't map bytes; EREMOTE if the bytes are on another
     /// node, or on several; EINVAL beyond the end, or for a length of 0; ENOSPC if a hole can't be
-    /// filled; EPERM, EBUSY if the collection's controls refuse it; ENOMEM.
+    /// filled; EPERM, EBUSY if the collection's controls refuse the mapping; ENOMEM.
     pub fn map(collection: &Collection, at: u64, len: usize, access: Access) -> Result<Chunk> {
         collection.map_object(at, len, access).map(Chunk)
     }
@@ -79,7 +79,7 @@ impl Chunk {
     /// # Errors
     /// EINVAL if the token is invalid, EXDEV for a token of another pool, EREMOTE for one of
     /// another node; ENOENT if the chunk was removed; EACCES, EPERM, EBUSY if this process may not
-    /// open it.
+    /// open the chunk's file.
     pub fn attach(session: &Session, token: &Token) -> Result<Chunk> {
         let fs = pool_of(session)?;
         let named = Named::read(token)?;
@@ -119,7 +119,7 @@ impl Chunk {
         self.0.len()
     }
 
-    /// Whether the chunk has no bytes. No chunk is empty.
+    /// Whether the chunk has no bytes. False for every chunk.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -135,12 +135,12 @@ impl Chunk {
     /// Makes a token for a part of the chunk.
     ///
     /// # Errors
-    /// EINVAL if the part isn't inside; EPERM in a forked child.
+    /// EINVAL if the part isn't inside the chunk; EPERM in a forked child.
     pub fn share_part(&self, from: usize, len: usize) -> Result<Token> {
         share(&self.0, from, len)
     }
 
-    /// Returns the mapping, for a caller that keeps it.
+    /// Converts the chunk to its mapping.
     pub(crate) fn into_mapped(self) -> Mapped {
         self.0
     }
@@ -148,7 +148,7 @@ impl Chunk {
     /// Copies `to.len()` bytes at offset `at` out of the chunk.
     ///
     /// # Errors
-    /// EINVAL if they aren't all inside the chunk; EPERM in a forked child.
+    /// EINVAL if the range isn't inside the chunk; EPERM in a forked child.
     pub fn read(&self, to: &mut [u8], at: usize) -> Result<()> {
         self.0.check()?;
         self.0.read(to, at)
@@ -157,8 +157,8 @@ impl Chunk {
     /// Copies `from` into the chunk at offset `at`.
     ///
     /// # Errors
-    /// EINVAL if it doesn't fit inside the chunk; EACCES if the chunk was mapped for reading; EPERM
-    /// in a forked child.
+    /// EINVAL if the range isn't inside the chunk; EACCES if the chunk was mapped for reading;
+    /// EPERM in a forked child.
     pub fn write(&self, from: &[u8], at: usize) -> Result<()> {
         self.0.check()?;
         self.0.write(from, at)

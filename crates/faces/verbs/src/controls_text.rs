@@ -1,6 +1,6 @@
 //! Controls as texts: `mutability=append,temporality=once`. Controls that aren't named have their
-//! defaults. C interfaces pass controls as texts, so that a library can refuse an unknown control
-//! by name; a bit set would lose it.
+//! defaults. C interfaces pass controls as texts, so that a library can name a control that it
+//! doesn't know when it refuses it; an unknown bit has no name.
 
 use crate::{Error, Result};
 use forebay_controls::Controls;

@@ -22,7 +22,8 @@ impl Error {
         }
     }
 
-    /// Returns an error whose text says that doing `what` failed, and why by `errno`.
+    /// Returns an error with the text `what: REASON`, where REASON is the system's text for
+    /// `errno`.
     pub fn of(what: impl fmt::Display, errno: Errno) -> Error {
         let words = std::io::Error::from(errno);
         Error::new(errno, format!("{what}: {words}"))
@@ -43,7 +44,7 @@ impl Error {
         self.errno
     }
 
-    /// Returns the error with the name of the object that it concerns in front of its text.
+    /// Puts `what`, such as the name of an object, in front of the error's text.
     pub fn about(self, what: impl fmt::Display) -> Error {
         Error::new(self.errno, format!("{what}: {}", self.text))
     }

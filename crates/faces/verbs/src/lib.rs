@@ -1,13 +1,13 @@
 //! The verbs face: I/O for programs that declare what they need.
 //!
-//! A [`Session`] has a metadata store and back ends. In it are [`Workspace`]s, and in these
-//! [`Collection`]s: bytes with a name, a UUID, key-value metadata and controls. They are found by
-//! name, by UUID, or by a [`Predicate`] over metadata. Verbs are carried out at once, or collected
-//! in a [`Batch`] and run while the program does something else. Concepts and rules:
+//! A [`Session`] has a metadata store and back ends. The store has [`Workspace`]s, and a workspace
+//! has [`Collection`]s: bytes with a name, a UUID, key-value metadata and controls. Collections are
+//! found by name, by UUID, or by a [`Predicate`] over metadata. Verbs are carried out at once, or
+//! collected in a [`Batch`] and run while the program does something else. Concepts and rules:
 //! `docs/howto/verbs.md`.
 //!
 //! Everything here can be used by several threads. A forked child can't use its parent's sessions:
-//! every verb fails with EPERM there. The child opens sessions itself.
+//! in the child, every verb on them fails with EPERM. The child opens sessions itself.
 //!
 //! ```
 //! use forebay_iov::{Collection, Options, Predicate, Session, Workspace};

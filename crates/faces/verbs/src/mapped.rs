@@ -6,8 +6,8 @@
 //! allocated when the range is mapped, so that no later access fails for lack of space.
 //!
 //! Truncating the file doesn't affect a mapping: a page that is cut off stays mapped, filled with
-//! zeros, and becomes part of the file again if the file grows. So processes that truncate the file
-//! needn't wait for this one (`map_flag::STAYS`).
+//! zeros, and becomes part of the file again if the file grows. So a process that truncates the
+//! file needn't wait for the mapping's end (`map_flag::STAYS`).
 
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -34,12 +34,14 @@ const UNNAMED: &[u8] = b"#mapped";
 /// A mapped range of a file.
 pub struct Mapped {
     fs: Attached,
-    /// The entry in the table of mappings that keeps the file's pages. Valid as long as `fs` lives.
+    /// The entry in the table of mappings: while it exists, the store doesn't reuse the file's
+    /// pages. Valid as long as `fs` lives.
     place: NonNull<MapRef>,
     object: ObjectId,
     /// Offset in the file. Bytes.
     at: u64,
-    /// The address of the first mapped byte. The pages before and after it are mapped whole.
+    /// The address of the byte at offset `at`. The pages that have the first and the last byte are
+    /// mapped whole.
     first: NonNull<u8>,
     len: usize,
     access: Access,
@@ -343,8 +345,8 @@ fn put_pages(
         range.put(fs, &piece, (piece.at - from) as usize, access)?;
         there += piece.len;
     }
-    // A forked child would inherit the pages without the table entry that keeps them. SAFETY: the
-    // range was just mapped by this function.
+    // A forked child doesn't inherit the mapping, as it has no table entry that prevents the reuse
+    // of the pages. SAFETY: the range was just mapped by this function.
     unsafe { rustix::mm::madvise(range.start.as_ptr().cast(), whole, Advice::LinuxDontFork)? };
     match there {
         n if n == whole => Ok((range, skip)),
@@ -355,7 +357,7 @@ fn put_pages(
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // A forked child has neither the pages nor the entry.
+        // A forked child has neither the mapping nor the table entry.
         if !self.generation.is_now() {
             return;
         }

@@ -76,7 +76,7 @@ pub struct Record {
 pub struct New<'a> {
     /// The name of the new workspace or collection.
     pub name: &'a str,
-    /// Its key-value metadata.
+    /// The key-value metadata of the new workspace or collection.
     pub meta: Meta,
     /// For a collection: the name of its back end.
     pub backend: &'a str,
@@ -92,8 +92,8 @@ pub struct New<'a> {
 /// A change of metadata: a key, and its new value. None removes the key.
 pub type Change = (String, Option<String>);
 
-/// A metadata store. Its methods fail with ENOENT, EEXIST and ENOTEMPTY as those for files do, and
-/// with errors particular to the store.
+/// A metadata store. Its methods fail with ENOENT, EEXIST and ENOTEMPTY in the same cases as file
+/// system calls, and with errors particular to the store.
 pub trait Store: Send + Sync {
     /// Returns the store's name in messages.
     fn name(&self) -> &str;

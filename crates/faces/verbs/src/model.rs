@@ -1,7 +1,7 @@
 //! Workspaces and collections.
 //!
 //! A workspace is a namespace with its own metadata. A collection is a sequence of bytes in a
-//! workspace, with a name, a UUID, key-value metadata, controls, and a back end that keeps the
+//! workspace, with a name, a UUID, key-value metadata, controls, and a back end that stores the
 //! bytes. A chunk is a range of these bytes: an offset and a length. `workspace.rs` has workspaces,
 //! `bytes.rs` the operations on bytes. Every verb here is carried out before it returns;
 //! [`crate::Batch`] has the same verbs, to be carried out later.
@@ -41,7 +41,7 @@ struct Handle {
 }
 
 enum State {
-    /// Created or opened only when the batch runs.
+    /// The batch that creates or opens the collection hasn't done so yet.
     Pending,
     Open(Record, Outlives, Box<dyn Object>),
     Closed,
@@ -146,8 +146,8 @@ fn set_meta(
     session.store().update(scope, uuid, changes).map(|_| ())
 }
 
-/// Refuses an operation on data that outlive the process if the undo log doesn't: after a crash
-/// nothing could undo it.
+/// Refuses an operation on data that outlive the process if the undo log doesn't outlive it: after
+/// a crash nothing could undo the operation.
 fn check_log(log: Log<'_>, outlives: Outlives, backend: &str) -> Result<()> {
     match log {
         Some(log) if outlives && !log.outlives_process() => Err(Error::unsupported(format!(

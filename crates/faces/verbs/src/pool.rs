@@ -1,8 +1,9 @@
-//! The pools that this process has open. Each is open once; all sessions and back ends share it.
+//! The pools that this process has open. Each pool is open once; all sessions and back ends share
+//! it.
 //!
-//! The records of a pool must not be opened twice in a process. So all users share one [`Fs`], and
-//! the last user closes it before it can be opened again. A forked child doesn't touch its parent's
-//! pools, not even to close them; it opens a pool again.
+//! The records of a pool must not be opened twice in a process. So all sessions and back ends share
+//! one [`Fs`], and the last of them closes it before the pool can be opened again. A forked child
+//! doesn't touch its parent's pools, not even to close them; it opens a pool again.
 
 use crate::process::{Generation, lock_in_time};
 use crate::{Error, Result};

@@ -3,8 +3,8 @@
 //! A forked child has none of its parent's worker threads, and one of them may have held a lock at
 //! the fork. So the child can't use sessions that the parent opened: their methods fail before they
 //! touch a lock. Each session records its process's generation; a handler that the C library runs
-//! in every forked child increments it. Comparing generations costs one load, where getpid(2) would
-//! cost a system call.
+//! in every forked child increments the child's generation. Comparing generations costs one load,
+//! where getpid(2) would cost a system call.
 
 use crate::{Error, Result};
 use rustix::io::Errno;

@@ -170,8 +170,8 @@ impl fmt::Display for Predicate {
                         write!(f, "\"{text}\"")
                     }
                     Value::Number(Number::Whole(n)) => write!(f, "{n}"),
-                    // With point or exponent, so that it is parsed as a floating-point number
-                    // again.
+                    // With a point or an exponent, so that the number is parsed as a floating-point
+                    // number again.
                     Value::Number(Number::Real(n)) => write!(f, "{n:?}"),
                 }
             }

@@ -51,9 +51,9 @@ struct Inner {
 
 impl Session {
     /// Opens a session whose metadata are at `place`. `memory`: in this process, for this session
-    /// alone. `pool:NAME`: in a pool on this node. `pool`: in the pool that the command line would
-    /// take ($FOREBAY_POOL, or `default`). `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]`: in an etcd.
-    /// An empty text: $FOREBAY_METADATA, or else `pool`.
+    /// alone. `pool:NAME`: in a pool on this node. `pool`: in the pool that the command line uses
+    /// ($FOREBAY_POOL, or `default`). `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]`: in etcd. An empty
+    /// text: $FOREBAY_METADATA, or else `pool`.
     ///
     /// The back end `memory` is attached; for a pool also `forebay`, which then is the default of
     /// new collections. With etcd the default is the first attached back end that outlives the
@@ -115,7 +115,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Attaches a back end of a built-in kind under `name`, by which collections name it.
+    /// Attaches a back end of a built-in kind under `name`; a collection refers to its back end by
+    /// this name.
     ///
     /// # Errors
     /// EINVAL for an unknown kind or an invalid `config`; EEXIST if the name is taken.
@@ -201,7 +202,7 @@ impl Session {
 
     /// Makes `backend` the back end of new collections that name none, whose path `/WORKSPACE/NAME`
     /// matches `pattern`, and which declare all of `controls`. Of several matching calls the last
-    /// one wins; without a match, the session's default is taken.
+    /// one wins; without a match, the session's default is used.
     ///
     /// The pattern is a path pattern as in a pool's rules: `/campaign/*.ckpt`, `/*/raw-*`.
     ///

@@ -26,7 +26,7 @@ impl Session {
 /// Undoes an unfinished batch of a dead process, or completes it if it was committed.
 ///
 /// # Errors
-/// The errors of the operations. The log then stays for the next process.
+/// The errors of the operations. The log then isn't removed, so that the next process tries again.
 fn settle(session: &Session, log: &dyn UndoLog) -> Result<()> {
     match log.entries()? {
         (entries, true) => carry_out(session, log, entries),
@@ -76,7 +76,8 @@ fn undo_one(session: &Session, entry: Undo) -> Result<()> {
 /// The errors of the commit: the caller must then undo the batch. Or the errors of the deletions.
 pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
     let committed = log.commit();
-    // The commit may have been recorded although it failed: another process would then complete it.
+    // The commit may have been recorded although `commit` failed: another process would then
+    // complete the batch.
     let (entries, noted) = log.entries()?;
     match committed {
         Err(error) if !noted => {

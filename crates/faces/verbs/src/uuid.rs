@@ -19,7 +19,7 @@ impl Uuid {
         let got = getrandom(&mut bytes, GetRandomFlags::empty());
         match got.map_err(|e| Error::of("random numbers for a UUID", e))? {
             16 => Ok(Uuid::version(bytes, 4)),
-            // getrandom(2) returns requests of up to 256 bytes whole.
+            // getrandom(2) fills a buffer of up to 256 bytes whole.
             n => Err(Error::of(
                 format!("{n} of 16 random bytes for a UUID"),
                 rustix::io::Errno::IO,
@@ -27,7 +27,7 @@ impl Uuid {
         }
     }
 
-    /// Sets the version and variant bits of a UUID.
+    /// Returns the UUID of these bytes, with the version and variant bits set.
     pub(crate) fn version(mut bytes: [u8; 16], version: u8) -> Uuid {
         bytes[6] = bytes[6] & 0x0f | version << 4;
         bytes[8] = bytes[8] & 0x3f | 0x80;

@@ -55,7 +55,8 @@ pub(crate) struct WorkerPool {
 const ASKING: usize = 32;
 
 impl WorkerPool {
-    /// Returns a pool for operations. `asks`: whether they wait for replies of other nodes.
+    /// Returns a pool for operations. `asks`: whether the operations wait for replies of other
+    /// nodes.
     pub fn new(asks: bool) -> WorkerPool {
         WorkerPool::of(if asks {
             ASKING
@@ -99,7 +100,7 @@ impl WorkerPool {
     /// Queues tasks.
     ///
     /// # Errors
-    /// If the pool has no thread, and none can be started. Nothing is queued then.
+    /// If the pool has no thread, and none can be started. No task is queued then.
     pub fn push(&self, tasks: impl ExactSizeIterator<Item = Task>) -> Result<()> {
         let mut queue = self.shared.lock();
         let wanted = (queue.tasks.len() + tasks.len()).saturating_sub(queue.idle);

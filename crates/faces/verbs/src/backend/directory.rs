@@ -1,5 +1,5 @@
 //! The back end for any mounted file system: a collection's bytes are the file
-//! `DIR/WORKSPACE/NAME`.
+//! `DIR/WORKSPACE/NAME`, where DIR is the back end's configuration.
 //!
 //! A workspace's directory is created with its first collection and removed with its last one.
 //! Other programs can read and write the files; when they see changes is up to the file system.
@@ -31,7 +31,7 @@ pub struct Directory {
 struct Open {
     path: PathBuf,
     file: File,
-    /// Held by an append from finding the file's end until it has written there.
+    /// Held by an append while it finds the file's end and writes there.
     end: Mutex<()>,
 }
 
@@ -103,7 +103,8 @@ impl Backend for Directory {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        // The back end passes fsync on, so `durable` is as good as the file system's.
+        // `Object::sync` calls fsync, so written bytes are as durable as the file system makes
+        // them.
         let persistence = [Persistence::Pool, Persistence::Node, Persistence::Durable];
         plain_support("directory", controls, &persistence)
     }

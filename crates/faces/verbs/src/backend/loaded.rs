@@ -1,9 +1,9 @@
 //! Back ends from shared objects. A shared object's function `iov_backend_ops()` returns the table
 //! of functions that `include/forebay/iov_backend.h` declares.
 //!
-//! A shared object stays loaded until the process ends: its threads may outlive its use. Each
-//! attachment has an instance of the back end. `init` creates it; `shutdown` ends it, after the
-//! last collection that uses it.
+//! A shared object stays loaded until the process ends: threads that it has started may still run
+//! its code. Each attachment has an instance of the back end. `init` creates the instance;
+//! `shutdown` ends it after the last collection that uses it is dropped.
 
 use super::{Address, Backend, Object};
 use crate::abi::{self, BACKEND_ABI, BackendTable};

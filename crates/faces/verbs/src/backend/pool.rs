@@ -5,7 +5,8 @@
 //! metadata store creates and removes it.
 //!
 //! The collection's controls are declared for its file, and the pool applies them for every program
-//! that opens it. `temporality` is a hint: the pool ignores it where its media can't follow it.
+//! that opens it. `temporality` is a hint: the pool ignores a temporality that its media can't
+//! follow.
 
 use super::{Address, Backend, Mapped, Object};
 use crate::mapped::Access;
@@ -124,8 +125,8 @@ impl Forebay {
             kind: libc::S_IFREG,
         };
         // A laminated file can only be opened for reading. If the file is the record, the record's
-        // `mutability` tells whether the file can be laminated, unless it was laminated after the
-        // record was read.
+        // `mutability` is `immutable` for every laminated file, unless the file was declared
+        // immutable after the record was read.
         let may_be = !self.files_are_records || controls.mutability == Mutability::Immutable;
         let sealed = || self.fs.controls_of(entry.id).map(|(_, sealed)| sealed);
         let open = if may_be && sealed()? {
@@ -188,8 +189,8 @@ impl Backend for Forebay {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        // With `persistence=process`, the file is removed when its creator ends. If the record is
-        // elsewhere, it would stay and refer to a missing file.
+        // With `persistence=process`, the pool removes the file when the process that created it
+        // ends. A record in another store would then refer to a missing file.
         if controls.persistence == Persistence::Process && !self.files_are_records {
             return Err(Error::unsupported(
                 "the back end 'forebay' can't keep persistence=process where the metadata lie elsewhere",
@@ -323,7 +324,7 @@ impl Object for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        // Written bytes that aren't published yet count, too.
+        // Publishes buffered bytes first, so that the size includes them.
         let size = self.fs.buffers().publish(self.open());
         let size = size.and_then(|()| self.fs.live_of(self.open()));
         let size = size.and_then(|live| self.fs.cluster().data().size(live));

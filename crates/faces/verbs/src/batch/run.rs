@@ -127,8 +127,8 @@ impl Running {
         Ok(Running(inner))
     }
 
-    /// Waits until the batch has ended, and returns whether it has ended. With None it waits
-    /// without a limit, since an operation may take as long as its data take.
+    /// Waits until the batch has ended, but at most for `limit`, and returns whether the batch has
+    /// ended. None waits without a limit, since the duration of an operation depends on its data.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -162,7 +162,7 @@ impl Running {
     /// thread.
     pub fn when(&self, what: Option<Op>, call: impl FnOnce() + Send + 'static) -> Result<bool> {
         self.0.session.check()?;
-        // Threads are started here, where a failure can be returned.
+        // This empty task starts the notifier thread here, where a failure can be returned.
         self.0
             .session
             .notifier()
@@ -216,8 +216,8 @@ impl Running {
         operation.map(|o| o.status).ok_or_else(|| none(op))
     }
 
-    /// Returns the outcome of an operation, or why it wasn't done. Large outcomes can be taken only
-    /// once.
+    /// Returns the outcome of an operation, or why it wasn't done. Bytes, metadata and records are
+    /// returned only once; later calls return [`Outcome::Done`].
     ///
     /// # Errors
     /// The operation's error; EINVAL if no operation has this number; EINPROGRESS if it hasn't
@@ -330,8 +330,8 @@ impl Inner {
             });
             ready.extend(self.finish(number, result));
         }
-        // A close without work takes less time than waking another thread, so this thread does the
-        // closes.
+        // Closing a collection that was just created takes less time than waking another thread, so
+        // this thread runs the closes.
         let progress = self.lock();
         let (closes, others): (Vec<u32>, _) = ready
             .into_iter()
@@ -342,8 +342,8 @@ impl Inner {
         closes.into_iter().for_each(|number| self.run(number));
     }
 
-    /// Runs an operation, then an operation that became ready by it, and so on. Queues further
-    /// ones.
+    /// Runs an operation, then one of the operations that became ready at its end, and so on.
+    /// Queues the other operations that became ready.
     fn run(self: &Arc<Inner>, first: u32) {
         let mut next = Some(first);
         while let Some(number) = next {

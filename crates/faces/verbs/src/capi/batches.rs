@@ -91,7 +91,7 @@ pub unsafe extern "C" fn iov_batch_create(
     })
 }
 
-/// Makes a request wait for others, and need their success.
+/// Makes a request wait for earlier requests. It is skipped if one of them fails.
 ///
 /// # Safety
 /// As documented in the header.
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn iov_cancel(batch: *const Collected) -> c_int {
     code(cancelled)
 }
 
-/// The argument of a program's callback, which the notifier thread passes to it.
+/// The argument that the notifier thread passes to a program's callback.
 struct With(*mut c_void);
 
 // SAFETY: the header demands that any thread may call the function with this argument.

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *m
 /// Frees a buffer.
 ///
 /// # Safety
-/// `at` is a result of `iov_allocate`, or null.
+/// `memory` is a result of `iov_allocate`, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) {
     // SAFETY: the caller's promise.

@@ -6,9 +6,9 @@
 //! undone, so they are logged and carried out after the commit.
 //!
 //! A log must live as long as the data that it could restore. [`InProcess`] ends with its process,
-//! so it serves collections that end with it, too; operations on others are refused. The pool and
-//! etcd stores have durable logs; the next process that loads a workspace settles those of killed
-//! processes.
+//! so it serves only collections that end with that process; operations on other collections are
+//! refused. The pool and etcd stores have durable logs: the next process that loads a workspace
+//! undoes or completes the batches of killed processes.
 
 use super::{Change, Scope};
 use crate::{Meta, Result, Uuid};

@@ -36,8 +36,8 @@ fn counted<T>(
 }
 
 impl Collection {
-    /// Like [`Collection::with`], for two collections, which may be the same. Always locks in the
-    /// same order, so that no two threads wait for each other.
+    /// Like [`Collection::with`], for two collections, which may be the same. Always locks them in
+    /// the same order, so that no two threads wait for each other.
     fn with_both<T>(
         &self,
         other: &Collection,
@@ -50,8 +50,8 @@ impl Collection {
         }
     }
 
-    /// Logs the old size, and the old bytes of the range that `range` returns for it: start and
-    /// end.
+    /// Logs the old size, and the old bytes of a range. `range` returns the start and end of the
+    /// range for the old size.
     fn note_bytes(
         &self,
         log: Log<'_>,

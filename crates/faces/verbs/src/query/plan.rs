@@ -54,8 +54,8 @@ impl Predicate {
             Predicate::Compare(key, operator, Value::Text(text)) => {
                 let at = Order::of_text(text);
                 let texts = part(*operator, Order::FIRST_TEXT, at, Order::LAST);
-                // Numbers sort by value here but by bytes in a comparison with a text: so all
-                // numbers are candidates.
+                // The index sorts numbers by value, but a comparison with a text compares bytes: so
+                // all numbers are candidates.
                 let numbers = (Order::FIRST_NUMBER, Order::LAST_NUMBER);
                 Some(within(key, &[numbers, texts]))
             }
