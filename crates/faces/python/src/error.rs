@@ -10,7 +10,7 @@ pub fn raise(error: forebay_iov::Error) -> PyErr {
     PyOSError::new_err((error.errno().raw_os_error(), error.to_string()))
 }
 
-/// As [`raise`], for an error of a file system call on a path, which Python adds.
+/// As [`raise`], for an error of a file system call on `path`; the exception also has the path.
 pub fn raise_of(errno: Errno, path: &str) -> PyErr {
     let words = std::io::Error::from(errno).to_string();
     let words = words

@@ -129,7 +129,7 @@ impl Pool {
         })
     }
 
-    /// Returns a directory's entries in no order: (name, mode), where the mode has only the type
+    /// Returns a directory's entries, unsorted: (name, mode), where the mode has only the type
     /// bits.
     fn list(&self, py: Python<'_>, path: &str) -> PyResult<Vec<(String, u32)>> {
         let list = self.call(py, path, |fs, path| fs.list(path))?;
@@ -184,7 +184,7 @@ impl Pool {
         })
     }
 
-    /// Creates a file with these bytes, or replaces an existing file's, in one call.
+    /// Creates a file with these bytes, or replaces an existing file's bytes, in one call.
     #[pyo3(signature = (path, data, exclusive = false, mode = 0o666))]
     fn write(
         &self,
@@ -228,8 +228,8 @@ impl Pool {
         self.call(py, path, |fs, path| fs.unlink(path))
     }
 
-    /// Renames an object, as `os.rename` does: replaces an existing one with the new name
-    /// atomically.
+    /// Renames an object, as `os.rename` does: atomically replaces an existing object that has the
+    /// new name.
     fn rename(&self, py: Python<'_>, path: &str, to: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.rename(path, to.as_bytes()))
     }
@@ -323,8 +323,8 @@ impl Pool {
         })
     }
 
-    /// Declares controls (`"mutability=append"`) for a file, or for a directory: for its future
-    /// entries.
+    /// Declares controls (`"mutability=append"`) for a file. For a directory, they apply to its
+    /// future entries.
     fn declare(&self, py: Python<'_>, path: &str, controls: &str) -> PyResult<()> {
         let declared: Declared = controls
             .parse()

@@ -2,9 +2,10 @@
 //! `python/`.
 //!
 //! - [`files`]: a pool's files by path, for fsspec and for programs ([`files::Pool`]).
-//! - [`verbs`]: sessions, workspaces, collections and batches of `forebay-verbs`.
+//! - [`verbs`]: sessions, workspaces, collections and batches of the crate `forebay-verbs`.
 //! - [`chunk`]: memory of the pool, by Python's buffer protocol.
-//! - [`bytes`]: memory of Python objects, the only unsafe code.
+//! - [`bytes`]: memory of Python objects; all unsafe code, except the buffer protocol's methods in
+//!   `chunk`.
 //!
 //! Guarantees: every call releases the interpreter's lock while it waits or copies. Errors are
 //! `OSError` (so `FileNotFoundError`, ...) with an errno and a sentence. Using a closed handle, or

@@ -1,8 +1,9 @@
 //! Sessions, workspaces, collections and batches for Python. `docs/howto/verbs.md` explains them.
 //!
-//! A batch keeps the Python buffers that it was given until it is freed. Its operations run on
-//! threads of the session, which take the interpreter's lock only to free buffers and to notify a
-//! waiting event loop. A wait returns to the interpreter every [`SLICE`], for signals (Ctrl-C).
+//! A batch holds references to the Python buffers of its operations until the batch is freed. Its
+//! operations run on threads of the session, which take the interpreter's lock only to free buffers
+//! and to notify a waiting event loop. A wait returns to the interpreter every [`SLICE`], for
+//! signals (Ctrl-C).
 
 use crate::bytes::{Borrowed, filled};
 use crate::chunk::{Buffer, Chunk, Memory};
@@ -70,13 +71,13 @@ impl Named {
 pub struct Record {
     /// The name of the workspace or collection.
     name: String,
-    /// Its UUID, as text.
+    /// The UUID, as text.
     uuid: String,
-    /// Its metadata when the record was read: a dict.
+    /// The metadata when the record was read: a dict.
     meta: Meta,
-    /// The name of the back end that has its bytes; empty for a workspace.
+    /// The name of the back end that has a collection's bytes; empty for a workspace.
     backend: String,
-    /// Its declared controls, as text.
+    /// The declared controls, as text.
     controls: String,
 }
 
@@ -99,8 +100,9 @@ impl Record {
     }
 }
 
-/// Drops what holds a session, without the interpreter's lock: the last drop of a session waits for
-/// its threads, which may be waiting for that lock to call Python ([`Running::when_done`]).
+/// Drops a value that holds a session, without the interpreter's lock: dropping a session's last
+/// handle waits for the session's threads, and they may be waiting for that lock to call Python
+/// ([`Running::when_done`]).
 fn drop_detached<T: Send>(holder: Option<T>) {
     let mut holder = holder;
     if holder.is_some() {
@@ -483,7 +485,7 @@ impl Collection {
         py.detach(move || collection.size()).map_err(raise)
     }
 
-    /// Commits what was written, as far as the collection's controls promise.
+    /// Makes written bytes durable, as fsync(2) does, if the back end supports it.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let collection = self.0.get()?;
         py.detach(move || collection.sync()).map_err(raise)
@@ -675,7 +677,7 @@ impl Batch {
         self.with(|b| Ok(b.close(&used)?.0))
     }
 
-    /// Makes an operation wait for others, and need their success.
+    /// Makes `op` wait for the operations `needed`; `op` is skipped if one of them fails.
     fn after(&self, op: u32, needed: Vec<u32>) -> PyResult<()> {
         let needed: Vec<iov::Op> = needed.into_iter().map(iov::Op).collect();
         self.with(|b| b.after(iov::Op(op), &needed))
@@ -687,7 +689,7 @@ impl Batch {
         drop_detached(collected);
     }
 
-    /// Starts the batch. It can't be changed afterwards.
+    /// Starts the batch. No operation can be added afterwards.
     fn start(&self, py: Python<'_>) -> PyResult<Running> {
         let batch = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let batch = batch.ok_or_else(|| PyValueError::new_err("this batch has been started"))?;
@@ -721,7 +723,8 @@ impl Running {
                 .detach(|| running.wait(Some(left.min(SLICE))))
                 .map_err(raise)?;
             if ended || left.is_zero() {
-                // The other handles may have been closed meanwhile.
+                // Other handles may have been closed meanwhile, so `running` may be the session's
+                // last.
                 drop_detached(Some(running));
                 return Ok(ended);
             }
@@ -759,7 +762,7 @@ impl Running {
     }
 
     /// Returns the result of an operation: None, a number, bytes, metadata, a record or records.
-    /// Raises the operation's error. Bytes and records can be taken once.
+    /// Raises the operation's error. Bytes, metadata and records are returned only once.
     fn result(&self, py: Python<'_>, op: u32) -> PyResult<Py<PyAny>> {
         let running = self.0.get()?;
         let outcome = py

@@ -78,7 +78,7 @@ fn create(session: &Session, scope: Scope, all: std::ops::Range<usize>) {
     assert!(made.iter().all(Result::is_ok));
 }
 
-/// Calls `f` this often, and prints the time per call.
+/// Calls `f` `times` times, and prints the time per call.
 fn took(what: &str, times: usize, f: impl FnMut(usize)) {
     let begin = Instant::now();
     (0..times).for_each(f);

@@ -128,7 +128,7 @@ fn what_is_stored_is_the_collections() {
     assert_eq!(errno(chunk.write(b"xx", (2 << 20) - 1)), Errno::INVAL);
 
     // After a truncation the memory beyond the end is zeros, and writes to it don't reach the
-    // collection. After the collection has grown again, they do.
+    // collection. After the collection has grown again, writes reach it.
     c.truncate(8).unwrap();
     assert_eq!(bytes(&chunk)[..6], *b"4Xbc\0\0");
     assert_eq!(bytes(&chunk)[(2 << 20) - 3..], [0; 3]);
@@ -139,7 +139,7 @@ fn what_is_stored_is_the_collections() {
     c.read(&mut seen, (1 << 20) + 4).unwrap();
     assert_eq!(&seen[..5], b"kept\0");
 
-    // The chunk of a closed and deleted collection stays for processes that have it mapped.
+    // The chunk of a closed and deleted collection exists as long as a process has it mapped.
     let token = chunk.share().unwrap();
     c.close().unwrap();
     Collection::delete(&w, Key::Name("c")).unwrap();
@@ -166,7 +166,7 @@ fn other_processes_attach_it_and_may_die() {
     assert_eq!(one.ask("put 7"), "put");
     assert_eq!(bytes(&mine)[0], 7);
 
-    // The buffer of a killed process stays for processes that have it mapped.
+    // The buffer of a killed process exists as long as another process has it mapped.
     let theirs = one.ask("allocate");
     assert_eq!(one.ask("put 9"), "put");
     assert_eq!(other.ask(&format!("attach {theirs}")), "attached");
@@ -182,7 +182,7 @@ fn other_processes_attach_it_and_may_die() {
         errno(Chunk::attach(&session, &unhex(&theirs))),
         Errno::NOENT
     );
-    // After its last mapping, the buffer's room is free again.
+    // After the end of its last mapping, the buffer's space is free again.
     let (_, used) = fs.pool().capacity();
     drop(mine);
     let after = fs.pool().capacity().1;

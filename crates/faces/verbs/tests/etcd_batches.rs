@@ -112,7 +112,7 @@ fn what_a_killed_process_has_begun_is_undone() {
     let (etcd, dir) = (TestEtcd::new(), Dir::new());
     let place = etcd.place("?cache=off");
     let session = Session::open(&place).unwrap();
-    // The metadata outlive the process, so no back end is chosen whose data don't.
+    // The metadata outlive the process, so no back end is chosen whose data end with the process.
     let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
     let none = Collection::create(&w, "there", &Options::default())
         .err()

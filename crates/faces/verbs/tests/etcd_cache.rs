@@ -309,12 +309,12 @@ fn a_damaged_copy_is_made_anew() {
         ("gone", &|| std::fs::remove_dir_all(&copy).unwrap()),
     ];
     for (what, damage) in damages {
-        // Kept open, so that no other file gets its inode number.
+        // The old file is kept open, so that no new file gets its inode number.
         let before = std::fs::File::open(&records).unwrap();
         damage();
         read(what);
         let after = std::fs::File::open(&records).unwrap();
-        // Only without its lock file is the copy still used.
+        // A copy is still used if only its lock file is missing; otherwise it is replaced.
         assert_eq!(
             inode(&before) == inode(&after),
             what == "without its lock",

@@ -230,7 +230,7 @@ fn a_token_that_ran_out_is_renewed() {
     // Waits until etcd has dropped the unused token.
     let run_out = || std::thread::sleep(Duration::from_secs(2 * TTL.parse::<u64>().unwrap() + 1));
     run_out();
-    // Several threads notice it at the same time; none gets an error.
+    // Several threads find at the same time that the token is gone; none gets an error.
     std::thread::scope(|threads| {
         for n in 0..6 {
             let make = &make;

@@ -313,7 +313,7 @@ fn metadata_changes(store: &dyn Store, fresh: Fresh<'_>) {
     assert_eq!(search(store, scope, "long > \"k\" and e = \"\""), ["a"]);
     let nobody = store.update(scope, Uuid::random().unwrap(), &again);
     assert_eq!(nobody.unwrap_err().errno(), Errno::NOENT);
-    // The same holds for the metadata of workspaces.
+    // The metadata of workspaces can be changed and searched, too.
     let Scope::In(workspace) = scope else {
         unreachable!()
     };

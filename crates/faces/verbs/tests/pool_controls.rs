@@ -94,7 +94,7 @@ fn a_collection_can_go_with_its_process() {
     // The file's creator, this process, is alive: the file stays.
     let followed = fs.cluster().declarations().follow_creators().unwrap();
     assert_eq!((followed.gone, followed.left), (0, 1));
-    // Refused if the record is in another store: it would refer to a removed file.
+    // Refused if the record is in another store: the record would refer to a removed file.
     let memory = Session::open("memory").unwrap();
     memory.attach("forebay", "forebay", "scratch").unwrap();
     let other = Workspace::create(&memory, "o", &Meta::new()).unwrap();

@@ -245,8 +245,8 @@ impl File {
     }
 }
 
-/// Puts a failure onto the library's error stack. It ends with `errno = N`, as sec2's messages do;
-/// h5py reads it to raise the fitting exception, such as `FileNotFoundError`.
+/// Puts a failure onto the library's error stack. The text ends with `errno = N`, as sec2's texts
+/// do; h5py raises the exception for this number, such as `FileNotFoundError`.
 fn report(library: Option<Library>, (errno, sentence): &Failure) {
     let text = format!("{sentence}, errno = {}", errno.raw_os_error());
     match library {
@@ -266,7 +266,7 @@ fn check_range(at: u64, len: usize) -> Result<(), Failure> {
     }
 }
 
-/// Passes the caller's return address on, as a fifth argument.
+/// Calls `open_from` with the return address of this call as its fifth argument.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn open(_: *const c_char, _: c_uint, _: Hid, _: u64) -> *mut File {
@@ -504,8 +504,8 @@ impl File {
             let mpi = &group.mpi;
             if count > 0 && !(mpi.is_byte(transfer.memory) && mpi.is_byte(transfer.file)) {
                 let buffer = pieces::flatten(mpi, transfer.memory, count)?;
-                // The file's datatype is a view: it is repeated until all of memory's bytes have a
-                // place.
+                // The file's datatype is repeated until its elements have as many bytes as those of
+                // memory.
                 let total: usize = buffer.iter().map(|(_, len)| len).sum();
                 if total == 0 {
                     return Ok(Vec::new());
@@ -522,9 +522,9 @@ impl File {
         })
     }
 
-    /// Ends a write. For a file that ranks have open together, publishes the write at once, unless
-    /// `kept` is true: HDF5 lets any rank read metadata, or overwrite fill values, after a barrier
-    /// that the driver doesn't see. A transfer of all ranks is always published, and has the same
+    /// Ends a write. If ranks have the file open together, publishes the write at once: HDF5 lets
+    /// any rank read metadata, or overwrite fill values, after a barrier that the driver doesn't
+    /// see. If `kept` is true, publishes only transfers of all ranks; such a transfer has the same
     /// result on all ranks after all have written.
     fn written(&self, open: &Open, done: Result<(), Failure>, kept: bool) -> Result<(), Failure> {
         let Some(group) = &self.group else {
@@ -572,8 +572,8 @@ unsafe extern "C" fn write(
         let pieces = file.scalar(at, len, from as usize);
         // SAFETY: as for `read`.
         let done = pieces.and_then(|pieces| unsafe { write_pieces(file, open, &pieces) });
-        // Published at once: HDF5 writes fill values and metadata here, and programs' data as
-        // vectors.
+        // Published at once: HDF5 writes fill values and metadata by this callback, and programs'
+        // data by `write_vector`.
         file.written(open, done, false)
     })
 }
@@ -751,7 +751,7 @@ unsafe extern "C" fn unlock(file: *mut File) -> c_int {
     file.attempt(|_, open| open.lock(Lock::None))
 }
 
-/// Passes the caller's return address on, as a third argument.
+/// Calls `del_from` with the return address of this call as its third argument.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn del(_: *const c_char, _: Hid) -> c_int {

@@ -26,11 +26,12 @@ pub struct Mode {
 pub type Identity = (u64, u64);
 
 /// Identifies a file among processes on any nodes: the inode number, the type of the file system,
-/// the device number, and the host in two numbers. The same file has the same numbers everywhere.
+/// the device number, and the host in two numbers. The same file has the same numbers in every
+/// process.
 ///
-/// On the host, device numbers differ between the nodes of a shared file system, and no other
-/// number of it is the same on all nodes for NFS, Lustre and FUSE alike. So the last three are 0,
-/// unless only one host can have the file system mounted ([`LOCAL`]).
+/// A shared file system has different device numbers on its nodes, and NFS, Lustre and FUSE have no
+/// other number in common that is the same on all nodes. So the last three numbers of a file
+/// outside of pools are 0, unless only one host can have the file system mounted ([`LOCAL`]).
 pub type SharedIdentity = [u64; 5];
 
 /// Types of file systems that one host alone can have mounted (`f_type` of statfs).
@@ -85,7 +86,8 @@ fn locate(name: &str, config: &Config) -> Result<Option<(Attached, String)>, Fai
                     Err(_) => return Ok(None),
                 }
             };
-            // Without a pool, a path is a path of the host. But a configured pool must exist.
+            // If the default pool can't be opened, the path is one of the host. A pool that the
+            // configuration names must exist.
             let fs = match attach(&configured) {
                 Ok(fs) => fs,
                 Err(e) if config.pool.is_some() => return Err(e),

@@ -4,8 +4,8 @@
 //! - [`config`]: names of files, and the driver's configuration string. Pure.
 //! - [`file`]: an open file, in a pool or on the host.
 //! - [`library`]: the HDF5 library that calls the driver. The driver links to none: Python wheels
-//!   load several HDF5 libraries into one process, each hidden from the others. So the caller's is
-//!   found by its return address.
+//!   load several HDF5 libraries into one process, each hidden from the others. So the calling
+//!   library is found by the call's return address.
 //! - [`mpi`]: the MPI library that the caller uses, and the ranks that have a file open together.
 //! - [`together`]: operations of such ranks on a file: one rank acts, and all learn the result.
 //! - [`pieces`]: transfers of many pieces with few calls of the pool.

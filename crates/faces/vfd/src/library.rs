@@ -1,8 +1,8 @@
 //! Access to the HDF5 library that calls the driver.
 //!
 //! A process may have several HDF5 libraries (h5py, netCDF4 and tables each load one with
-//! RTLD_LOCAL), and the driver links to none. The caller is the library that contains its return
-//! address; HDF5's functions are looked up only there.
+//! RTLD_LOCAL), and the driver links to none. The caller is the library that contains the call's
+//! return address; HDF5's functions are looked up only in this library.
 
 use crate::file::Failure;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -90,7 +90,7 @@ impl Library {
     }
 
     /// Returns copies of a property list's communicator and info object, which the caller must
-    /// free. `None` in a serial library. All ranks of the communicator must call it.
+    /// free. `None` in a serial library. All ranks of the communicator must call this function.
     pub fn mpi_params(self, list: Hid) -> Option<(usize, usize)> {
         type Params = unsafe extern "C" fn(Hid, *mut usize, *mut usize) -> c_int;
         let (mut comm, mut info) = (0, 0);
@@ -113,7 +113,7 @@ impl Library {
     /// Returns how the current call of HDF5 transfers data.
     ///
     /// # Errors
-    /// ENOTSUP if the library doesn't have the functions, or they fail.
+    /// ENOTSUP if the library doesn't have the functions for this, or they fail.
     pub fn transfer(self) -> Result<Transfer, Failure> {
         type Get = unsafe extern "C" fn(*mut c_int) -> c_int;
         type Types = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;

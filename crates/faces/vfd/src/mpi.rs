@@ -284,8 +284,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns the ranks that a file access property list names. `None`: it names none, or the HDF5
-    /// library is a serial one. All ranks must call it.
+    /// Returns the ranks that a file access property list names. `None`: the list names none, or
+    /// the HDF5 library is a serial one. All ranks must call this function.
     ///
     /// # Errors
     /// ENOTSUP if the MPI library isn't known; EIO if a function of it fails.
@@ -293,8 +293,8 @@ impl Group {
         let Some(library) = library else {
             return Ok(None);
         };
-        // Copies of the list's communicator and info object, which `Group` frees. They return
-        // errors instead of aborting.
+        // Copies of the list's communicator and info object, which `Group` frees. On these copies,
+        // MPI functions return errors instead of aborting.
         let Some((comm, info)) = library.mpi_params(list) else {
             return Ok(None);
         };
@@ -347,7 +347,7 @@ impl Group {
     /// succeeded get the failure of the last rank where it failed. All ranks must call it.
     ///
     /// # Errors
-    /// `mine`'s, or another rank's; EIO if MPI fails.
+    /// The failure in `mine`, or another rank's; EIO if MPI fails.
     pub fn agree<T>(&self, mine: Result<T, Failure>) -> Result<T, Failure> {
         if self.is_over() {
             return mine;

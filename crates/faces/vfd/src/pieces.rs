@@ -14,7 +14,8 @@ use std::ops::Range;
 pub const GATHERED: usize = 1 << 20;
 /// Longest piece that is gathered. Bytes; copying a longer piece costs more than a separate call.
 const SMALL: usize = 16 << 10;
-/// Longest gap between two pieces of one read. Bytes; reading it costs less than another call.
+/// Longest gap between two pieces of one read. Bytes; reading such a gap costs less than another
+/// call.
 pub const GAP: u64 = 4 << 10;
 
 /// A piece of a transfer: `len` bytes at offset `at` of the file.
@@ -77,8 +78,8 @@ fn push(ranges: &mut Vec<(i64, usize)>, at: i64, len: usize) {
     }
 }
 
-/// Returns the ranges (offset, bytes) of so many elements of a datatype that they have `total`
-/// bytes.
+/// Returns the ranges (offset, bytes) of as many elements of a datatype as have `total` bytes
+/// together.
 ///
 /// # Errors
 /// As for [`flatten`]; EINVAL if `total` isn't a multiple of the element's size.
@@ -98,7 +99,7 @@ pub fn fill(mpi: &Mpi, datatype: Handle, total: usize) -> Result<Vec<(i64, usize
 /// transfer.
 ///
 /// # Errors
-/// ENOTSUP for datatypes that HDF5 doesn't construct; EIO if MPI can't describe one.
+/// ENOTSUP for a datatype of a kind that HDF5 doesn't construct; EIO if an MPI function fails.
 pub fn flatten(mpi: &Mpi, datatype: Handle, count: usize) -> Result<Vec<(i64, usize)>, Failure> {
     let mut ranges = Vec::new();
     let one = flatten_one(mpi, datatype)?;

@@ -41,7 +41,7 @@ struct Inner {
     session: Session,
     failure: Failure,
     log: Option<Box<dyn UndoLog>>,
-    /// For each operation, those that wait for it.
+    /// For each operation, the operations that wait for it.
     waiters: Vec<Vec<Edge>>,
     progress: Mutex<Progress>,
     /// Signals that the batch has ended.

@@ -1,13 +1,13 @@
-//! Format of undo log entries. Each store decides where it keeps the log.
+//! Format of undo log entries. Each metadata store has its own storage for logs.
 //!
 //! ```text
 //! entry = length of the rest (8 bytes)  kind (1)  workspace (16)  record (16)  ...
 //!   C created    -
-//!   W wrote      place (8) size (8) bytes that were there
+//!   W wrote      offset (8) old size of the collection (8) old bytes
 //!   M meta       one byte: whether it is a workspace; then for each key: length (8) key, one byte:
 //!                whether it had a value; length (8) value
 //!   D delete     -
-//!   E end        : all is done, but the deletions
+//!   E end        all operations are done, except the deletions (zeros for workspace and record)
 //! ```
 //!
 //! Numbers are little-endian. If an entry is incomplete, its operation was never begun.

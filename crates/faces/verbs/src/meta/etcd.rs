@@ -7,10 +7,10 @@
 //! ([`copy`]); etcd is asked only whether the copy is fresh ([`fresh`]).
 //!
 //! A request whose reply was lost may have been carried out. Most requests can be repeated: if the
-//! first one was carried out, the conditions of the second don't hold. But a lost creation could be
-//! carried out late, after the record that its repetition created was removed. So the store first
-//! forbids it by a *fence*, a key whose absence is one of the creation's conditions. Then it reads
-//! whether the record exists.
+//! first one was carried out, the conditions of the second don't hold. But a creation whose reply
+//! was lost could be carried out late, after the record that its repetition created was removed. So
+//! the store first writes a *fence*, a key whose absence is one of the creation's conditions. Then
+//! it reads whether the record exists.
 
 mod client;
 mod copy;
@@ -39,12 +39,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Maximum number of index entries in a transaction with their record. etcd takes 128 operations in
-/// one, including nested ones. Further entries are written before the record that makes them true,
-/// or removed after the change that makes them false.
+/// a transaction, including nested ones. Further entries are written before the record that has
+/// their values, or removed after the change that removes their values from the record.
 const MAX_ENTRIES_WITH_RECORD: usize = 50;
 /// Maximum number of further index entries that one transaction writes or removes.
 const MAX_OPERATIONS_PER_TRANSACTION: usize = 100;
-/// How long an update is retried while others change the same record.
+/// How long an update is retried while other sessions change the same record.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TRANSACTION: &str = "/v3/kv/txn";
@@ -112,7 +112,8 @@ impl Etcd {
     /// Opens the store at this place: `//HOST:PORT...`, without the leading `etcd:`.
     ///
     /// # Errors
-    /// EINVAL for an invalid place; if etcd can't be reached, or if something else uses the prefix.
+    /// EINVAL for an invalid place; if etcd can't be reached, or if keys of another program have
+    /// the prefix.
     pub fn open(text: &str) -> Result<Etcd> {
         let place = Place::parse(text)?;
         let name = format!("etcd://{}{}", place.endpoints.join(","), place.prefix);
@@ -273,8 +274,8 @@ impl Etcd {
                 Ok(Some(before))
             }
             Ok(_) => Ok(None),
-            // The change may have been made or not. The next try reads the record, and repeating
-            // the change is harmless.
+            // It isn't known whether the change was made. The next try reads the record, and
+            // repeating the change is harmless.
             Err(forebay_etcd::Error::Lost(_)) => {
                 self.changed(scope, None);
                 lost.get_or_insert(before);
@@ -307,7 +308,8 @@ impl Etcd {
         if scope == Scope::Root {
             let inside = Scope::In(uuid);
             let names = schema.names(inside);
-            // Checked here first, as the comparison in the transaction goes over all records.
+            // Looks for one name first, as the comparison in the transaction reads all names of the
+            // workspace.
             let first =
                 self.shared
                     .transaction(vec![], vec![api::first_keys(&names, 1)], vec![])?;

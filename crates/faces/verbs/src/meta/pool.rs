@@ -1,10 +1,10 @@
-//! A pool as metadata store: a workspace is a directory in its root, a collection a regular file in
-//! it.
-//! Metadata are `user.*` extended attributes, so shells, `getfattr` and the view `.by/` see them,
-//! and the pool's own index answers searches. A UUID is composed of the pool's id and the object's
-//! id, which never change, so it isn't stored. Files that other programs have created there are
-//! collections, too, with the back end `forebay`. Finding such a file by its UUID reads all names
-//! of the workspace, as the pool doesn't record the names of files without attributes.
+//! A pool as metadata store: a workspace is a directory in the pool's root, a collection a regular
+//! file in the workspace's directory. Metadata are `user.*` extended attributes, so shells,
+//! `getfattr` and the view `.by/` see them, and the pool's own index answers searches. A UUID is
+//! composed of the pool's id and the object's id, which never change, so it isn't stored. Regular
+//! files that other programs have created in a workspace are collections, too, with the back end
+//! `forebay`. Finding such a file by its UUID reads all names of the workspace, as the pool doesn't
+//! record the names of files without attributes.
 //!
 //! A file is created with its attributes and its name in one step, so no process sees half a
 //! record. A directory is created under a hidden name, then renamed.
@@ -51,7 +51,7 @@ type Errnos<T> = std::result::Result<T, Errno>;
 /// Returns the bytes with which the UUIDs of a pool's objects begin.
 fn prefix(fs: &Attached) -> [u8; 6] {
     let mut prefix = [0; 6];
-    // Valid, as the configuration was checked: 32 hexadecimal digits.
+    // The pool's UUID has 32 hexadecimal digits, as its configuration was checked.
     let digits = fs.pool().config().uuid.as_bytes().chunks(2);
     for (byte, digits) in prefix.iter_mut().zip(digits) {
         let text = std::str::from_utf8(digits).unwrap_or_default();
@@ -259,8 +259,8 @@ impl Pool {
         }
     }
 
-    /// Tries once to create files in a workspace's directory. Returns for each the record, the
-    /// refusal of `before` or of the record, or the pool's error.
+    /// Tries once to create files in a workspace's directory. Returns for each file its record, the
+    /// error of `before` or of invalid options, or the pool's error.
     fn make_files(
         &self,
         (scope, dir): (Scope, ObjectId),
@@ -300,7 +300,8 @@ impl Pool {
         planned.into_iter().map(end).collect()
     }
 
-    /// Finds a record by its name. If it is found, the workspace exists and isn't looked up.
+    /// Finds a record by its name. If the record is found, the workspace exists and isn't looked
+    /// up.
     fn find_name(&self, scope: Scope, name: &str) -> Errnos<Record> {
         super::check_name(name).map_err(|_| Errno::NOENT)?;
         let dir = self.dir_id(scope)?;
@@ -405,7 +406,8 @@ impl Pool {
         Ok(found.into_values().collect())
     }
 
-    /// Reads all records of a directory, and selects by the predicate.
+    /// Adds a directory's first `most` records, by name, for which the predicate holds. Uses no
+    /// index.
     fn search_all(
         &self,
         scope: Scope,
@@ -597,7 +599,8 @@ impl Store for Pool {
             Some(Err(e @ (Errno::HOSTDOWN | Errno::IO | Errno::TIMEDOUT | Errno::PROTO))) => {
                 Err(self.failed(format!("can't remove '{}'", record.name), e))
             }
-            // A conflict with another operation: removing this one alone waits, or gives the error.
+            // A conflict with another operation: removing this record alone waits for that
+            // operation, or gives the error.
             _ => self.remove(scope, record.uuid),
         };
         all.iter().map(one).collect()

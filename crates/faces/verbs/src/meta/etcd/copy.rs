@@ -5,14 +5,14 @@
 //! h SCOPE          loaded: 1, revision (8 bytes); being loaded: 2, time of the last progress (8),
 //!                  id of the loader (16)
 //! r SCOPE UUID     a record, as in etcd
-//! n SCOPE NAME     its UUID
+//! n SCOPE NAME     the UUID of the record with this name
 //! i SCOPE ENTRY    the index: schema.rs
 //! ```
 //!
 //! All processes of a user on the node share the copy. A reader uses a scope only if it is loaded
 //! and new enough, both read in one snapshot. A writer changes a scope only if its revision is
-//! still the one that the writer knew. So processes need no other coordination. `fresh.rs` sends
-//! the requests to etcd; this module sends none.
+//! still the one that the writer knew. So processes need no coordination beyond the file lock of
+//! writers. `fresh.rs` sends the requests to etcd; this module sends none.
 
 mod files;
 
@@ -30,13 +30,13 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Mutex;
 
-/// Maximum number of changed keys in one transaction: LMDB takes 8191 pages in one.
+/// Maximum number of changed keys in one transaction: an LMDB transaction takes 8191 pages.
 const CHANGES: usize = 1500;
 /// Maximum number of bytes of records in one transaction.
 const BYTES: usize = 4 << 20;
 /// Time without progress after which another process may take over a load. Milliseconds.
 const GIVEN_UP: u64 = 10_000;
-/// Number of entries of each term that the first round of counting reads.
+/// Maximum number of index entries of each term that the first round of counting reads.
 const COUNTED: usize = 16;
 /// Bytes reserved for a record beyond its content and index.
 const OVERHEAD: usize = 512;
@@ -242,7 +242,7 @@ impl Copy {
     }
 
     /// Updates a scope from one revision to a later one. Returns false if the copy isn't at the
-    /// first one any more.
+    /// first revision any more.
     pub fn advance(
         &self,
         scope: Scope,
@@ -337,15 +337,16 @@ fn is_mine(head: Head, by: Uuid) -> bool {
     matches!(head, Head::Loading(_, owner) if owner == by)
 }
 
-/// Returns an upper bound for the bytes that a record with its index takes.
+/// Returns an upper bound for the bytes that a record and its index entries occupy in the copy.
 fn room_for(bytes: Option<&[u8]>) -> usize {
-    // Each metadata key takes 40 bytes more in the index, and at least 5 bytes in the record.
+    // The index entry of a metadata key has 58 bytes more than the key. The record has at least 6
+    // bytes for each key.
     bytes.map_or(OVERHEAD, |bytes| {
         OVERHEAD + 10 * bytes.len().min(64 << 10) + bytes.len()
     })
 }
 
-/// Replaces a record, its name and its index entries. None removes them.
+/// Replaces a record, its name and its index entries. If `bytes` is None, removes them.
 fn put(txn: &mut WriteTxn<'_>, scope: Scope, uuid: Uuid, bytes: Option<&[u8]>) -> Errnos<()> {
     let at = key(b'r', scope, &uuid.0);
     let read = |bytes: &[u8]| decode(uuid, bytes).map_err(|_| Errno::PROTO);

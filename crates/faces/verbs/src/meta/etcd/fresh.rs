@@ -1,14 +1,14 @@
 //! Freshness of the local copy: when it may serve a read, and when it is updated or loaded.
 //!
 //! A read through the copy asks etcd only for the revision of the scope's last change. With
-//! `age=BOUND`, a revision counts as current for that time, and reads within it send no request.
-//! The session's own changes are always seen.
+//! `age=BOUND`, a revision that etcd has returned is used for the time BOUND, and reads within that
+//! time send no request. The session's own changes are always seen.
 //!
 //! A copy that is behind can catch up by a watch, which fetches the changes since its revision.
-//! That takes about 50 ms, as etcd serves watches of past revisions ten times a second. So it is
-//! done only when reads from etcd have cost as much. Likewise a scope is loaded when reads from
-//! etcd have cost as much as loading it; a small scope is loaded at once. If the copy is damaged,
-//! out of room or locked by other processes for long, reads go to etcd.
+//! That takes about 50 ms, as etcd serves watches of past revisions ten times a second. So a watch
+//! is started only when reads from etcd have cost as much. Likewise a scope is loaded when reads
+//! from etcd have cost as much as loading it; a small scope is loaded at once. If the copy is
+//! damaged, out of room or locked by other processes for long, reads go to etcd.
 
 use super::copy::{Changed, Copy, Errnos, Head, View, parts};
 use super::{Etcd, api, schema};
@@ -34,7 +34,7 @@ const FIND: u64 = 10;
 /// A session's use of a local copy.
 pub(super) struct Cache {
     copy: Arc<Copy>,
-    /// How long a revision that etcd has returned counts as current.
+    /// How long a revision that etcd has returned is used without asking etcd again.
     age: Duration,
     /// The identity of the store in etcd.
     store: String,
@@ -193,7 +193,7 @@ impl Etcd {
             let brought = match cache.copy.head(scope)? {
                 Head::Ready(_) if cache.spent(scope) < CATCH_UP => false,
                 Head::Ready(from) => match self.catch_up(cache, scope, from, revision)? {
-                    // The changes since the copy's revision are compacted away.
+                    // etcd has compacted away the changes since the copy's revision.
                     None => self.load(cache, scope)?,
                     Some(done) => done,
                 },
@@ -226,8 +226,9 @@ impl Etcd {
         price <= SMALL + cache.spent(scope)
     }
 
-    /// Fetches the changes from one revision to another. Returns None if they are compacted away,
-    /// false if the watch failed. With true, the copy may still be behind.
+    /// Fetches the changes from one revision to another. Returns None if etcd has compacted them
+    /// away, false if the watch failed. Even if it returns true, the copy may not have reached
+    /// `to`.
     fn catch_up(&self, cache: &Cache, scope: Scope, from: u64, to: u64) -> Errnos<Option<bool>> {
         let request = api::watch(&self.schema().changes(scope), from + 1);
         let (mut at, mut compacted, mut failed) = (from, false, None);
@@ -256,7 +257,7 @@ impl Etcd {
         match (failed, compacted) {
             (Some(errno), _) => Err(errno),
             (_, true) => Ok(None),
-            // The caller reads how far the copy is.
+            // The caller reads the copy's revision.
             _ => Ok(Some(watched.is_ok())),
         }
     }
@@ -352,7 +353,7 @@ impl Etcd {
 /// Returns upper bounds for the numbers of keys and bytes that writing a record changes in the
 /// copy.
 fn weight(bytes: &[u8]) -> (usize, usize) {
-    // A metadata key takes at least 6 bytes in a record. Doubled, as the old record's index entries
-    // are removed as well.
+    // A metadata key takes at least 6 bytes in a record. The number of keys is doubled, as the old
+    // record's index entries are removed as well.
     (2 + 2 * (bytes.len() / 6).min(300), bytes.len())
 }

@@ -1,5 +1,5 @@
-//! A lease shows that a process lives: one of its threads renews it. etcd removes the keys attached
-//! to it some seconds after the process has ended.
+//! The lease that shows etcd that this process lives. A thread of the process renews the lease.
+//! etcd removes the keys attached to the lease some seconds after the process has ended.
 
 use super::Shared;
 use crate::process::{Generation, block_signals};
@@ -71,8 +71,8 @@ impl Lease {
                 block_signals();
                 while end.recv_timeout(SIGN) == Err(RecvTimeoutError::Timeout) {
                     let id = lock(&own).id;
-                    // Without a reply the lease may have been renewed: the next renewal's reply
-                    // tells.
+                    // Without a reply, the lease may have been renewed: the reply to the next
+                    // renewal tells whether it has expired.
                     let gone = id.is_some_and(|id| matches!(shared.renew(id), Ok(false)));
                     if gone {
                         lock(&own).id = None;
@@ -91,8 +91,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A forked child has no such thread, and the parent's threads may have held the lock at the
-        // fork.
+        // A forked child doesn't have the renewing thread, and the parent's threads may have held
+        // the lock at the fork.
         if !self.generation.is_now() {
             std::mem::forget(std::mem::take(&mut self.state));
             return;

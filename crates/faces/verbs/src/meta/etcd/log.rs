@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each piece is written under the condition that the writer still owns the log. So a process that
-//! lost its lease (stopped, or cut off from etcd for too long) notices it when it logs its next
-//! entry, and stops.
+//! lost its lease (stopped, or cut off from etcd for too long) learns of the loss when it logs its
+//! next entry: that fails with ECANCELED.
 
 use super::lease::Lease;
 use super::{Shared, api};
@@ -43,8 +43,8 @@ struct State {
     /// The number of the next piece.
     next: u64,
     bytes: usize,
-    /// A piece whose write had no reply, so it may still arrive; and the error. No piece follows
-    /// it.
+    /// The number of a piece whose write failed, and the error. etcd may still store that piece
+    /// later. No further piece is written.
     broken: Option<(u64, Error)>,
     ended: bool,
 }
@@ -133,7 +133,7 @@ impl Log {
         api::is(&self.key("owner"), &self.token.0)
     }
 
-    /// Makes this process the log's owner; returns false if it has another one.
+    /// Makes this process the log's owner; returns false if another process owns the log.
     fn take(&self, lease: &Lease, new: bool) -> Result<bool> {
         let (head, owner) = (self.key("head"), self.key("owner"));
         let own = api::put_leased(&owner, &self.token.0, lease.id()?);
@@ -205,8 +205,8 @@ impl UndoLog for Log {
     fn entries(&self) -> Result<(Vec<Undo>, bool)> {
         let state = self.state();
         if let Some((number, _)) = state.broken {
-            // Writes an empty piece under that number, unless the unconfirmed piece has arrived. So
-            // it can't arrive later.
+            // Writes an empty piece under that number, unless the unconfirmed piece has arrived.
+            // Then etcd can't store the unconfirmed piece later.
             self.put(number, b"")?;
         }
         let cannot = |e: Error| e.about(format!("can't read the log {}", self.uuid));
@@ -238,7 +238,8 @@ impl UndoLog for Log {
     fn end(&self) {
         let all = api::beginning(self.key(""));
         let parts = vec![api::delete_all(&all)];
-        // If this fails, the log's next owner settles it again, and finds nothing left to do.
+        // If this fails, the log's next owner undoes or completes the batch again, which changes
+        // nothing.
         let done = self.shared.transaction(vec![self.is_mine()], parts, vec![]);
         self.state().ended = done.is_ok();
     }
@@ -253,7 +254,7 @@ impl Drop for Log {
         if !self.generation.is_now() || self.state().ended {
             return;
         }
-        // The log's next owner settles it.
+        // Gives the log up: its next owner undoes or completes the batch.
         let parts = vec![api::delete(&self.key("owner"))];
         let _ = self.shared.transaction(vec![self.is_mine()], parts, vec![]);
     }

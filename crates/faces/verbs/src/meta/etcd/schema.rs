@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! PREFIX/store                         format, and the random number that identifies this store
-//! PREFIX/SCOPE/s                       changes with each change in the scope; a workspace has it
-//!                                      while it exists
+//! PREFIX/SCOPE/s                       written by each change in the scope; a workspace's exists
+//!                                      as long as the workspace
 //! PREFIX/SCOPE/r/UUID                  a record: JSON
-//! PREFIX/SCOPE/n/NAME                  its UUID
+//! PREFIX/SCOPE/n/NAME                  the UUID of the record with this name
 //! PREFIX/SCOPE/i/KEY 0 ORDER HASH UUID in the index: 16 bytes of order, 8 of the value's hash, the
 //!                                      UUID
 //! PREFIX/SCOPE/f/UUID                  a fence: this record must not be created any more
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A scope is a workspace's UUID, or zeros for the root. All keys of a scope are one range, so one
-//! request can remove them. A record has an index entry for each of its values, but an entry may be
-//! left of an older value, so a reader checks the record.
+//! request can remove them. A record has an index entry for each of its values, but an entry of an
+//! older value may be left over, so a reader checks the record.
 
 use super::api::{Range, beginning, behind};
 use crate::meta::{Record, Scope, check_changes, check_name};

@@ -1,8 +1,8 @@
 //! Searches in etcd: ranges of the index, all as of one revision.
 //!
-//! One request counts the index entries of all terms. For each conjunction, the search reads the
-//! entries of the term with the fewest. It fetches their records in groups, and the predicate
-//! decides.
+//! The search first counts the index entries of each term. For each conjunction, it reads the
+//! entries of the term with the fewest entries, fetches the records of these entries in groups, and
+//! checks the predicate on each record.
 
 use super::client::COMPACTED;
 use super::{Etcd, RANGE, TRANSACTION, api, schema};
@@ -12,7 +12,7 @@ use forebay_store::Term;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of index entries fetched by one request. Large, as etcd 3.4 goes over all of a range for
+/// Number of index entries fetched by one request. Large, as etcd 3.4 reads the whole range for
 /// each request.
 const ENTRIES: usize = 20_000;
 /// Number of records fetched by one request, by their UUIDs.

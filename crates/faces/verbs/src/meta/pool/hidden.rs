@@ -1,8 +1,8 @@
 //! Incomplete workspaces: a directory is created as `/.new-UUID`, gets its attributes, then its
 //! name.
 //!
-//! Its creator holds a file lock on it. When the creator is killed, the kernel releases the lock,
-//! and the next process that loads a workspace removes the directory.
+//! The directory's creator holds a file lock on the directory. When the creator is killed, the
+//! kernel releases the lock, and the next process that loads a workspace removes the directory.
 
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -31,8 +31,8 @@ impl Hidden {
             let path = [b"/", NAME, name.as_bytes()].concat();
             fs.mkdir_as(&path, becomes.as_bytes(), fs.mode(0o777))
                 .map_err(cannot)?;
-            // A process in `sweep` may have locked it first: then the directory was or will be
-            // removed.
+            // Another process in `sweep` may have locked the directory first. It then has removed
+            // the directory, or will.
             match Hidden::open(fs, path) {
                 Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
                 Ok(_) | Err(Errno::NOENT) => {}

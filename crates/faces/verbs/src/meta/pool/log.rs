@@ -35,8 +35,8 @@ impl Log {
         for _ in 0..100 {
             let path = format!("/{NAME}{}", Uuid::random()?).into_bytes();
             let made = Log::open(fs, path, O_CREAT | O_EXCL).map_err(cannot)?;
-            // A process that searches for logs of dead processes may have locked it first. It then
-            // removed this file.
+            // A process that searches for logs of dead processes may have locked the new file
+            // first, and then have removed it.
             if let Some(log) = made {
                 return Ok(log);
             }
@@ -70,7 +70,8 @@ impl Log {
         Ok(found)
     }
 
-    /// Opens and locks a log. Returns None if a living process holds its lock, or it was removed.
+    /// Opens and locks a log. Returns None if a living process holds its lock, or the log was
+    /// removed.
     fn open(fs: &Attached, path: Vec<u8>, flags: i32) -> std::result::Result<Option<Log>, Errno> {
         let flags = flags | O_RDWR | O_NOFOLLOW;
         let open = fs.open(&path, flags, 0o600)?.into_open();
@@ -162,7 +163,7 @@ impl UndoLog for Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // A forked child must neither close its copy nor release the lock.
+        // A forked child must neither close its parent's log nor release the lock on it.
         if self.generation.is_now() {
             let _ = self.fs.release(self.open);
         }

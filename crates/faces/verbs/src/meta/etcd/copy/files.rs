@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Size of the address range of a copy. Bytes; unused parts occupy no memory.
 const MAP: usize = 8 << 30;
-/// How long to wait for writers of other processes.
+/// How long to wait for the lock while other processes write.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The version of the format; it is stored as a record.
 const FORMAT: &[u8] = b"etcd copy 1";
@@ -124,7 +124,7 @@ fn open_files(dir: &Path) -> Errnos<Copy> {
     let is_whole = size.is_none_or(|size| size == MAP as u64);
     let anew = || {
         remove(dir);
-        // Replaces the file in one step: if this process dies here, others keep their copy.
+        // Creates `boot` in one step, so that no process finds an incomplete one.
         let new = dir.join("boot.new");
         let written = std::fs::write(&new, &boot);
         let put = written.and_then(|()| std::fs::rename(&new, dir.join("boot")));
