@@ -2,7 +2,7 @@
 //! memory in the pool. Both have Python's buffer protocol: `memoryview(chunk)` and
 //! `numpy.frombuffer(chunk)` don't copy.
 //!
-//! A Python view keeps the memory mapped: `close` raises BufferError while there is one, as with
+//! A Python view keeps the memory mapped: `close` raises BufferError while a view exists, as with
 //! `mmap.mmap`. Some libraries keep the object and the address but release the view
 //! (`torch.frombuffer`). So closed memory that ever had a view stays mapped until its object is
 //! freed, and no library's address becomes invalid. A forked child doesn't have the memory:

@@ -35,7 +35,7 @@ fn attributes(s: &posix::Stat) -> Attributes {
     )
 }
 
-/// An open pool. `Pool("")` opens that of `$FOREBAY_POOL`, else `default`.
+/// An open pool. `Pool("")` opens the pool that `$FOREBAY_POOL` names, else `default`.
 #[pyclass(frozen, subclass, weakref, module = "forebay._native")]
 pub struct Pool {
     fs: RwLock<Option<Attached>>,

@@ -100,7 +100,8 @@ pub trait Object: Send + Sync {
     /// Writes all of `from` at byte `at`.
     ///
     /// # Errors
-    /// ENOSPC, EFBIG, the errors of the back end: a first part may have been written then.
+    /// ENOSPC, EFBIG, the errors of the back end. After an error, a first part of the bytes may
+    /// have been written.
     fn write(&self, from: &[u8], at: u64) -> Result<()>;
 
     /// Appends all of `from` in one piece, and returns its offset in bytes.
@@ -143,7 +144,7 @@ pub trait Object: Send + Sync {
     /// support that: the caller then reads and writes the bytes.
     ///
     /// # Errors
-    /// As for `read` and `write`: a first part may have been copied then.
+    /// As for `read` and `write`. After an error, a first part of the bytes may have been copied.
     fn copy_to(&self, _at: u64, _len: u64, _to: &dyn Object, _to_at: u64) -> Result<Option<u64>> {
         Ok(None)
     }

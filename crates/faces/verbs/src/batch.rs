@@ -90,7 +90,7 @@ impl Work {
         }
     }
 
-    /// Returns the group of operations with which this one can be carried out.
+    /// Returns the operation's group; None if the operation can't be joined with others.
     fn group(&self, session: &Session) -> Option<Group> {
         match self {
             Work::Create(new) => Some((CREATE, new.collection.workspace().uuid())),

@@ -48,8 +48,8 @@ pub struct Mapped {
     generation: Generation,
 }
 
-// SAFETY: `place` consists of atomics, and only drop releases it; the memory is handed out as an
-// address only.
+// SAFETY: the entry at `place` consists of atomics, and only drop releases it. Of the memory, only
+// the address is handed out.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -61,8 +61,7 @@ struct Range {
 }
 
 impl Range {
-    /// Reserves addresses for whole pages; an access to them faults until something is mapped
-    /// there.
+    /// Reserves addresses for whole pages; an access to them faults until pages are mapped there.
     fn reserve(len: usize) -> std::result::Result<Range, Errno> {
         // SAFETY: the kernel chooses unused addresses.
         let start = unsafe {
@@ -125,7 +124,8 @@ fn inside(len: usize, at: usize, all: usize) -> Result<()> {
 }
 
 impl Mapped {
-    /// Maps a range of an open file description, which stays open while the range is mapped.
+    /// Maps a range of the file of an open file description. The mapping keeps the description
+    /// open.
     pub(crate) fn of_open(
         fs: &Attached,
         open: u32,
@@ -266,7 +266,7 @@ impl Mapped {
     }
 
     /// # Errors
-    /// EPERM in a forked child: it doesn't have the memory.
+    /// EPERM in a forked child, which doesn't have the mapping.
     pub(crate) fn check(&self) -> Result<()> {
         self.generation.check()
     }

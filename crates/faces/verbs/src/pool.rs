@@ -55,7 +55,8 @@ fn of_pool(error: PoolError) -> Error {
 }
 
 impl Attached {
-    /// Opens the pool of this name; an empty name selects $FOREBAY_POOL, as on the command line.
+    /// Opens the pool of this name; an empty name selects `$FOREBAY_POOL`, or else `default`, as on
+    /// the command line.
     ///
     /// # Errors
     /// ENOENT if this node has no such pool; the errors of opening it.

@@ -57,11 +57,11 @@ pub enum Value {
 /// The condition of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Predicate {
-    /// All of these hold. An empty list matches everything.
+    /// All of the predicates hold. An empty list matches everything.
     All(Vec<Predicate>),
-    /// One of these holds.
+    /// One of the predicates holds.
     Any(Vec<Predicate>),
-    /// The predicate doesn't hold.
+    /// The inner predicate doesn't hold.
     Not(Box<Predicate>),
     /// The key exists.
     Exists(String),

@@ -203,7 +203,7 @@ fn what_runs_at_the_same_time_does() {
     let mut batch = Batch::new(&session, Failure::Stop, Order::Free);
     let reads = [batch.read(&c, 0, 1).unwrap(), batch.read(&c, 0, 1).unwrap()];
     let running = batch.start().unwrap();
-    // Both are in progress: neither waits for the other.
+    // Both reads are in progress: neither waits for the other.
     gate.wait_for(2);
     assert!(!running.test().unwrap());
     assert!(!running.wait(Some(Duration::from_millis(20))).unwrap());

@@ -198,7 +198,7 @@ fn nothing_is_done_twice_or_denied_when_answers_are_lost() {
     assert_eq!(store.find(scope, Key::Name("a")).unwrap(), a);
     losing();
     let again = store.create(scope, &new("a", &[]), &mut |_| Ok(()));
-    // The collection wasn't created; the second try gives the reason.
+    // The lost reply was that the name exists. The store tries again, and gets the same reply.
     assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
     losing();
     let change = [("k".to_owned(), Some("2".to_owned()))];

@@ -237,7 +237,8 @@ fn what_a_killed_process_has_begun_is_undone_or_completed() {
             all.into_iter().map(|r| r.name).collect()
         };
         assert!(names(&w).contains(&"new".into()));
-        // A session without a needed back end can't settle the batch; the error names the back end.
+        // A session without a needed back end can't undo or complete the batch; the error names the
+        // back end.
         let lacking = pool.session();
         let error = Workspace::load(&lacking, Key::Name("w")).err().unwrap();
         assert_eq!(error.errno(), Errno::NODEV, "{error}");

@@ -145,7 +145,8 @@ fn a_pool_keeps_what_its_media_can() {
         assert!(node.is_ok() || !only_files, "{name}");
         drop(node);
 
-        // Every pool accepts this hint. It is declared for the file only if it has an effect there.
+        // Every pool accepts `temporality`, which is a hint. It is declared for the file only if it
+        // has an effect in this pool.
         for (declared, moves) in [("once", true), ("bursty", name == "kept-both")] {
             let c = Collection::create(&w, declared, &with(&format!("temporality={declared}")))
                 .unwrap();

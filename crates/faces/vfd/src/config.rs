@@ -13,7 +13,7 @@ pub const SCHEME: &str = "forebay://";
 /// The driver's configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// The pool's name; None: that of `$FOREBAY_POOL`, else `default`.
+    /// The pool's name; None: the name in `$FOREBAY_POOL`, else `default`.
     pub pool: Option<String>,
     /// The controls to declare for new files.
     pub controls: Option<Declared>,

@@ -22,7 +22,8 @@ pub struct Mode {
 }
 
 /// Identifies a file on this host: a device number and an inode number. Two opens of one file have
-/// the same. The device number of a pool's files is the pool's ([`forebay_posix::Fs::device`]).
+/// the same identity. The device number of a pool's files is the pool's
+/// ([`forebay_posix::Fs::device`]).
 pub type Identity = (u64, u64);
 
 /// Identifies a file among processes on any nodes: the inode number, the type of the file system,

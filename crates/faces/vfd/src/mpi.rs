@@ -1,9 +1,9 @@
 //! The MPI library of the calling process, and the ranks that have a file open together.
 //!
-//! The driver links to no MPI library. A parallel HDF5 depends on the one that the program uses, so
-//! MPI's functions are looked up through HDF5's handle. MPI's handles are stored in 64 bits: those
-//! of MPICH (also Intel MPI, Cray MPICH, MVAPICH) are 32-bit numbers, those of Open MPI pointers.
-//! The System V ABI of x86-64 passes either in one register.
+//! The driver links to no MPI library. A parallel HDF5 depends on the MPI library that the program
+//! uses, so MPI's functions are looked up through HDF5's handle. MPI's handles are stored in 64
+//! bits: those of MPICH (also Intel MPI, Cray MPICH, MVAPICH) are 32-bit numbers, those of Open MPI
+//! pointers. The System V ABI of x86-64 passes either in one register.
 //!
 //! Guarantees: [`Group::agree`] has the same result on all ranks. So a failure on one rank is a
 //! failure on all, and no rank waits for one that has given up.
@@ -42,7 +42,7 @@ struct Abi {
     byte: Handle,
     int: Handle,
     max: Handle,
-    /// The number of MPI_COMBINER_NAMED: 0 in Open MPI, 1 in MPICH.
+    /// The value of MPI_COMBINER_NAMED: 0 in Open MPI, 1 in MPICH.
     first_combiner: c_int,
 }
 

@@ -51,7 +51,7 @@ pub fn open(
         .agree(about)
         .and_then(|(size, identity, open)| same(group, open, size, identity));
     if agreed.is_err() && group.leads() && mode.create && mode.exclusive {
-        // Rank 0 has just created the file, and no process has it open.
+        // Rank 0 has just created the file, so removing it loses no data.
         let _ = file::remove(name, &config);
     }
     agreed

@@ -27,7 +27,7 @@ pub enum Status {
     Done,
     /// The operation failed.
     Failed,
-    /// The operation was never begun: another one failed, or the batch was cancelled.
+    /// The operation was never begun: another operation failed, or the batch was cancelled.
     Skipped,
     /// The operation was carried out, and then undone.
     Undone,

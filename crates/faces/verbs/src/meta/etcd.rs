@@ -143,7 +143,7 @@ impl Etcd {
         &self.shared.schema
     }
 
-    /// Notes that this session has changed a scope. `revision`: that of the change; None if
+    /// Notes that this session has changed a scope. `revision`: the revision of the change; None if
     /// unknown.
     fn changed(&self, scope: Scope, revision: Option<u64>) {
         if let Some(cache) = &self.cache {
@@ -429,8 +429,8 @@ impl Store for Etcd {
     fn update(&self, scope: Scope, uuid: Uuid, changes: &[Change]) -> Result<Meta> {
         let mut lost = None;
         let updated = self.patiently(|| self.try_update(scope, uuid, changes, &mut lost));
-        // If a try whose reply was lost has been carried out, the old metadata are those before
-        // that try.
+        // A try whose reply was lost may have been carried out, so the old metadata are those
+        // before the first such try.
         let updated = updated.map(|before| lost.unwrap_or(before));
         updated.map_err(|e| match e.errno() {
             Errno::NOENT | Errno::TOOBIG => e,

@@ -13,7 +13,8 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 struct Shelf {
     records: HashMap<Uuid, Record>,
     names: BTreeMap<String, Uuid>,
-    /// For each key, its values in their order, and for each value the records that have it.
+    /// For each metadata key, its values in their order, and for each value the records that have
+    /// it.
     index: HashMap<String, BTreeMap<(Order, String), BTreeSet<Uuid>>>,
 }
 
@@ -66,12 +67,13 @@ impl Shelf {
         places.map(|(_, who)| who)
     }
 
-    /// Returns candidates for a conjunction of terms: the records of the term with the fewest.
+    /// Returns candidates for a conjunction of terms: the records of the term with the fewest
+    /// records.
     fn candidates(&self, terms: &[Term]) -> Vec<Uuid> {
         let mut fewest: Option<(usize, &Term)> = None;
         for term in terms {
             let mut count = 0;
-            // Counting stops once another term is known to have fewer.
+            // Stops counting when an earlier term has fewer records.
             let _ = self.having(term).try_for_each(|who| {
                 count += who.len();
                 fewest.is_none_or(|(least, _)| count < least).then_some(())

@@ -92,8 +92,8 @@ impl Collection {
     /// zeros between.
     ///
     /// # Errors
-    /// EBADF if the collection isn't open; ENOSPC; the errors of the back end. A first part may be
-    /// written then.
+    /// EBADF if the collection isn't open; ENOSPC; the errors of the back end. After an error, a
+    /// first part of the bytes may have been written.
     pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
         let write = || self.with(|open| open.object.write(from, at));
         counted(Operation::Put, write, |()| from.len())

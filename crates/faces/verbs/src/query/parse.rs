@@ -68,7 +68,7 @@ impl Reader<'_> {
         self.error(self.begins, &format!("expected {what}"))
     }
 
-    /// Reads the next token, and returns the one that was next before.
+    /// Returns the token in `next`, and reads the following token into `next`.
     fn advance(&mut self) -> Result<Word> {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();

@@ -79,7 +79,8 @@ fn part(operator: Operator, first: Order, at: Order, last: Order) -> (Order, Ord
     }
 }
 
-/// Returns the conjunction of each element of `a` with each of `b`, without those that can't hold.
+/// Returns the conjunction of each element of `a` with each element of `b`. Leaves out conjunctions
+/// that can't hold.
 fn product(a: &[All], b: &[All]) -> Vec<All> {
     let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a, b)));
     pairs.filter_map(|(a, b)| both(a, b)).collect()

@@ -47,7 +47,7 @@ pub(super) struct Cache {
 struct Known {
     /// Revision of the scope's last change, and when the request that returned it was sent.
     last_change: Option<(Instant, u64)>,
-    /// Revision of this session's last change.
+    /// Revision of this session's last change of the scope.
     own: u64,
     /// `price`: the cost of loading the scope, if known. `spent`: the cost of reads from etcd since
     /// the copy was last updated. Both in loaded records.
@@ -70,7 +70,7 @@ impl Cache {
         self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that this session has changed a scope. `revision`: that of the change; None if
+    /// Notes that this session has changed a scope. `revision`: the revision of the change; None if
     /// unknown.
     pub fn changed(&self, scope: Scope, revision: Option<u64>) {
         let mut scopes = self.known();

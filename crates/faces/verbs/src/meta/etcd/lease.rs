@@ -56,7 +56,7 @@ impl Lease {
         }
     }
 
-    /// Returns the id of the lease, and requests one if there is none.
+    /// Returns the lease's id. Requests a lease if this process has none.
     pub fn id(&self) -> Result<u64> {
         let mut state = lock(&self.state);
         if let Some(id) = state.id {

@@ -78,7 +78,7 @@ impl Hidden {
 
     /// Removes the directory of this name, unless a process is creating it.
     pub fn sweep(fs: &Attached, name: &[u8]) {
-        // If this process may not remove the directory, it stays.
+        // Does nothing if this process may not remove the directory.
         if let Ok(Some(left)) = Hidden::open(fs, [b"/", name].concat()) {
             left.remove();
         }

@@ -62,7 +62,7 @@ impl Log {
             }
             match Log::open(fs, [b"/", &name[..]].concat(), 0) {
                 Ok(log) => found.extend(log),
-                // Another process has removed the log, or this one may not open it.
+                // Another process has removed the log, or this process may not open it.
                 Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => {}
                 Err(e) => return Err(e),
             }

@@ -175,7 +175,7 @@ fn remove(dir: &Path) {
 }
 
 impl Files {
-    /// Removes the files, unless another process has replaced them since this one opened them.
+    /// Removes the files, unless another process has replaced them since this process opened them.
     pub fn throw_away(&self, lock: &File) {
         let Ok(_locked) = Locked::new(lock) else {
             return;
