@@ -18,7 +18,7 @@ pub struct Borrowed(Box<ffi::Py_buffer>);
 // SAFETY: the view is released with the interpreter's lock held, whichever thread drops it, and its
 // memory stays in place until then.
 unsafe impl Send for Borrowed {}
-// SAFETY: a shared reference only reads.
+// SAFETY: through a shared reference, the memory is only read.
 unsafe impl Sync for Borrowed {}
 
 impl Borrowed {

@@ -110,8 +110,8 @@ pub trait Store: Send + Sync {
         before: &mut dyn FnMut(&Record) -> Result<()>,
     ) -> Result<Record>;
 
-    /// Creates several records of one scope, each as `create` does, but with joint requests to
-    /// other nodes. `before` also gets the record's index in the list.
+    /// Creates several records of one scope, each as `create` does. A remote store joins the
+    /// requests to other nodes. `before` also gets the record's index in the list.
     fn create_all(
         &self,
         scope: Scope,

@@ -171,8 +171,8 @@ impl Collection {
         Ok(new)
     }
 
-    /// Creates several collections and opens them, each separately, but with joint requests to
-    /// other nodes.
+    /// Creates and opens several collections with joint requests to other nodes. A failure of one
+    /// doesn't affect the others.
     ///
     /// # Errors
     /// For each, as for [`Collection::create`].
@@ -250,7 +250,8 @@ impl Collection {
         }
     }
 
-    /// Deletes several collections, each separately, but with joint requests to other nodes.
+    /// Deletes several collections with joint requests to other nodes. A failure of one doesn't
+    /// affect the others.
     ///
     /// # Errors
     /// For each, as for [`Collection::delete`].
@@ -299,8 +300,8 @@ impl Collection {
         self.become_new(made, &*chosen.backend, options, name)
     }
 
-    /// Like [`Collection::fill_new`] for several collections of one workspace, each separately, but
-    /// with joint requests to other nodes.
+    /// Like [`Collection::fill_new`] for several collections of one workspace, with joint requests
+    /// to other nodes. A failure of one doesn't affect the others.
     pub(crate) fn fill_all(all: &[NewCollection], log: Log<'_>) -> Vec<Result<()>> {
         let Some(first) = all.first() else {
             return Vec::new();

@@ -112,8 +112,8 @@ impl Predicate {
         }
     }
 
-    /// Whether a single comparison holds for `value`, as the value of its key. `exists` holds for
-    /// every value.
+    /// Whether a single comparison holds if its key has the value `value`. `exists` holds for every
+    /// value.
     pub fn holds_for(&self, value: &str) -> bool {
         match self {
             Predicate::Compare(_, operator, Value::Text(text)) => {

@@ -317,8 +317,8 @@ impl Session {
         Ok((record, object))
     }
 
-    /// Deletes collections that the caller has just found, each separately, like
-    /// [`Session::delete_collection`].
+    /// Deletes collections that the caller has just found, each like
+    /// [`Session::delete_collection`]. A failure of one doesn't affect the others.
     pub(crate) fn delete_found(
         &self,
         workspace: Uuid,

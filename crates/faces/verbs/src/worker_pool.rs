@@ -1,8 +1,8 @@
 //! The worker pool that runs batches: a few threads for each session, started when there is work.
 //!
-//! Threads take operations that are ready to run, in the order in which they became ready, from all
-//! batches: a long or slow batch leaves threads for others. Worker threads block all signals, so
-//! that the kernel delivers them to the program's threads.
+//! Threads take operations of all batches in the order in which the operations became ready. A
+//! batch whose operations wait for each other leaves threads to other batches. Worker threads block
+//! all signals, so that the kernel delivers them to the program's threads.
 
 use crate::process::{Generation, block_signals};
 use crate::{Error, Result};

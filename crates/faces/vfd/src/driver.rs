@@ -687,7 +687,7 @@ unsafe extern "C" fn flush(file: *mut File, _: Hid, closing: bool) -> c_int {
     // SAFETY: a file of this driver.
     let file = unsafe { &mut *file };
     file.attempt(|file, open| match &file.group {
-        // Closing publishes the writes.
+        // The callback `close` publishes the writes.
         Some(_) if closing => Ok(()),
         Some(group) => group.agree(open.publish()),
         None => open.publish(),

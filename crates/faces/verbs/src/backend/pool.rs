@@ -41,7 +41,8 @@ struct Open {
 }
 
 impl Forebay {
-    /// Opens the back end for this pool; an empty name selects the pool as on the command line.
+    /// Opens the back end for the pool of this name; an empty name selects `$FOREBAY_POOL`, or else
+    /// `default`.
     ///
     /// # Errors
     /// If the pool can't be opened.

@@ -46,7 +46,7 @@ impl Shelf {
         }
     }
 
-    /// Returns, for each value of which the term holds, the records that have it.
+    /// Returns, for each value for which the term holds, the records that have the value.
     fn having(&self, term: &Term) -> impl Iterator<Item = &BTreeSet<Uuid>> {
         let (key, low, high, equal) = match term {
             Term::Equal(key, value) => {

@@ -86,8 +86,8 @@ fn product(a: &[All], b: &[All]) -> Vec<All> {
     pairs.filter_map(|(a, b)| both(a, b)).collect()
 }
 
-/// Returns the conjunction of both; None if they exclude each other. A key has one value, so two
-/// ranges for one key become their intersection.
+/// Returns the conjunction of `a` and `b`; None if they exclude each other. A key has one value, so
+/// two ranges for one key become their intersection.
 fn both(a: &All, b: &All) -> Option<All> {
     let mut all = a.clone();
     for new in b {
