@@ -77,7 +77,8 @@ impl AsMut<[u8]> for Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // If the interpreter has ended before a batch, the memory stays until the process ends.
+        // If the interpreter has ended before the batch that uses the view, the view isn't
+        // released.
         Python::try_attach(|_| {
             // SAFETY: the view was filled by PyObject_GetBuffer, is released once, and the
             // interpreter's lock is held.

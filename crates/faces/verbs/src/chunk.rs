@@ -3,8 +3,8 @@
 //!
 //! The mapped pages are the pages of the pool's medium that hold the bytes, so a write to them
 //! changes the collection's content at once for every reader. The bytes must be on this node, in
-//! one piece: in a collection of this node that isn't striped. A buffer is a mapped file without a
-//! name, which is removed with its last mapping.
+//! one piece: the collection must be one of this node, and not striped. A buffer is a mapped file
+//! without a name, which is removed with its last mapping.
 //!
 //! A [`Token`] names a chunk to other processes on the node. A process attaches the chunk by its
 //! token if it may open the collection, or, for a buffer, if it runs as the buffer's user. The

@@ -1,7 +1,7 @@
 //! The face for HDF5: a virtual file driver, `libforebay_vfd.so`, that an HDF5 library loads at run
 //! time (`HDF5_PLUGIN_PATH`, `HDF5_DRIVER=forebay`, or `H5Pset_driver_by_name`).
 //!
-//! - [`config`]: names of files, and the driver's configuration string. Pure.
+//! - [`config`]: parsers of file names and of the driver's configuration string.
 //! - [`file`]: an open file, in a pool or on the host.
 //! - [`library`]: the HDF5 library that calls the driver. The driver links to none: Python wheels
 //!   load several HDF5 libraries into one process, each hidden from the others. So the calling
