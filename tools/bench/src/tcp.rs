@@ -11,9 +11,9 @@ use std::process::{Child, Command, Stdio};
 
 /// Size of a request or reply without file content. Bytes.
 const MESSAGE: usize = 128;
-/// Size of the head of a request, which contains how many bytes follow it and how many to reply
-/// with. Bytes. It is a cache line, so that the content begins at one: copying across lines is
-/// slower.
+/// Size of a request's head, which says how many bytes follow it and how many bytes the reply has.
+/// Bytes. It is one cache line long, so that the content begins at the start of a cache line:
+/// copying is slower otherwise.
 const HEAD: usize = 64;
 
 fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {

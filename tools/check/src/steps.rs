@@ -491,7 +491,8 @@ impl Stepping<'_> {
         let whole = !self.rules.torn && n == 1;
         let pieces = self.rules.pieces && n > 1;
         let size = file.cells.len();
-        // A cell in place takes one step, or two: first mixed, then new.
+        // A cell that the file has already is overwritten in one step. If torn writes are allowed,
+        // it takes two: then it first has a mixture of old and new bytes.
         let old = match p.stage {
             ACT => size,
             _ if pieces => size,

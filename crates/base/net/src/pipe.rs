@@ -122,7 +122,7 @@ fn call_one(
         return Err(other(welcome.status.words()));
     }
     socket.write_all(&confirm)?;
-    // The confirm was message number 0 of this side.
+    // The handshake's confirm message was message number 0 of this side.
     ends(socket, seal, 1, 0)
 }
 

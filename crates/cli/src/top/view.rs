@@ -148,7 +148,8 @@ pub struct View {
     pub pool: String,
     pub up_for: Option<Duration>,
     pub total: Figures,
-    /// Length of this host's interval.
+    /// Time between this host's last two readings of its counters, over which rates are computed;
+    /// None before the second reading.
     pub interval: Option<Duration>,
     /// When the oldest figures on the screen were read.
     pub oldest: Option<Instant>,

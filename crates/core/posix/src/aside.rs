@@ -2,10 +2,10 @@
 
 use rustix::io::Errno;
 
-/// The error for an operation that must be repeated on another thread. A thread that answers other
-/// processes ([`process::answer_others`]) returns it before it would have to examine one of these
-/// processes, or to wait. In a mount, an open that conflicts with a lease returns it on any thread,
-/// and must be tried again.
+/// The error for an operation that must be carried out by another thread, or later. A thread that
+/// answers other processes ([`process::answer_others`]) must neither examine one of them nor wait:
+/// it returns this error instead, and another thread repeats the operation. In a mount, any thread
+/// returns this error for an open that conflicts with a lease. That open is tried again later.
 ///
 /// [`process::answer_others`]: forebay_store::process::answer_others
 pub const ASIDE: Errno = Errno::INPROGRESS;

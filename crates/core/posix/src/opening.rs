@@ -293,7 +293,8 @@ impl Fs {
                         return Err(Errno::INVAL);
                     }
                 }
-                // The description stores the last name read of a directory.
+                // A directory's description has, in place of a file's name, the name up to which
+                // the directory has been read: none yet.
                 cluster
                     .store()
                     .objects()

@@ -46,7 +46,8 @@ pub(crate) fn key_of(attribute: &[u8]) -> Option<&[u8]> {
     attribute.strip_prefix(USER).filter(|key| !key.is_empty())
 }
 
-/// A user attribute in the form in which index records are sorted.
+/// A user attribute as index records contain it: encoded so that the records' byte order is the
+/// order of the index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Indexed {
     word: Word,
@@ -283,7 +284,8 @@ impl<'s> Index<'s> {
         Ok(found)
     }
 
-    /// A name of the object whose entry lies on another node.
+    /// Returns one of the object's names, one whose entry lies on another node, if the object
+    /// counts that name as a link; None if there is none.
     fn counted_by_peer(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Option<OwnedName>> {
         if self.remote.is_none() {
             return Ok(None);

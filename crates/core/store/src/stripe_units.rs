@@ -433,7 +433,7 @@ impl<'s> Parts<'s> {
         self.objects().live_release(index).and(dropped).map(|_| ())
     }
 
-    /// Extends a part that is, or will be, mapped to at least `end`. The added bytes are zero.
+    /// Extends a part to at least `end`. The part is mapped, or will be. The added bytes are zero.
     pub fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(part)?;

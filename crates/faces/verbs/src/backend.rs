@@ -62,8 +62,8 @@ pub trait Backend: Send + Sync {
     /// ENOTSUP, naming the first control that the back end can't keep.
     fn supports(&self, controls: &Controls) -> Result<()>;
 
-    /// Returns the controls to declare for a new file, if the metadata store creates the back end's
-    /// files as its records.
+    /// Returns the controls to declare for a new collection's record file, if that file also has
+    /// the collection's bytes; otherwise nothing.
     fn declared_of_record(&self, _controls: &Controls) -> Declared {
         Declared::NOTHING
     }

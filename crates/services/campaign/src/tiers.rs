@@ -112,7 +112,7 @@ pub struct Tiers {
     tiers: BTreeMap<String, Tier>,
 }
 
-/// A tier.
+/// A directory, bucket or pool for campaigns, with the rules for the campaigns in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tier {
     /// The directory, prefix of a bucket, or `pool:NAME/PATH` that contains the campaigns. `{user}`

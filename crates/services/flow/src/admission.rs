@@ -163,7 +163,8 @@ impl Admission {
     }
 }
 
-/// The place of a connection, until this is dropped or another connection gets the place.
+/// One connection's right to be served. It ends when this is dropped, or when another connection
+/// takes the place.
 pub struct Place {
     admission: Admission,
     id: u64,
@@ -177,7 +178,7 @@ impl Place {
         self.connection.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Whether another connection has got this place.
+    /// Whether this connection has lost its place to another one.
     pub fn is_lost(&self) -> bool {
         self.connection.is_lost.load(Ordering::SeqCst)
     }

@@ -69,7 +69,7 @@ impl Fills {
         }
     }
 
-    /// Removes and ends the fill of a file. Waits until no block is being read.
+    /// Removes and ends the fill of a file. Waits until no block is being fetched from the origin.
     pub fn end(&self, id: ObjectId) {
         let fill = lock(&self.fills).remove(&id.0);
         if let Some(fill) = fill {
@@ -77,7 +77,8 @@ impl Fills {
         }
     }
 
-    /// Pauses the file's fill: no block of the file is read while the result exists.
+    /// Pauses the file's fill: while the result exists, no block of the file is fetched from the
+    /// origin.
     pub fn pause(&self, id: ObjectId) -> Pause {
         let fill = self.of(id);
         if let Some(fill) = &fill {

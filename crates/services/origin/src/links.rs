@@ -56,7 +56,7 @@ impl Look<'_> {
     }
 }
 
-/// Makes links, and writes objects with several names back.
+/// Makes hard links at the origin, and writes back objects that have several names.
 pub struct Links {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

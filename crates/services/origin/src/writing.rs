@@ -80,7 +80,8 @@ impl Writing {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records versions: path, size, time of modification.
+    /// Records the versions that are about to be copied to the origin: path, size, time of
+    /// modification.
     ///
     /// # Errors
     /// Errors of writing the file.

@@ -47,9 +47,9 @@ enum Stage {
 pub(super) enum Brought {
     /// An incomplete message.
     Part,
-    /// A hello.
+    /// A hello message.
     Hello([u8; HELLO]),
-    /// The confirm that answers the stored welcome.
+    /// The confirm message that answers the stored welcome message.
     Confirm([u8; CONFIRM], Box<Welcomed>),
     /// The peer has closed the connection.
     End,

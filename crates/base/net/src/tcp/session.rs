@@ -88,7 +88,7 @@ impl Session {
     ) -> Result<Arc<Session>, Error> {
         let id = core.next.fetch_add(1, Ordering::Relaxed);
         assert!(core.io.len() > 1, "bulk lanes have threads of their own");
-        // The confirm was message number 0 of the calling side.
+        // The handshake's confirm message was message number 0 of the calling side.
         let (first_out, first_in) = if accepted { (0, 1) } else { (1, 0) };
         let bulk_thread = 1 + id as usize % (core.io.len() - 1);
         let mut index = 0;

@@ -80,8 +80,9 @@ impl Directories<Call<'_>> for Server {
         if let Some(target) = target
             && let Some(answer) = without_change(mode, source, target)
         {
-            // Only this node moves directories and symbolic links, so an object of that kind didn't
-            // move between the two lookups. Two objects of other kinds may have moved.
+            // Only this node moves directories and symbolic links. So if the source or the target
+            // is one, it didn't move between the two look-ups, and the answer holds. If neither is,
+            // both may have moved meanwhile.
             return if is_on_paths(source) || is_on_paths(target) {
                 answer
             } else {

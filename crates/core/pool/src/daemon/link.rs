@@ -518,8 +518,8 @@ impl Link {
             return self.settle(&pending, Err(Errno::HOSTDOWN));
         };
         let Ok(landing) = origin.landing() else {
-            // An earlier attempt to send the request may use the request's space for received bytes
-            // for an instant longer.
+            // An earlier attempt to send this request may still be using the buffer for its reply's
+            // bytes; it ends soon.
             return self.later(pending);
         };
         pending.set_sent_to(records);

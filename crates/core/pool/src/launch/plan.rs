@@ -150,7 +150,7 @@ pub struct Plan {
     /// Limits on each daemon's use of its host.
     #[serde(default)]
     pub limits: Limits,
-    /// The pool's lifetime, from the start of each node.
+    /// How long the pool may live. Each node counts the time from its own start.
     #[serde(default)]
     pub lifetime: Lifetime,
     /// Whether the process that starts the pool belongs to a batch job.

@@ -45,7 +45,7 @@ pub fn each(name: &str, f: impl Fn(&[&Fs])) {
     nodes.assert_whole();
 }
 
-/// Opens a file for the process `pid`, which doesn't exist.
+/// Opens a file as process `pid` would. `pid` is only a number: no such process exists.
 pub fn open_as(fs: &Fs, pid: u32, path: &str, flags: i32) -> Result<u32, Errno> {
     let fs = fs.for_process(pid);
     let opened = fs.open_at(ObjectId::ROOT, path.as_bytes(), flags, 0o600);

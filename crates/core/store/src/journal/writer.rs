@@ -226,8 +226,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Switches to the next generation, whose file exists. All shards are locked, and all appended
-    /// records are on stable storage.
+    /// Switches to the next generation, whose file exists. The caller has locked all shards, and
+    /// all appended records are on stable storage.
     pub(crate) fn next_generation(&self, generation: u64) -> Result<()> {
         let s = self.state;
         assert!(

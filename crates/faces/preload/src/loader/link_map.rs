@@ -1,8 +1,9 @@
-//! The loader's records of objects, and the program headers that are mapped with an object.
+//! The loader's records of shared objects, and the program headers that are mapped with a shared
+//! object.
 
 use std::ffi::{c_char, c_void};
 
-/// The beginning of the loader's record of an object.
+/// The beginning of the loader's record of a shared object.
 #[repr(C)]
 pub struct LinkMap {
     pub(crate) base: usize,
@@ -11,7 +12,7 @@ pub struct LinkMap {
     pub(crate) next: *const LinkMap,
 }
 
-/// Returns the program headers in an object's first page; empty if they lie elsewhere.
+/// Returns the program headers in a shared object's first page; empty if they lie elsewhere.
 pub(crate) fn headers_in_memory(map: &LinkMap) -> &[libc::Elf64_Phdr] {
     // SAFETY: the loader has mapped the first page, which holds the header and, in nearly
     // all that linkers make, the program headers.

@@ -82,7 +82,8 @@ pub fn fs() -> Result<&'static Fs, Errno> {
 pub fn open_all() {
     if let Some(fs) = open_fs() {
         let _critical = Critical::enter();
-        // A failure is ignored: the file's use then fails in the child as it would in this process.
+        // Failures are ignored: if a file can't be opened here, the child gets the error that this
+    // process would get when it uses the file.
         let _ = fs.process().open_all();
         let _ = placeholder::descriptor(fs);
     }
@@ -107,7 +108,8 @@ pub fn before_vfork() {
         return OPEN_BEFORE.store(0, Release);
     };
     let _critical = Critical::enter();
-    // A failure is ignored: the file's use then fails in the child as it would in this process.
+    // Failures are ignored: if a file can't be opened here, the child gets the error that this
+    // process would get when it uses the file.
     let _ = fs.process().open_files();
     let _ = placeholder::descriptor(fs);
     OPEN_BEFORE.store(fs.process().open_records(), Release);
