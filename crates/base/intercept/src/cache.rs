@@ -45,7 +45,7 @@ impl Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        // SAFETY: an owned mapping.
+        // SAFETY: this value owns the mapping, and no reference into it outlives the value.
         unsafe {
             raw(
                 libc::SYS_munmap,
@@ -178,7 +178,7 @@ pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
     }
     let path = Path::of(dir, object, b"");
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    // SAFETY: a path that ends in 0.
+    // SAFETY: `path` is a C string that outlives the call.
     let fd = unsafe {
         raw(
             libc::SYS_openat,
@@ -189,7 +189,7 @@ pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
         return None;
     }
     let cached = map(fd, object);
-    // SAFETY: an owned descriptor.
+    // SAFETY: closes the descriptor opened above, which nothing uses any more.
     unsafe { raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
     cached
 }
@@ -262,7 +262,7 @@ fn map(fd: i64, object: &Object) -> Option<Cached> {
 pub(crate) fn may_write_to(size: u64) -> bool {
     let mut limit = [libc::RLIM_INFINITY; 2];
     let to = limit.as_mut_ptr() as i64;
-    // SAFETY: this process; room for a struct rlimit64.
+    // SAFETY: the kernel writes a struct rlimit64 to `limit`, which has room for it.
     unsafe {
         raw(
             libc::SYS_prlimit64,

@@ -27,7 +27,7 @@ impl Known {
         let open = |flags: i32| {
             let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
             let at = libc::AT_FDCWD.into();
-            // SAFETY: a path that ends in 0.
+            // SAFETY: `path` is a C string that outlives the call.
             unsafe {
                 raw(
                     libc::SYS_openat,
@@ -74,7 +74,7 @@ impl Known {
         if !cache::may_write_to(place + 8) {
             return;
         }
-        // SAFETY: a buffer with its length.
+        // SAFETY: `key` has 8 bytes, and outlives the call.
         unsafe {
             raw(
                 libc::SYS_pwrite64,
@@ -86,7 +86,7 @@ impl Known {
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // SAFETY: an owned descriptor.
+        // SAFETY: this value owns the descriptor, which nothing uses after it.
         unsafe { raw(libc::SYS_close, [self.0, 0, 0, 0, 0, 0]) };
     }
 }

@@ -126,14 +126,14 @@ unsafe extern "C" fn visit(
     if info.dlpi_name.is_null() || info.dlpi_phdr.is_null() || found.count == found.list.len() {
         return 0;
     }
-    // SAFETY: the loader's string.
+    // SAFETY: the loader passes a C string that is valid during the callback.
     let file = file_name(unsafe { CStr::from_ptr(info.dlpi_name) });
     if !is_libc(file) {
         return 0;
     }
-    // SAFETY: the loader's table.
+    // SAFETY: the loader passes a table of `dlpi_phnum` headers, valid during the callback.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    // SAFETY: the headers are this object's.
+    // SAFETY: the loader has loaded this object, and these are its headers.
     if let Some(object) = unsafe { Object::read(info.dlpi_addr as usize, file, headers, 0) } {
         found.list[found.count] = Some(object);
         found.count += 1;
@@ -150,7 +150,8 @@ impl Object {
     ) -> Option<Object> {
         let mut object = Object::of_headers(base, file, headers, part)?;
         for h in headers.iter().filter(|h| h.p_type == libc::PT_NOTE) {
-            // SAFETY: the segments were read above.
+            // SAFETY: the caller's promise: the object is loaded. `bytes` checks that the note is
+            // inside it.
             if let Some(notes) = unsafe { object.bytes(h.p_vaddr as u32, h.p_memsz as usize) } {
                 object.read_notes(notes);
             }

@@ -45,7 +45,7 @@ struct Others {
 }
 
 struct Shared(UnsafeCell<Option<Others>>);
-// SAFETY: only used by the holder of `BUSY`.
+// SAFETY: only the holder of the lock `BUSY` uses the value.
 unsafe impl Sync for Shared {}
 
 static ALL: Shared = Shared(UnsafeCell::new(None));
@@ -54,13 +54,13 @@ static ALL: Shared = Shared(UnsafeCell::new(None));
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
 fn with(f: impl FnOnce(&mut Option<Others>)) {
-    // SAFETY: getpid has no arguments.
+    // SAFETY: getpid takes no arguments.
     let me = unsafe { raw(libc::SYS_getpid, [0; 6]) } as u32;
     let before = BUSY.load(Relaxed);
     if before == me || BUSY.compare_exchange(before, me, Acquire, Relaxed).is_err() {
         return;
     }
-    // SAFETY: no other thread holds the lock.
+    // SAFETY: this thread holds the lock `BUSY`, so no other reference exists.
     f(unsafe { &mut *ALL.0.get() });
     BUSY.store(0, Release);
 }
@@ -100,14 +100,14 @@ pub(crate) unsafe fn start(hooks: &'static Hooks, dir: Option<&CStr>) {
         });
         for object in found {
             let read = |at: u32, to: &mut [u8]| {
-                // SAFETY: loaded.
+                // SAFETY: the object is loaded, and is patched only after these bytes are copied.
                 let bytes = unsafe { object.bytes(at, to.len()) };
                 bytes.is_some_and(|b| {
                     to.copy_from_slice(b);
                     true
                 })
             };
-            // SAFETY: loaded, and nothing of it has run yet.
+            // SAFETY: the object is loaded, and nothing of it has run yet (the caller's promise).
             unsafe { others.patch(object, known.as_ref(), &read) };
         }
     });

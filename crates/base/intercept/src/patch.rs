@@ -60,7 +60,7 @@ impl Sites {
         if let Some(Ok(cached)) = cached {
             return cached;
         }
-        // SAFETY: loaded, and not patched yet.
+        // SAFETY: the object is loaded, and its code isn't patched yet.
         let found = unsafe { arch::find(object) };
         // A cache that doesn't match isn't overwritten: in this process a debugger or another copy
         // of this library has patched the code. Other processes need all sites.
@@ -166,7 +166,7 @@ unsafe fn install_once(
     protect(own.start, own.len, RW)?;
 
     for (job, object) in jobs.iter_mut().zip(objects.list.into_iter().flatten()) {
-        // SAFETY: loaded, and not patched yet.
+        // SAFETY: the object is loaded, and its code isn't patched yet.
         let sites = unsafe { Sites::of(&object, dir, hooks) };
         let line = &mut report.objects[report.count];
         report.count += 1;
@@ -417,7 +417,7 @@ fn far_region(object: &Object, slots: usize, wide: bool) -> Result<Region, Error
                 return Ok(region);
             }
             if got >= 0 {
-                // SAFETY: the mapping just made.
+                // SAFETY: unmaps the mapping just made, which nothing uses.
                 unsafe { raw(libc::SYS_munmap, [got, len as i64, 0, 0, 0, 0]) };
             } else {
                 error = -got as i32;

@@ -21,7 +21,7 @@ mod test {
         if call.nr % 2 == 0 {
             return PASS;
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: the program makes this call; its arguments are passed on unchanged.
         unsafe { raw(call.nr, call.args) }
     }
     unsafe extern "C-unwind" fn on_failed(_: &Call, result: i64) -> i64 {
@@ -46,7 +46,7 @@ mod test {
     #[inline(never)]
     #[unsafe(no_mangle)]
     extern "C" fn this_calls_close() {
-        // SAFETY: no such descriptor.
+        // SAFETY: close takes no pointer, and -1 is no descriptor.
         std::hint::black_box(unsafe { libc::close(-1) });
     }
 
@@ -60,7 +60,7 @@ mod test {
         let in_futex = std::thread::spawn(move || receive.recv().unwrap());
         let in_read = std::thread::spawn(move || {
             let mut byte = 0u8;
-            // SAFETY: a buffer of one byte.
+            // SAFETY: `byte` has room for the one byte that is read.
             unsafe { libc::read(pipe[0], (&raw mut byte).cast(), 1) };
             byte
         });
@@ -82,7 +82,7 @@ mod test {
 
         send.send(5).unwrap();
         assert_eq!(in_futex.join().unwrap(), 5);
-        // SAFETY: a buffer of one byte.
+        // SAFETY: the buffer has the one byte that is written.
         assert_eq!(unsafe { libc::write(pipe[1], b"r".as_ptr().cast(), 1) }, 1);
         assert_eq!(in_read.join().unwrap(), b'r');
 

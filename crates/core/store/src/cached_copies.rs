@@ -216,7 +216,7 @@ impl LocalCopies<'_> {
                 }
             };
             let bytes = (chunk.as_ptr(), chunk.len());
-            // SAFETY: a slice.
+            // SAFETY: pointer and length are those of `chunk`.
             result = unsafe {
                 self.content()
                     .write_here(copy, Some(at), bytes, true, check)

@@ -392,7 +392,7 @@ impl Control {
         for list in [&h.free_live, &h.free_open, &h.free_locks] {
             list.limit.store(limits.open, Relaxed);
         }
-        // SAFETY: atomics; the region is long enough.
+        // SAFETY: a Shared is made of atomics; `at` checks bounds and alignment.
         forebay_trace::shared::format(unsafe { region.at(TRACED_AT) });
         h.magic.store(MAGIC, Release);
     }
@@ -422,7 +422,7 @@ impl Control {
     /// Returns the control region in `region`, which maps at least the part that all processes
     /// share. None if it isn't a control region of this version.
     pub fn open(region: Region) -> Option<Control> {
-        // SAFETY: atomics.
+        // SAFETY: a Header is made of atomics; `at` checks bounds and alignment.
         let layout = Control::layout_in(unsafe { region.at(0) })?;
         let path = PathBuf::new();
         (region.len() >= layout.areas_at).then_some(Control {
@@ -443,7 +443,7 @@ impl Control {
             return Err(Errno::NODATA);
         }
         let head = Region::map(file, 0, align(size_of::<Header>()))?;
-        // SAFETY: atomics.
+        // SAFETY: a Header is made of atomics; `at` checks bounds and alignment.
         let layout = Control::layout_in(unsafe { head.at(0) }).ok_or(Errno::INVAL)?;
         if len != layout.file_len() {
             return Err(Errno::NODATA);
@@ -459,7 +459,7 @@ impl Control {
 
     /// The node's tracing: switches, settings, slow operations.
     pub fn traced(&self) -> &forebay_trace::shared::Shared {
-        // SAFETY: atomics; the region is long enough.
+        // SAFETY: a Shared is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(TRACED_AT) }
     }
 
@@ -487,7 +487,7 @@ impl Control {
     /// State of shard `i`.
     pub fn shard(&self, i: usize) -> &Shard {
         debug_assert!(i < MAX_SHARDS);
-        // SAFETY: see header.
+        // SAFETY: a Shard is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(SHARDS_AT + i * size_of::<Shard>()) }
     }
 
@@ -495,20 +495,20 @@ impl Control {
     #[inline]
     pub fn process(&self, i: usize) -> &Process {
         debug_assert!(i < MAX_PROCESSES);
-        // SAFETY: see header.
+        // SAFETY: a Process is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(PROCESSES_AT + i * size_of::<Process>()) }
     }
 
     /// The entry of the table of times that directory `id` uses. Other directories may use it, too.
     pub fn dir_time(&self, id: u64) -> &DirTime {
         let i = (mix(id) % DIR_TIMES as u64) as usize;
-        // SAFETY: see header.
+        // SAFETY: a DirTime is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(DIR_TIMES_AT + i * size_of::<DirTime>()) }
     }
 
     /// All entries of the table of directories' times.
     pub fn dir_times(&self) -> impl Iterator<Item = &DirTime> {
-        // SAFETY: see header.
+        // SAFETY: a DirTime is made of atomics; `at` checks bounds and alignment.
         (0..DIR_TIMES).map(|i| unsafe { self.region.at(DIR_TIMES_AT + i * size_of::<DirTime>()) })
     }
 
@@ -524,13 +524,13 @@ impl Control {
     /// The chain of the live table that object `id` belongs to.
     pub fn bucket(&self, id: u64) -> &Bucket {
         let i = (mix(id) % self.layout.buckets as u64) as usize;
-        // SAFETY: see header.
+        // SAFETY: a Bucket is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) }
     }
 
     /// All chains of the live table.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
-        // SAFETY: see header.
+        // SAFETY: a Bucket is made of atomics; `at` checks bounds and alignment.
         (0..self.layout.buckets)
             .map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
     }
@@ -539,14 +539,14 @@ impl Control {
     pub fn lock_chain(&self, id: u64) -> &LockChain {
         let i = (mix(id) % self.layout.lock_chains as u64) as usize;
         let at = self.layout.lock_chains_at + i * size_of::<LockChain>();
-        // SAFETY: see header.
+        // SAFETY: a LockChain is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(at) }
     }
 
     /// All chains of locks.
     pub fn lock_chains(&self) -> impl Iterator<Item = &LockChain> {
         let at = |i| self.layout.lock_chains_at + i * size_of::<LockChain>();
-        // SAFETY: see header.
+        // SAFETY: a LockChain is made of atomics; `at` checks bounds and alignment.
         (0..self.layout.lock_chains).map(move |i| unsafe { self.region.at(at(i)) })
     }
 
@@ -606,7 +606,7 @@ impl Control {
     #[inline]
     fn entry<T>(&self, at: usize, i: u32) -> &T {
         assert!(i < self.layout.limits.open);
-        // SAFETY: see header.
+        // SAFETY: the tables' entries are made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(at + i as usize * size_of::<T>()) }
     }
 

@@ -287,7 +287,7 @@ impl<'s> Content<'s> {
                 return Ok(0);
             }
             let n = len.min((size - offset) as usize);
-            // SAFETY: n <= len.
+            // SAFETY: n <= len, and the caller promises that `to` is writable for `len` bytes.
             let copied = unsafe { self.copy_out(index, moved, offset, to, n) };
             fence(Acquire);
             // If extents were removed or moved meanwhile, an error of the copy means nothing: their
@@ -334,14 +334,14 @@ impl<'s> Content<'s> {
             );
             let n = (len - done).min(CHUNK as usize - at);
             let map = self.chunk_map(index, chunk, moved, pages((at + n) as u64))?;
-            // SAFETY: done + n <= len.
+            // SAFETY: done + n <= len, so the address lies in the caller's buffer.
             let out = unsafe { to.add(done) };
             let covered = Self::pieces(&map, at, n, |e, from, offset, n| {
                 let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
                 // SAFETY: pieces stay within n bytes of out, and within the extent.
                 unsafe { medium.read(e, from, out.add(offset), n) }
             })?;
-            // SAFETY: covered <= n.
+            // SAFETY: covered <= n, so the zeros stay in the caller's buffer.
             if covered < n && !unsafe { guard::zero(out.add(covered), n - covered) } {
                 return Err(Errno::FAULT);
             }
@@ -390,7 +390,7 @@ impl<'s> Content<'s> {
         let lock = self.objects().lock_live(index)?;
         check(lock.0)?;
         self.change_locked(index, offset, len, grows, |at, done, n| {
-            // SAFETY: done + n <= len.
+            // SAFETY: done + n <= len, so the address lies in the caller's buffer.
             let input = unsafe { from.add(done) };
             self.fill(
                 index,

@@ -585,7 +585,7 @@ impl<'s> Mappings<'s> {
         let Ok(area) = self.map_area(slot) else {
             return false;
         };
-        // SAFETY: just mapped; made of atomics.
+        // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let table = self.control.maps_of(unsafe { &*area });
         // Either the mapped file is `index`, or `index` is its part on this node.
         let is = |open: &AtomicU32| {
@@ -613,7 +613,7 @@ impl<'s> Mappings<'s> {
                 found = true;
             }
         });
-        // SAFETY: the area isn't used any more.
+        // SAFETY: no reference to the area is used from here on.
         unsafe { self.unmap_area(area) };
         found
     }

@@ -389,7 +389,7 @@ impl<'s> Objects<'s> {
         let Ok(area) = self.map_area(slot) else {
             return false;
         };
-        // SAFETY: just mapped; made of atomics.
+        // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let place = unsafe { (*area).fd(n as usize) };
         let found = place.is_some_and(|place| {
             if take {
@@ -398,7 +398,7 @@ impl<'s> Objects<'s> {
                 place.load(Acquire) == open + 1 && self.open_retain_at(place) == Some(open)
             }
         });
-        // SAFETY: the area is used only in this function.
+        // SAFETY: no reference to the area is used from here on.
         unsafe { self.unmap_area(area) };
         found
     }
@@ -427,9 +427,9 @@ impl<'s> Objects<'s> {
         let states = [slot_state::USED, slot_state::RESERVED, slot_state::USED];
         let slot = states.into_iter().find_map(slot_in)?;
         let area = self.map_area(slot as u32).ok()?;
-        // SAFETY: just mapped; made of atomics.
+        // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let found = unsafe { (*area).fd(n) }.and_then(f);
-        // SAFETY: the area is used only in this function.
+        // SAFETY: no reference to the area is used from here on.
         unsafe { self.unmap_area(area) };
         found
     }

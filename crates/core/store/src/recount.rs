@@ -120,7 +120,7 @@ impl<'s> Recovery<'s> {
             let held = p.held.iter().filter_map(|h| held_entry(h.load(Acquire)));
             held.for_each(|i| count(&mut lives, i));
             let mapped = self.map_area(slot)?;
-            // SAFETY: just mapped; made of atomics.
+            // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
             let area = unsafe { &*mapped };
             let held = self.objects().more_held(slot, area).iter();
             let held = held.filter_map(|h| held_entry(h.load(Acquire)));

@@ -259,7 +259,7 @@ impl<'s> Recovery<'s> {
     fn release_area(&self, slot: u32, area: *mut ProcessArea, killed: bool) -> Result<usize> {
         let p = self.control.process(slot as usize);
         let end = p.fds_end.load(Acquire) as usize;
-        // SAFETY: just mapped; made of atomics.
+        // SAFETY: the caller has mapped the area; all fields are atomics.
         let a = unsafe { &*area };
         let mut released = 0;
         let mut result = Ok(());
@@ -290,7 +290,7 @@ impl<'s> Recovery<'s> {
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
         result = self.locks().end_all_locks(slot).and(result);
-        // SAFETY: the area is used only in this function.
+        // SAFETY: no reference to the area is used from here on.
         unsafe { self.unmap_area(area) };
         result.map(|()| released)
     }
@@ -303,7 +303,7 @@ impl<'s> Recovery<'s> {
         let _section = self.section()?;
         let area = self.map_area(slot)?;
         let end = self.control.process(slot as usize).fds_end.load(Acquire) as usize;
-        // SAFETY: just mapped; made of atomics.
+        // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let a = unsafe { &*area };
         let p = self.control.process(slot as usize);
         let maps = self.control.maps_of(a);
@@ -340,7 +340,7 @@ impl<'s> Recovery<'s> {
                 result = self.objects().live_release(index).and(result);
             }
         }
-        // SAFETY: the area is used only in this function.
+        // SAFETY: no reference to the area is used from here on.
         unsafe { self.unmap_area(area) };
         result
     }

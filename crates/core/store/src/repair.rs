@@ -196,7 +196,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn write(s: &Store, index: u32, at: u64, bytes: &[u8]) {
-        // SAFETY: the slice is readable.
+        // SAFETY: pointer and length are those of `bytes`.
         let written = unsafe {
             s.content()
                 .write_here(index, Some(at), (bytes.as_ptr(), bytes.len()), true, |_| {
@@ -208,7 +208,7 @@ pub(crate) mod tests {
 
     pub(crate) fn read(s: &Store, index: u32) -> Vec<u8> {
         let mut bytes = vec![0xee; s.objects().live(index).size.load(Acquire) as usize];
-        // SAFETY: the vector is writable.
+        // SAFETY: pointer and length are those of `bytes`.
         let n = unsafe {
             s.content()
                 .read_here(index, 0, bytes.as_mut_ptr(), bytes.len())

@@ -42,7 +42,7 @@ impl Allocator {
         // lock for ever, or jump away (longjmp) with the lock held.
         let _critical = Critical::enter();
         self.lock();
-        // SAFETY: the lock is held.
+        // SAFETY: the lock is held, so no other reference to the heap exists.
         let result = f(unsafe { &mut *self.heap.get() });
         self.locked.store(false, Release);
         result
@@ -57,17 +57,17 @@ unsafe impl GlobalAlloc for Allocator {
     }
 
     unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
-        // SAFETY: see alloc.
+        // SAFETY: the caller's promise.
         self.with(|h| unsafe { h.calloc(l.size(), l.align()) })
     }
 
     unsafe fn realloc(&self, p: *mut u8, l: Layout, size: usize) -> *mut u8 {
-        // SAFETY: see alloc.
+        // SAFETY: the caller's promise.
         self.with(|h| unsafe { h.realloc(p, l.size(), l.align(), size) })
     }
 
     unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
-        // SAFETY: see alloc.
+        // SAFETY: the caller's promise.
         self.with(|h| unsafe { h.free(p, l.size(), l.align()) });
     }
 }
@@ -97,7 +97,7 @@ fn mapped(size: usize) -> *mut c_void {
     let Some(len) = (HEAD + size).checked_next_multiple_of(4096) else {
         return std::ptr::null_mut();
     };
-    // SAFETY: a new mapping.
+    // SAFETY: the kernel chooses an unused address, so no mapping is replaced.
     let made = unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),

@@ -43,7 +43,7 @@ pub static HOOKS: Hooks = Hooks {
 
 unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
     let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
-    // SAFETY: a system call that the program is making.
+    // SAFETY: the hook is called only with a system call that the program is making.
     unsafe { handle(call) }
 }
 
@@ -57,7 +57,7 @@ unsafe fn handle(call: &Call) -> i64 {
     let fd = call.args[0] as i32;
     let short = has(&calls::SHORT, call.nr) && filter::watched(fd) && !filter::is_inotify(fd);
     let critical = short.then(Critical::enter);
-    // SAFETY: a system call that the program is making.
+    // SAFETY: the caller's promise: `call` is one that the program is making.
     let result = counted(call.nr, &call.args, || unsafe {
         answer(call.nr, &call.args, 0)
     });
@@ -84,7 +84,7 @@ unsafe extern "C-unwind" fn on_failed(call: &Call, result: i64) -> i64 {
 
 #[inline(never)]
 unsafe fn look_again(call: &Call, result: i64) -> i64 {
-    // SAFETY: the calling thread's errno.
+    // SAFETY: returns the address of this thread's errno, which is valid while the thread runs.
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: as above; the call is the program's.
     unsafe {

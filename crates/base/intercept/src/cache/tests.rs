@@ -47,7 +47,7 @@ fn libc_object() -> Object {
 fn comes_back() {
     let (dir, object) = (Dir::new("back"), libc_object());
     assert!(open(&dir.c(), &object).is_none());
-    // SAFETY: loaded, unpatched.
+    // SAFETY: the object stays loaded, and unit tests don't patch it.
     let sites = unsafe { arch::find(&object) };
     save(&dir.c(), &object, &sites);
     assert_eq!(open(&dir.c(), &object).unwrap().sites(), sites);
@@ -66,7 +66,7 @@ fn nowhere_to_write() {
 #[test]
 fn damaged() {
     let (dir, object) = (Dir::new("damaged"), libc_object());
-    // SAFETY: loaded, unpatched.
+    // SAFETY: the object stays loaded, and unit tests don't patch it.
     let sites = unsafe { arch::find(&object) };
     save(&dir.c(), &object, &sites);
     let good = std::fs::read(dir.file()).unwrap();
@@ -141,7 +141,7 @@ fn damaged() {
 #[test]
 fn any_change_of_the_file_is_noticed() {
     let (dir, object) = (Dir::new("fuzz"), libc_object());
-    // SAFETY: loaded, unpatched.
+    // SAFETY: the object stays loaded, and unit tests don't patch it.
     let sites = unsafe { arch::find(&object) };
     save(&dir.c(), &object, &sites);
     let sound = std::fs::read(dir.file()).unwrap();

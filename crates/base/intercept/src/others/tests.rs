@@ -8,7 +8,7 @@ use crate::test_hooks::EVERY;
 /// Returns the C library's sites, found as for any other library.
 fn sites(object: &Object) -> Vec<arch::Site> {
     let read = |at: u32, to: &mut [u8]| {
-        // SAFETY: loaded.
+        // SAFETY: the object stays loaded, and unit tests don't patch it.
         let bytes = unsafe { object.bytes(at, to.len()) };
         bytes.is_some_and(|b| {
             to.copy_from_slice(b);
@@ -16,7 +16,7 @@ fn sites(object: &Object) -> Vec<arch::Site> {
         })
     };
     let mut frames = Frames::read(object.frames, object.code_high, &read).expect("a table");
-    // SAFETY: loaded; unit tests don't patch.
+    // SAFETY: the object stays loaded, and unit tests don't patch it.
     arch::find_by_function(unsafe { object.code() }, object.code_low, &mut frames)
 }
 
@@ -24,7 +24,7 @@ fn sites(object: &Object) -> Vec<arch::Site> {
 fn by_function_as_by_the_sweep() {
     let mut all = 0;
     for object in object::loaded().list.into_iter().flatten() {
-        // SAFETY: loaded.
+        // SAFETY: the object stays loaded, and unit tests don't patch it.
         let swept = unsafe { find(&object) };
         let found = sites(&object);
         for s in &found {
@@ -35,7 +35,7 @@ fn by_function_as_by_the_sweep() {
                 "{s:x?} {same:x?}"
             );
             assert!(s.is_sane(object.code_low, object.code_high), "{s:x?}");
-            // SAFETY: sane, loaded.
+            // SAFETY: `s` is sane (asserted), and the object stays loaded.
             assert!(unsafe { s.matches(object.base) });
             assert_ne!(s.form, arch::FORM_NONE, "{s:x?}");
         }

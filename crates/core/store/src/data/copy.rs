@@ -75,7 +75,7 @@ impl<'s> Content<'s> {
         let end = at + len as u64;
         if source.flags.load(Acquire) & flag::INLINE != 0 {
             let mut bytes = vec![0; len];
-            // SAFETY: a slice.
+            // SAFETY: pointer and length are those of `bytes`.
             unsafe { self.copy_out(from, moved, start, bytes.as_mut_ptr(), len)? };
             return self.fill(index, (at, len), end, |medium, (e, to), before, n| {
                 // SAFETY: within the bytes, and within the extent.

@@ -231,7 +231,7 @@ impl Content<'_> {
                 return Ok(0);
             }
             let n = len.min((size - offset) as usize);
-            // SAFETY: n <= len.
+            // SAFETY: n <= len: the copies stay in the `len` bytes that the caller promises.
             let put = |done: usize, bytes: &[u8]| unsafe {
                 if guard::copy(bytes.as_ptr(), to.add(done), bytes.len()) {
                     Ok(())
@@ -469,12 +469,12 @@ mod tests {
 
     fn try_read(s: &TestStore, index: u32, at: u64, len: usize) -> Result<usize> {
         let mut bytes = vec![0; len];
-        // SAFETY: the vector is writable.
+        // SAFETY: pointer and length are those of `bytes`.
         unsafe { s.content().read_here(index, at, bytes.as_mut_ptr(), len) }
     }
 
     fn try_write(s: &TestStore, index: u32, at: u64, bytes: &[u8]) -> Result<usize> {
-        // SAFETY: a slice.
+        // SAFETY: pointer and length are those of `bytes`.
         unsafe {
             s.content()
                 .write_here(index, Some(at), (bytes.as_ptr(), bytes.len()), true, |_| {

@@ -127,7 +127,7 @@ impl<'s> Checker<'s> {
                 continue;
             }
             let mapped = self.map_area(slot as u32)?;
-            // SAFETY: just mapped; made of atomics.
+            // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
             let area = unsafe { &*mapped };
             let held = p
                 .held

@@ -18,7 +18,7 @@ fn area(name: &str) -> (Control, Region) {
 }
 
 fn table<'a>(control: &Control, region: &'a Region) -> MapTable<'a> {
-    // SAFETY: made of atomics.
+    // SAFETY: a ProcessArea is made of atomics; `at` checks bounds and alignment.
     let area: &ProcessArea = unsafe { region.at(control.layout().areas_at) };
     let most = control.layout().limits.maps as usize;
     control.reserve_maps(0, area, most).unwrap();

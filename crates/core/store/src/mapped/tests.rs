@@ -20,7 +20,7 @@ fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
 
 fn read(s: &Store, index: u32, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
-    // SAFETY: the vector is writable.
+    // SAFETY: pointer and length are those of the vector.
     let n = unsafe { s.content().read_here(index, at, bytes.as_mut_ptr(), len) }.unwrap();
     bytes.truncate(n);
     bytes
@@ -123,7 +123,7 @@ fn a_dead_process_had_its_files_mapped_until_it_is_reaped() {
     let (open, live) = file(&s, "f", SIZE);
     let dead = crate::process::attach(&s.control).unwrap();
     let area = s.map_area(dead).unwrap();
-    // SAFETY: just mapped; made of atomics.
+    // SAFETY: mapped above, and not unmapped in this test; all fields are atomics.
     let area = unsafe { &*area };
     let place = s
         .mappings()

@@ -313,7 +313,7 @@ impl Store {
     fn give_up_borrowed(&self) {
         let area = BORROWED.with(Cell::get).1;
         if !area.is_null() {
-            // SAFETY: mapped for the child, which has ended.
+            // SAFETY: mapped for the child, which has ended, so nothing uses it.
             unsafe { self.unmap_area(area) };
         }
         BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
@@ -345,7 +345,7 @@ impl Drop for Store {
         }
         let area = *self.area.get_mut();
         if !area.is_null() {
-            // SAFETY: ours; nothing can use it without self.
+            // SAFETY: this store mapped the area, and nothing can use it without the store.
             unsafe {
                 forebay_trace::count::stop_in(&(*area).counted);
                 self.unmap_area(area);

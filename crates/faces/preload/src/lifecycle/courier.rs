@@ -154,7 +154,7 @@ pub fn run(text: &CStr) -> ! {
     // The process that started this one waits for its end. So this process forks and ends; the
     // child does the work.
     if let Some(errand) = errand
-        // SAFETY: this process has one thread.
+        // SAFETY: this process has one thread, so the child inherits no held lock.
         && unsafe { libc::fork() } == 0
     {
         work(&errand);
@@ -166,7 +166,7 @@ pub fn run(text: &CStr) -> ! {
 
 fn work(errand: &Errand) {
     leave_program(&errand.descriptors());
-    // SAFETY: the errand's own descriptors, used here only.
+    // SAFETY: the process inherited the descriptors for this errand; nothing else here owns them.
     let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
     let (ready, executed, process) = (own(errand.ready), own(errand.executed), own(errand.process));
     let taken = take(errand);
@@ -198,7 +198,7 @@ fn take(errand: &Errand) -> Result<(&'static Fs, Vec<Served>, Note), Errno> {
         let open = table.unpark(&p.parked, true).ok_or(Errno::STALE)?;
         // Recorded under this number, the description is released if this process is killed.
         table.set(p.fd, Some(open))?;
-        // SAFETY: the errand's own descriptor, used here only.
+        // SAFETY: the process inherited the descriptor for this errand; nothing else here owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(p.fd) };
         if p.way != Way::Mounted {
             rustix::io::ioctl_fionbio(&fd, true)?;
@@ -230,12 +230,12 @@ fn leave_program(kept: &[RawFd]) {
         libc::SIGUSR2,
         libc::SIGXFSZ,
     ] {
-        // SAFETY: no handler.
+        // SAFETY: SIG_IGN installs no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let none = 0u64;
     let args = [libc::SIG_SETMASK.into(), &raw const none as i64, 0, 8, 0, 0];
-    // SAFETY: a mask of this library.
+    // SAFETY: `none` is a local mask of 8 bytes; the old mask isn't asked for.
     unsafe { raw(libc::SYS_rt_sigprocmask, args) };
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
@@ -257,7 +257,7 @@ fn leave_program(kept: &[RawFd]) {
         if let Ok(null) = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()) {
             let fd = std::os::fd::IntoRawFd::into_raw_fd(null);
             if fd > 2 {
-                // SAFETY: just opened.
+                // SAFETY: just opened, and owned by nothing else.
                 drop(unsafe { OwnedFd::from_raw_fd(fd) });
                 break;
             }

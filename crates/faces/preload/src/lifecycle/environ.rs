@@ -43,7 +43,7 @@ impl Strings {
             // SAFETY: the closure holds no lock.
             let n = unsafe { guard::attempt(count) };
             let n = n.filter(|_| plausible(list)).ok_or(Errno::FAULT)?;
-            // SAFETY: just read.
+            // SAFETY: the `n` pointers were just read; the caller promises that they aren't freed.
             pointers.extend_from_slice(unsafe { std::slice::from_raw_parts(at, n) });
         }
         Ok(Strings {
@@ -234,7 +234,7 @@ fn is_there(path: &[u8]) -> bool {
         0,
         0,
     ];
-    // SAFETY: a C string.
+    // SAFETY: `path` is a C string that outlives the call.
     unsafe { forebay_intercept::raw(libc::SYS_faccessat, args) == 0 }
 }
 

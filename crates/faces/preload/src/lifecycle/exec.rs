@@ -112,7 +112,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     };
     const KNOWN: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | AT_EXECVE_CHECK;
     let path = a[usize::from(at)];
-    // SAFETY: the program's path.
+    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
     match unsafe { user::path(path) } {
         None => return errno(Errno::FAULT),
         Some(b"") if flags & libc::AT_EMPTY_PATH == 0 => return errno(Errno::NOENT),
@@ -120,7 +120,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         Some(_) if flags & !KNOWN != 0 => return errno(Errno::INVAL),
         Some(_) => {}
     }
-    // SAFETY: the program's own arguments.
+    // SAFETY: the program's arguments of execve: null, or lists as execve(2) takes them.
     let mut plan = match guarded(|| unsafe { Plan::new(argv, envp) }) {
         Ok(plan) => plan,
         // Errors of the path come first, as in the kernel.
@@ -240,7 +240,8 @@ unsafe fn look(dirfd: i32, path: i64, flags: i32) -> Result<(), Errno> {
 
 /// Returns the file that an execve names by path or descriptor.
 unsafe fn found_by(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<Found, Errno> {
-    // SAFETY: the program's path.
+    // SAFETY: the caller passes execve's path: a bad address, or a C string that isn't freed
+    // meanwhile.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && stat::is_empty(path) {
             return by_fd(plan, dirfd, path);
@@ -252,7 +253,8 @@ unsafe fn found_by(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result
 /// Follows the chain from the named file to a program, and prepares what the kernel needs to
 /// execute that program. Returns the program.
 unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<Found, Errno> {
-    // SAFETY: the program's path.
+    // SAFETY: the caller passes execve's path: a bad address, or a C string that isn't freed
+    // meanwhile.
     let mut found = unsafe { found_by(plan, dirfd, path, flags)? };
     // SAFETY: as above.
     let mut shown = unsafe { shown_path(plan, dirfd, path) };
@@ -284,13 +286,13 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
         if !found.file.is_ours() {
             plan.scripts_outside.push((found.dirfd, found.path));
         }
-        // SAFETY: a C string of this library.
+        // SAFETY: `interpreter` is a C string that the plan keeps.
         found = unsafe { by_path(plan, libc::AT_FDCWD, interpreter, true)? };
         shown = interpreter;
     }
     if plan.ours {
         for &(dirfd, path) in &plan.scripts_outside {
-            // SAFETY: a path of the program or of this library.
+            // SAFETY: the path is the program's, or a C string that the plan keeps.
             results::check(unsafe {
                 // A program given by its descriptor has an empty path.
                 let flags = if stat::is_empty(path) {
@@ -460,7 +462,7 @@ fn open_place(fs: &'static Fs, place: &Place) -> Result<File, Errno> {
 
 fn open_kernel(dirfd: i32, path: i64, more: i32) -> Result<OwnedFd, i64> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | more;
-    // SAFETY: a path of the program or of this library.
+    // SAFETY: a bad address, or a C string that the program or the plan keeps.
     let fd = unsafe {
         raw(
             libc::SYS_openat,
@@ -575,7 +577,7 @@ unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
     if !given.is_empty() && (dirfd == libc::AT_FDCWD || given[0] == b'/') {
         return path;
     }
-    // SAFETY: only asks the kernel for a flag.
+    // SAFETY: F_GETFD takes no pointer.
     let cloexec = unsafe {
         raw(
             libc::SYS_fcntl,

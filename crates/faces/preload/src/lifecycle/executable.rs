@@ -31,7 +31,7 @@ impl Source for File {
         match self {
             File::Pool(fs, open) => {
                 let live = fs.live_of(*open)?;
-                // SAFETY: a buffer with its length.
+                // SAFETY: `to` is a slice, writable for its length.
                 unsafe {
                     fs.cluster()
                         .data()

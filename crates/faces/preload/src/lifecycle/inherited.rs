@@ -64,7 +64,7 @@ fn groups(fs: &Fs, only: Option<RawFd>) -> Vec<Group> {
         let Some((fs, open)) = fds::pool_file(fd) else {
             continue;
         };
-        // SAFETY: only asks the kernel for a flag.
+        // SAFETY: F_GETFD takes no pointer.
         let flags = unsafe {
             raw(
                 libc::SYS_fcntl,
@@ -245,7 +245,7 @@ impl Work {
         let (executed, executing) = pipe()?;
         // SAFETY: asks for this process's number; in a vfork child that differs from the parent's.
         let pid = unsafe { raw(libc::SYS_getpid, [0; 6]) };
-        // SAFETY: as above; a new descriptor.
+        // SAFETY: pidfd_open takes no pointer; the new descriptor is owned by nothing else.
         let process = unsafe {
             let fd = results::check(raw(libc::SYS_pidfd_open, [pid, 0, 0, 0, 0, 0]))?;
             above_stdio(OwnedFd::from_raw_fd(fd as RawFd))?
@@ -338,7 +338,7 @@ fn is_readable_in(fd: &OwnedFd, time: Duration) -> bool {
 fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     let mut ends = [0; 2];
     let args = [ends.as_mut_ptr() as i64, libc::O_CLOEXEC.into(), 0, 0, 0, 0];
-    // SAFETY: room for two numbers; then new descriptors.
+    // SAFETY: the kernel writes two numbers to `ends`: new descriptors, owned by nothing else.
     let (read, write) = unsafe {
         results::check(raw(libc::SYS_pipe2, args))?;
         (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
@@ -394,7 +394,7 @@ fn spawn(errand: &Errand) -> Result<i64, Errno> {
     let child = unsafe { raw(libc::SYS_clone, [0; 6]) };
     if child == 0 {
         for fd in inherited {
-            // SAFETY: a descriptor that the courier is to have.
+            // SAFETY: F_SETFD takes no pointer.
             unsafe {
                 raw(
                     libc::SYS_fcntl,
@@ -405,7 +405,8 @@ fn spawn(errand: &Errand) -> Result<i64, Errno> {
         for carrier in CARRIERS {
             let path = carrier.as_ptr() as i64;
             let args = [path, argv.as_ptr() as i64, env.as_ptr() as i64, 0, 0, 0];
-            // SAFETY: lists of this library.
+            // SAFETY: a C string and two null-terminated lists of C strings, which outlive the
+            // call.
             unsafe { raw(libc::SYS_execve, args) };
         }
         // SAFETY: ends the child, which no other process knows.

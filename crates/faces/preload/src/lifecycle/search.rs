@@ -46,12 +46,12 @@ fn leads(path: &[u8], inside: bool) -> bool {
         return false;
     };
     let at = text.as_ptr() as i64;
-    // SAFETY: a C string.
+    // SAFETY: `text` is a C string that outlives the call.
     match unsafe { locate(libc::AT_FDCWD, at) } {
         Ok(Where::Pool(..)) => true,
         Ok(Where::Kernel) => {
             let args = [libc::AT_FDCWD.into(), at, libc::F_OK.into(), 0, 0, 0];
-            // SAFETY: a C string.
+            // SAFETY: `text` is a C string that outlives the call.
             let result = unsafe { raw(libc::SYS_faccessat, args) };
             let may_lead = links::is_shadowing() || links::is_suspicious(result);
             may_lead && links::into_pool(libc::AT_FDCWD, path, true).is_some()

@@ -131,7 +131,7 @@ pub fn is_for_musl(elf: &Elf) -> bool {
 
 /// Whether the program is glibc's loader.
 pub fn is_loader(found: &Found) -> bool {
-    // SAFETY: the program's path.
+    // SAFETY: a bad address, or a C string that execve's caller or the plan keeps.
     let path = unsafe { user::path(found.path) };
     path.is_some_and(|path| path == &LOADER[1..] || path.ends_with(LOADER))
 }
@@ -145,7 +145,7 @@ fn is_privileged(found: &Found) -> bool {
         File::Kernel(Some(fd)) => rustix::fs::fstat(fd),
         // The file can be executed but not read.
         _ => {
-            // SAFETY: the program's path.
+            // SAFETY: a bad address, or a C string that execve's caller or the plan keeps.
             let path = unsafe { user::path(found.path) }.unwrap_or(b"");
             user::descriptor(found.dirfd)
                 .and_then(|dirfd| rustix::fs::statat(dirfd, path, AtFlags::EMPTY_PATH))

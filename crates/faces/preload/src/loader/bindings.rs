@@ -153,7 +153,7 @@ impl Tables {
     /// # Safety
     /// The object's table of texts reaches to `at`.
     unsafe fn text(&self, at: u32) -> Text {
-        // SAFETY: by the contract.
+        // SAFETY: the caller's promise.
         Text(unsafe { self.texts.add(at as usize) })
     }
 
@@ -271,7 +271,7 @@ impl Tables {
     /// library from which this library needs the function.
     fn bindings(&self, needed: &[Version]) -> impl Iterator<Item = (*mut usize, usize)> {
         let target = |number: usize| {
-            // SAFETY: a symbol of this library.
+            // SAFETY: the linker made an entry in both tables for each symbol of a relocation.
             let (symbol, version) = unsafe {
                 (
                     self.symbols.add(number).read(),
@@ -282,7 +282,7 @@ impl Tables {
                 return self.address(&symbol);
             }
             let from = needed.iter().find(|v| v.here == version)?;
-            // SAFETY: the symbol's name.
+            // SAFETY: the linker made this the offset of a name in the table of texts.
             let name = unsafe { self.text(symbol.st_name) };
             from.library.function(name, from.there)
         };

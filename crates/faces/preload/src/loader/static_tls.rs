@@ -36,7 +36,7 @@ static NEEDED: AtomicUsize = AtomicUsize::new(0);
 /// # Safety
 /// Called by the loader, with its record of the object.
 pub unsafe fn mapped(map: &LinkMap) {
-    // SAFETY: the loader's string.
+    // SAFETY: the loader's name is a C string that lives as long as its record.
     let is_program = map.name.is_null() || unsafe { *map.name } == 0;
     if is_program || !early::is_at_work() {
         return;
@@ -69,7 +69,8 @@ fn program_headers(map: &LinkMap) -> &[libc::Elf64_Phdr] {
     // SAFETY: the loader's record serves as a handle.
     let count = unsafe { libc::dlinfo(handle, RTLD_DI_PHDR, (&raw mut table).cast()) };
     if count > 0 && !table.is_null() {
-        // SAFETY: the loader's own table.
+        // SAFETY: dlinfo has returned a table of `count` headers, which lives as long as the
+        // object.
         return unsafe { std::slice::from_raw_parts(table, count as usize) };
     }
     link_map::headers_in_memory(map)

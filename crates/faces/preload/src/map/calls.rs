@@ -43,7 +43,7 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
         None
     };
     match file {
-        // SAFETY: the program's own arguments.
+        // SAFETY: the caller passes the arguments of a call that the program makes.
         Some((fs, open)) => value(unsafe { map_file(fs, open, a) }.map(|at| at as i64)),
         None if flags & libc::MAP_FIXED != 0 => {
             // SAFETY: as above.
@@ -127,14 +127,14 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
 
 /// Serves munmap.
 pub unsafe fn munmap(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own call.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe { replacing(libc::SYS_munmap, a, a[0] as u64, a[1] as usize) }
 }
 
 /// Serves mremap.
 pub unsafe fn mremap(a: &[i64; 6]) -> i64 {
     match locked::of_call() {
-        // SAFETY: the program's own call.
+        // SAFETY: the caller passes the arguments of a call that the program makes.
         Some(mut spans) => unsafe { remap::mremap(&mut spans, a) },
         None => PASS,
     }
@@ -143,7 +143,7 @@ pub unsafe fn mremap(a: &[i64; 6]) -> i64 {
 /// Serves remap_file_pages.
 pub unsafe fn remap_file_pages(a: &[i64; 6]) -> i64 {
     match locked::of_call() {
-        // SAFETY: the program's own call.
+        // SAFETY: the caller passes the arguments of a call that the program makes.
         Some(mut spans) => unsafe { remap::remap_file_pages(&mut spans, a) },
         None => PASS,
     }
@@ -196,7 +196,7 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
     if spans.within(start, end).next().is_none() {
         return PASS;
     }
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let mut result = unsafe { raw(libc::SYS_msync, *a) };
     if result != 0 && result != -i64::from(libc::ENOMEM) {
         return result;

@@ -46,7 +46,7 @@ pub unsafe fn map_copy(
         if done == len {
             break Ok(());
         }
-        // SAFETY: within the mapping just made.
+        // SAFETY: `len - done` bytes at `to` lie in the writable mapping just made.
         match unsafe {
             let to = (start as *mut u8).add(done);
             fs.cluster()
@@ -63,7 +63,7 @@ pub unsafe fn map_copy(
         if prot == fill {
             return Ok(());
         }
-        // SAFETY: the mapping just made.
+        // SAFETY: the range is the mapping just made, which nothing else uses yet.
         let set = unsafe {
             raw(
                 libc::SYS_mprotect,
@@ -76,7 +76,7 @@ pub unsafe fn map_copy(
         }
     });
     if let Err(e) = result {
-        // SAFETY: the mapping just made.
+        // SAFETY: the range is the mapping just made, which nothing else uses yet.
         unsafe { raw(libc::SYS_munmap, [start, len as i64, 0, 0, 0, 0]) };
         return Err(e);
     }

@@ -50,7 +50,7 @@ pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
 /// [`before_exit`] has made inaccessible faults; it must have no further effect.
 pub fn is_ended_by_other() -> bool {
     let ends = ENDS.load(Acquire);
-    // SAFETY: no arguments.
+    // SAFETY: gettid takes no arguments.
     ends != 0 && i64::from(ends) != unsafe { raw(libc::SYS_gettid, [0; 6]) } as i64
 }
 
@@ -60,7 +60,7 @@ pub fn is_ended_by_other() -> bool {
 pub fn on_fault(address: u64) -> bool {
     if is_ended_by_other() {
         loop {
-            // SAFETY: only waits for a signal.
+            // SAFETY: pause takes no arguments, and only waits for a signal.
             unsafe { raw(libc::SYS_pause, [0; 6]) };
         }
     }
@@ -105,7 +105,7 @@ pub fn on_notice(info: &libc::siginfo_t) -> bool {
     {
         fs.process().catch_up();
     }
-    // SAFETY: a queued signal has a value.
+    // SAFETY: with SI_QUEUE, the kernel has stored a value in `info`.
     info.si_code == libc::SI_QUEUE
         && unsafe { info.si_value() }.sival_ptr as usize == forebay_store::NOTICE_VALUE
 }
@@ -146,7 +146,7 @@ pub fn cut_all(_: &Store) {
 /// to other files by then.
 pub fn before_exit() {
     let Some(spans) = locked::lock() else { return };
-    // SAFETY: no arguments.
+    // SAFETY: gettid takes no arguments.
     ENDS.store(unsafe { raw(libc::SYS_gettid, [0; 6]) } as i32, Release);
     for span in spans.iter().filter(|s| s.has(map_flag::CHANGES)) {
         let how = How {

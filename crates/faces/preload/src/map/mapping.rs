@@ -103,7 +103,7 @@ pub unsafe fn map_range(
         if fixed {
             remote::unmapped(spans, start, start + len as u64);
         }
-        // SAFETY: the range just mapped.
+        // SAFETY: replaces only the range just mapped, which nothing uses yet.
         let put = unsafe { pages::put_pieces(fs, &pieces, (start, len as u64), offset, how) };
         if let Err(e) = put {
             // SAFETY: as above.
@@ -157,7 +157,7 @@ pub unsafe fn replacing(nr: i64, a: &[i64; 6], at: u64, len: usize) -> i64 {
     if let Err(e) = spans.split(at).and_then(|()| spans.split(end)) {
         return errno(e);
     }
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let result = unsafe { raw(nr, *a) };
     if result >= 0 {
         remote::unmapped(&spans, at, end);

@@ -128,7 +128,7 @@ pub unsafe fn put_pieces(
                 segment_offset: p.segment_offset + (from - p.at),
                 ..*p
             };
-            // SAFETY: inside the caller's range.
+            // SAFETY: the piece lies inside the range, which the caller lets this function replace.
             unsafe { put_piece(fs, &piece, start + (from - offset), how)? };
         }
     }
@@ -144,7 +144,7 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
     }
     let segment = fs.mappings().segment(piece.medium, how.read_only)?;
     let flags = libc::MAP_FIXED | how.flags;
-    // SAFETY: the caller's range.
+    // SAFETY: the range is one that the caller lets this function replace.
     let first = unsafe {
         map(
             to,

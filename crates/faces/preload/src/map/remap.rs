@@ -44,7 +44,7 @@ pub unsafe fn mremap(spans: &mut Spans, a: &[i64; 6]) -> i64 {
         if let Err(e) = spans.split(to).and_then(|()| spans.split(end)) {
             return errno(e);
         }
-        // SAFETY: the program's own call.
+        // SAFETY: the program makes this call; its arguments are passed on unchanged.
         let result = unsafe { raw(libc::SYS_mremap, *a) };
         if result >= 0 {
             remote::unmapped(spans, to, end);
@@ -116,7 +116,7 @@ unsafe fn remap(
         let place = libc::MAP_FIXED_NOREPLACE;
         let (at, from) = (old_end as i64, offset + old_len as u64);
         let budget = pages::eager_pages(spans.fs);
-        // SAFETY: replaces nothing.
+        // SAFETY: with MAP_FIXED_NOREPLACE, no existing mapping is replaced.
         match unsafe { map_range(spans, open, at, more, from, how, place, budget) } {
             Ok(_) => return Ok(old),
             Err(Errno::EXIST | Errno::NOMEM | Errno::INVAL | Errno::PERM) => {}

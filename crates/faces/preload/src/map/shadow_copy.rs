@@ -132,7 +132,7 @@ impl View {
     fn new(file: &OwnedFd, offset: u64, len: usize) -> Result<View, Errno> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping.
+        // SAFETY: the kernel chooses an unused address, so no mapping is replaced.
         let at = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -150,26 +150,26 @@ impl View {
     /// made.
     fn copy(&self, from: usize, to: &mut [u8]) {
         let n = to.len().min(self.len.saturating_sub(from));
-        // SAFETY: inside the view.
+        // SAFETY: the `n` bytes lie inside the view, which stays mapped while `self` exists.
         unsafe { std::ptr::copy_nonoverlapping(self.at.add(from), to.as_mut_ptr(), n) };
     }
 
     fn put(&self, at: usize, from: &[u8]) {
         let n = from.len().min(self.len.saturating_sub(at));
-        // SAFETY: inside the view.
+        // SAFETY: the `n` bytes lie inside the view, which stays mapped while `self` exists.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at.add(at), n) };
     }
 
     fn word(&self, n: usize) -> &AtomicU64 {
         assert!(n * 8 + 8 <= self.len);
-        // SAFETY: inside the view, which is page-aligned.
+        // SAFETY: inside the view (asserted), which is page-aligned and mapped while `self` exists.
         unsafe { &*self.at.cast::<AtomicU64>().add(n) }
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`.
+        // SAFETY: `new` mapped the range, and no reference into it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.len) };
     }
 }
@@ -309,7 +309,7 @@ impl<'a> ShadowCopy<'a> {
         let mut bytes = vec![0; len];
         let mut done = 0;
         while done < len {
-            // SAFETY: within the vector.
+            // SAFETY: `to` has room for `len - done` bytes: the rest of the vector.
             let n = unsafe {
                 let to = bytes.as_mut_ptr().add(done);
                 self.fs

@@ -50,7 +50,7 @@ pub fn note(value: &'static CStr) -> Option<&'static CStr> {
 }
 
 fn exe() -> Option<&'static Exe> {
-    // SAFETY: leaked, never freed or changed.
+    // SAFETY: null, or leaked: never freed or changed.
     unsafe { EXE.load(Acquire).as_ref() }
 }
 

@@ -115,7 +115,7 @@ unsafe fn path_arguments(nr: i64, a: &[i64; 6]) -> [Option<PathArgument>; 2] {
         SYS_open => plain(open_follows(a[1] as i32)),
         SYS_openat => at(1, open_follows(a[2] as i32)),
         SYS_openat2 => {
-            // SAFETY: struct open_how (flags, mode, resolve).
+            // SAFETY: any bytes are three u64; a bad address is caught.
             match unsafe { user::take::<[u64; 3]>(a[2]) } {
                 Ok([flags, _, 0]) if a[3] >= 24 => at(1, open_follows(flags as i32)),
                 _ => [None, None],
@@ -154,7 +154,7 @@ unsafe fn creates(nr: i64, a: &[i64; 6]) -> bool {
         SYS_creat => return true,
         SYS_open => a[1],
         SYS_openat => a[2],
-        // SAFETY: the first field of struct open_how.
+        // SAFETY: any bytes are a u64; a bad address is caught.
         SYS_openat2 => unsafe { user::take::<u64>(a[2]) }.map_or(0, |flags| flags as i64),
         _ => 0,
     };
@@ -189,7 +189,8 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
         let is_made = result == errno(Errno::NOENT) && unsafe { creates(call.nr, &call.args) };
         for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
             let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
-            // SAFETY: the program's path.
+            // SAFETY: the program's argument: a bad address, or a C string that isn't freed
+            // meanwhile.
             let Some(given) = (unsafe { user::path(args[path]) }) else {
                 continue;
             };
@@ -249,7 +250,7 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
     let arguments = unsafe { path_arguments(call.nr, &call.args) };
     for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
         let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
-        // SAFETY: the program's path.
+        // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
         let given = unsafe { user::path(args[path]) };
         if let Some(to) = given.and_then(|given| shadowed(base, given, follow)) {
             args[path] = to.as_ptr() as i64;
@@ -453,7 +454,7 @@ impl Text {
     /// Whether the first `len` bytes of the path are the path of an existing object. `len` is less
     /// than PATH_MAX.
     fn exists(&mut self, dirfd: i32, len: usize) -> bool {
-        // SAFETY: a C string.
+        // SAFETY: `ask` puts a zero at the path's end for the duration of the call.
         self.ask(len, |path| unsafe {
             raw(SYS_faccessat, [dirfd.into(), path, F_OK.into(), 0, 0, 0])
         }) == 0
@@ -462,7 +463,7 @@ impl Text {
     fn is_link(&mut self, dirfd: i32, len: usize) -> bool {
         let mut byte = 0u8;
         let to = &raw mut byte as i64;
-        // SAFETY: a C string, and a buffer of one byte.
+        // SAFETY: as in `exists`; the kernel writes at most one byte, to `byte`.
         self.ask(len, |path| unsafe {
             raw(SYS_readlinkat, [dirfd.into(), path, to, 1, 0, 0])
         }) > 0
@@ -504,7 +505,7 @@ fn read_link(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
     let path = CString::new(path).ok()?;
     let mut target = vec![0; PATH_MAX];
     let (at, len) = (target.as_mut_ptr() as i64, target.len() as i64);
-    // SAFETY: a C string and a buffer with its length.
+    // SAFETY: `path` is a C string; `target` has room for `len` bytes.
     let n = unsafe {
         raw(
             SYS_readlinkat,
@@ -539,7 +540,7 @@ fn real(dirfd: i32, path: &[u8], flags: i32) -> Option<Vec<u8>> {
         return None;
     }
     let found = locate::path_of_kernel(fd as i32);
-    // SAFETY: opened above.
+    // SAFETY: closes the descriptor opened above, which nothing else uses.
     unsafe { raw(SYS_close, [fd, 0, 0, 0, 0, 0]) };
     found
 }

@@ -137,7 +137,7 @@ pub fn path_of_kernel(dirfd: i32) -> Option<Vec<u8>> {
         &link
     };
     let mut base = [0u8; PATH_MAX];
-    // SAFETY: a C string and a buffer with its length.
+    // SAFETY: `name` is a C string; `base` has room for the length passed.
     let n = unsafe {
         raw(
             libc::SYS_readlink,

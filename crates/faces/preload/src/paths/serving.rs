@@ -48,7 +48,7 @@ pub unsafe fn on_path(
             (Some(i), None) => args[i] as i32,
             _ => libc::AT_FDCWD,
         };
-        // SAFETY: a path of the program or of this library.
+        // SAFETY: the path is the program's, or the C string in `outside`, which outlives the call.
         let located = unsafe { locate::locate(base, args[path]) };
         if matches!(located, Ok(Where::Kernel))
             && outside.is_none()

@@ -39,7 +39,7 @@ pub fn close() -> Option<u32> {
 /// Returns the pool, if it is open already.
 #[inline]
 pub fn open_fs() -> Option<&'static Fs> {
-    // SAFETY: leaked, never freed.
+    // SAFETY: null, or leaked; `close` frees it only once no thread uses it.
     unsafe { FS.load(Acquire).as_ref() }
 }
 

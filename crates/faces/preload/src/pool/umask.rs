@@ -16,7 +16,7 @@ pub fn current(fs: &Fs) -> u32 {
 
 /// umask(2).
 pub fn set(mask: i64) -> i64 {
-    // SAFETY: the program's own call.
+    // SAFETY: umask takes no pointer.
     let old = unsafe { raw(libc::SYS_umask, [mask, 0, 0, 0, 0, 0]) };
     if let Some(fs) = opened::open_fs()
         && fs.process().is_attached()

@@ -144,7 +144,7 @@ impl Drop for Inside {
 fn all() -> impl Iterator<Item = &'static SharedVmClone> {
     let parts = TABLE.iter().enumerate().map_while(|(n, part)| {
         let part = part.load(Acquire);
-        // SAFETY: made by `grow`, and never freed.
+        // SAFETY: `grow` made the segment with this many entries; it is never freed.
         (!part.is_null()).then(|| unsafe { std::slice::from_raw_parts(part, FIRST << n) })
     });
     parts.flatten()
@@ -417,7 +417,7 @@ pub fn after_fork_in_child(inside: Option<&Inside>) {
 }
 
 fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: only a look-up.
+    // SAFETY: `name` is a C string; dlsym only looks it up.
     let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!at.is_null()).then_some(at)
 }

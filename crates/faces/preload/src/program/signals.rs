@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering:
 /// program's handler. That layer is above this module and uses it for notices, so its functions are
 /// passed to [`start`].
 pub struct Above {
-    /// Handles SIGBUS at an address, and SIGSEGV if `is_ended_by_other`. Returns whether the program
-    /// can continue.
+    /// Handles SIGBUS at an address, and SIGSEGV if `is_ended_by_other`. Returns whether the
+    /// program can continue.
     pub on_fault: fn(u64) -> bool,
     /// Whether another thread is ending the process.
     pub is_ended_by_other: fn() -> bool,
@@ -174,7 +174,7 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
     }
     let new: Option<Action> = match a[1] {
         0 => None,
-        // SAFETY: the program's structure.
+        // SAFETY: any bytes are an Action; a bad address is caught.
         _ => match unsafe { user::take(a[1]) } {
             Err(e) => return errno(e),
             Ok(new) => Some(new),
@@ -213,7 +213,7 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
     }
     match a[2] {
         0 => 0,
-        // SAFETY: the program's structure.
+        // SAFETY: the program passed this address to be written; a bad address is caught.
         old => value(unsafe { user::give(before, old) }),
     }
 }
@@ -326,7 +326,7 @@ unsafe fn what_next(
             land(unsafe { &mut *context }, to);
             return 0;
         }
-        // SAFETY: a fault has an address.
+        // SAFETY: the kernel stores an address for each fault.
         let address = unsafe { info.si_addr() } as u64;
         let may_be_mapped = signal == libc::SIGBUS
             || signal == libc::SIGSEGV && asks(|above| (above.is_ended_by_other)());
@@ -458,7 +458,7 @@ fn send_again(signal: i32, info: &libc::siginfo_t) {
 fn deliver() {
     HELD.with(|h| {
         let info = h.info.get();
-        // SAFETY: set by `hold_back`.
+        // SAFETY: `hold_back` has stored the signal's information.
         send_again(h.signal.replace(0), unsafe { info.assume_init_ref() });
         mask::set(h.mask.get());
     });
@@ -476,7 +476,7 @@ fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
         // The signal is blocked while this handler runs; it kills the process when the handler
         // returns.
         let me = i64::from(own_pid());
-        // SAFETY: raw system calls.
+        // SAFETY: gettid and tgkill take no pointers.
         unsafe {
             let thread = raw(libc::SYS_gettid, [0; 6]);
             raw(libc::SYS_tgkill, [me, thread, i64::from(signal), 0, 0, 0]);

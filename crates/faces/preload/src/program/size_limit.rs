@@ -13,7 +13,7 @@ pub fn refresh() {
         0,
         0,
     ];
-    // SAFETY: this process; room for a struct rlimit64.
+    // SAFETY: the kernel writes a struct rlimit64 to `limit`, which has room for it.
     unsafe { raw(libc::SYS_prlimit64, args) };
     forebay_media::set_size_limit(limit[0]);
 }

@@ -96,7 +96,7 @@ pub fn writable(at: i64, len: usize) -> usize {
 fn there(at: i64, len: usize, touch_byte: impl Fn(*mut u8) -> u8) -> usize {
     let (start, end) = (at as usize, (at as usize).saturating_add(len));
     let mut next = start;
-    // SAFETY: touches only the caller's range.
+    // SAFETY: `touch_byte` holds nothing when it faults; a bad address is caught.
     while next < end && unsafe { touch(|| touch_byte(next as *mut u8)) }.is_some() {
         next = (next | (PAGE - 1)).saturating_add(1);
     }
@@ -184,13 +184,15 @@ impl Part {
 
     /// Returns the buffer for reading from it.
     pub fn input(&self) -> UserSlice<'_> {
-        // SAFETY: the promise of `Vector::take`.
+        // SAFETY: the caller of `Vector::take` promised that the program's call outlasts the
+        // vector.
         unsafe { UserSlice::new(self.0.iov_base.cast(), self.0.iov_len) }
     }
 
     /// Returns the buffer for writing to it.
     pub fn output(&self) -> UserSliceMut<'_> {
-        // SAFETY: the promise of `Vector::take`.
+        // SAFETY: the caller of `Vector::take` promised that the program's call outlasts the
+        // vector.
         unsafe { UserSliceMut::new(self.0.iov_base.cast(), self.0.iov_len) }
     }
 }

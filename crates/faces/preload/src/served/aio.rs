@@ -97,7 +97,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 struct Contexts(UnsafeCell<Vec<Arc<Context>>>);
-// SAFETY: only used under LOCK.
+// SAFETY: the list is only used while LOCK is held.
 unsafe impl Sync for Contexts {}
 
 static LOCK: ProcessLock = ProcessLock::new();
@@ -121,7 +121,7 @@ pub fn after_fork_in_child() {
 
 fn contexts<T>(f: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> T {
     let _lock = LOCK.hold();
-    // SAFETY: under the lock.
+    // SAFETY: LOCK is held, so no other reference to the list exists.
     f(unsafe { &mut *CONTEXTS.0.get() })
 }
 
@@ -140,7 +140,7 @@ fn find(word: i64) -> Option<Arc<Context>> {
 impl Context {
     fn state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let _lock = LOCK.hold();
-        // SAFETY: under the lock.
+        // SAFETY: LOCK is held, so no other reference to the state exists.
         f(unsafe { &mut *self.state.get() })
     }
 
@@ -163,14 +163,14 @@ impl Context {
             fd: file.as_ref().map_or(u32::MAX, |f| f.as_raw_fd() as u32),
             ..Request::default()
         };
-        // SAFETY: plain data.
+        // SAFETY: a Request has 64 bytes without padding, and any bytes are valid numbers.
         let words: [u64; 8] = unsafe { std::mem::transmute(request) };
         for (to, from) in WAKE.iter().zip(words) {
             to.store(from, Relaxed);
         }
         let list = [WAKE.as_ptr() as i64];
         let call = [self.kernel, 1, list.as_ptr() as i64, 0, 0, 0];
-        // SAFETY: a request to read no bytes.
+        // SAFETY: `list` outlives the call; its only request lies in a static, and reads no bytes.
         let done = unsafe { raw(libc::SYS_io_submit, call) };
         if done != 1 {
             // The ring is full of events, which wake the waiters.
@@ -191,7 +191,8 @@ impl State {
 /// Serves io_setup(events, context).
 pub unsafe fn setup(a: &[i64; 6]) -> i64 {
     value((|| {
-        // SAFETY: the program's own handle, here and below.
+        // SAFETY: the program passed this address for a handle; a bad address is caught. Here and
+        // below.
         if unsafe { user::take::<u64>(a[1])? } != 0 {
             return Err(Errno::INVAL);
         }
@@ -204,7 +205,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         let mut kernel = 0i64;
         let mut ask = |n: i64| {
             let call = [n, (&raw mut kernel) as i64, 0, 0, 0, 0];
-            // SAFETY: a word of this library.
+            // SAFETY: the kernel writes only to `kernel`, a local variable.
             unsafe { raw(libc::SYS_io_setup, call) }
         };
         // The second try lets the kernel refuse or accept exactly the program's number.
@@ -224,7 +225,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         ANY.store(true, Release);
         // SAFETY: as above.
         unsafe { user::give(word, a[1]) }.inspect_err(|_| {
-            // SAFETY: no other thread knows the context.
+            // SAFETY: destroys the context made above, which no other thread knows.
             unsafe { destroy(&[word as i64, 0, 0, 0, 0, 0]) };
         })
     })())
@@ -250,7 +251,7 @@ pub unsafe fn destroy(a: &[i64; 6]) -> i64 {
 /// io_submit, so only the kernel has requests to cancel.
 pub unsafe fn cancel(a: &[i64; 6]) -> i64 {
     match find(a[0]) {
-        // SAFETY: the program's own call.
+        // SAFETY: the program's io_cancel; only the kernel's handle replaces the program's.
         Some(context) => unsafe { raw(libc::SYS_io_cancel, [context.kernel, a[1], a[2], 0, 0, 0]) },
         None => PASS,
     }
@@ -272,7 +273,7 @@ pub unsafe fn submit(a: &[i64; 6]) -> i64 {
     let (mut first, mut n) = (0, 0);
     loop {
         let request = if n < count {
-            // SAFETY: the program's own list and requests.
+            // SAFETY: any bytes are an address or a Request; a bad address is caught.
             unsafe { user::take::<u64>(list.wrapping_add(8 * n)) }.and_then(|at| {
                 // SAFETY: as above.
                 unsafe { user::take::<Request>(at as i64) }.map(|r| Some((at, r)))
@@ -295,7 +296,8 @@ pub unsafe fn submit(a: &[i64; 6]) -> i64 {
                 0,
                 0,
             ];
-            // SAFETY: the program's own requests.
+            // SAFETY: the program passed these requests to io_submit; the kernel checks their
+            // addresses.
             let taken = unsafe { raw(libc::SYS_io_submit, call) };
             if taken < n - first {
                 return some(first + taken.max(0), taken);
@@ -304,7 +306,7 @@ pub unsafe fn submit(a: &[i64; 6]) -> i64 {
         match request {
             Ok(None) => return n,
             Ok(Some((at, request))) => {
-                // SAFETY: a request of the program's.
+                // SAFETY: `request` is a copy of the request at `at`, which the program submitted.
                 if let Err(e) = unsafe { serve(&context, at, &request) } {
                     return some(n, errno(e));
                 }
@@ -341,7 +343,7 @@ unsafe fn serve(context: &Context, at: u64, request: &Request) -> Result<(), Err
     let one = [buffer, len];
     let vector = |list: i64, parts: i64, writing: bool| {
         let call = [fd, list, parts, offset, 0, flags];
-        // SAFETY: the program's own request, here and below.
+        // SAFETY: the program passed the request's buffers to io_submit; here and below.
         unsafe { io::vector(&call, Some(offset), flags, writing) }
     };
     let whole = [fd, buffer, len, offset, 0, 0];
@@ -416,14 +418,14 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
     let (least, most) = (a[1], a[2]);
     let end = match a[4] {
         0 => None,
-        // SAFETY: the program's own timeout.
+        // SAFETY: any bytes are a timespec; a bad address is caught.
         at => match unsafe { user::take::<libc::timespec>(at) } {
             Ok(t) => Some(now().saturating_add(nanoseconds(&t))),
             Err(e) => return errno(e),
         },
     };
     if nr != libc::SYS_io_getevents
-        // SAFETY: the program's own mask.
+        // SAFETY: `a[5]` is null, or an address that the program passed.
         && let Err(e) = unsafe { look_at_mask(a[5]) }
     {
         return errno(e);
@@ -476,7 +478,7 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
         ];
         // SAFETY: the program's own call, limited to the kernel's part.
         let got = unsafe { raw(nr, call) };
-        // SAFETY: the events that the kernel has just written.
+        // SAFETY: the kernel has just written `got` events at `to`.
         let (real, woken) = unsafe { without_wakes(to, got.max(0)) };
         let wake = context.state(|s| {
             s.asleep -= u32::from(waits);

@@ -110,7 +110,7 @@ pub unsafe fn chmod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     if flags & !AT_FLAGS != 0 {
         return PASS;
     }
-    // SAFETY: see access.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
             return match object(a[0]).or_else(|| working_directory(a[0])) {
@@ -170,7 +170,7 @@ pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     if flags & !AT_FLAGS != 0 {
         return PASS;
     }
-    // SAFETY: see access.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
             return match object(a[0]).or_else(|| working_directory(a[0])) {
@@ -301,7 +301,7 @@ pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
     if flags & !AT_FLAGS != 0 {
         return PASS;
     }
-    // SAFETY: see access.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         let times = match two_times(a[2]) {
             Ok(times) => times,
@@ -340,7 +340,7 @@ pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
 /// Serves utime, utimes and futimesat.
 pub unsafe fn utimes(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
-    // SAFETY: see access.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         // The times are read before the path is checked.
         let times = match older_times(a[path + 1], p.nr != libc::SYS_utime) {
@@ -375,7 +375,7 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
     let Ok(size) = u64::try_from(a[1]) else {
         return errno(Errno::INVAL);
     };
-    // SAFETY: see access.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, None, 0, Follow::Yes, |fs, place| {
             match place.existing()?.kind {
@@ -490,7 +490,7 @@ impl AttributeCall<'_> {
         match self {
             AttributeCall::Get(name, to, room) => {
                 let value = fs.get_attribute(id, name)?;
-                // SAFETY: the program's own buffer, here and below.
+                // SAFETY: the program passed this buffer and its size to the call; here and below.
                 unsafe { give(&value, *to, *room) }
             }
             AttributeCall::Set(name, value, flags) => {
@@ -512,7 +512,7 @@ impl AttributeCall<'_> {
 
 /// Serves the extended-attribute calls that take a path.
 pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
-    // SAFETY: see access.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         match AttributeCall::read(p.nr, p.args) {
             Ok(call) => on_path(p, None, 0, follow(no_follow), |fs, place| {
@@ -536,7 +536,7 @@ unsafe fn as_older(p: PathCall<'_>) -> Result<(i64, [i64; 6]), Errno> {
         if room < 16 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the program's struct.
+        // SAFETY: any bytes are valid; a bad address is caught.
         unsafe { user::take::<(i64, u32, u32)>(a[4]) }
     };
     Ok(match p.nr {
@@ -561,7 +561,7 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
     if flags & !AT_FLAGS != 0 {
         return PASS;
     }
-    // SAFETY: see access.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         let call = match as_older(p).and_then(|(nr, args)| AttributeCall::read(nr, &args)) {
             Ok(call) => call,
@@ -587,7 +587,7 @@ pub unsafe fn fd_xattr(nr: i64, a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_object(a[0] as i32) else {
         return PASS;
     };
-    // SAFETY: see access.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     value(unsafe { AttributeCall::read(nr, a) }.and_then(|call| {
         if fs.description(open).is_path_only() {
             return Err(Errno::BADF);

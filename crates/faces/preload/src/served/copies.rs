@@ -94,7 +94,7 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
     // SAFETY: null, or the program's own loff_t; here and below.
     let get = |p: i64| match p {
         0 => Ok(None),
-        // SAFETY: the program's own loff_t.
+        // SAFETY: any bytes are a loff_t; a bad address is caught.
         p => unsafe { take(p) }.and_then(offset).map(Some),
     };
     let (mut read_at, mut write_at) = match (get(from_at), get(to_at)) {
@@ -106,7 +106,7 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
     let mut error = None;
     while done < len && error.is_none() {
         let want = (len - done).min(buffer.len());
-        // SAFETY: ends of the program's own call.
+        // SAFETY: the program named the descriptor; the slice is a buffer of this library.
         let n = match unsafe { from.read(read_at, &mut buffer[..want]) } {
             Ok(0) => break,
             Ok(n) => n,
@@ -141,7 +141,7 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
     }
     for (p, at) in [(from_at, read_at), (to_at, write_at)] {
         let Some(at) = at else { continue };
-        // SAFETY: as in `get`.
+        // SAFETY: the program passed this address for an offset; a bad address is caught.
         if let Err(e) = unsafe { give(at as i64, p) } {
             return errno(e);
         }
@@ -162,7 +162,7 @@ unsafe fn between(
 ) -> Result<i64, Errno> {
     let get = |p: i64| match p {
         0 => Ok(None),
-        // SAFETY: the program's own loff_t.
+        // SAFETY: any bytes are a loff_t; a bad address is caught.
         p => unsafe { take(p) }.and_then(offset).map(Some),
     };
     let (read_at, write_at) = (get(from_at)?, get(to_at)?);
@@ -173,7 +173,7 @@ unsafe fn between(
     let n = copied?;
     for (p, at) in [(from_at, read_at), (to_at, write_at)] {
         let Some(at) = at else { continue };
-        // SAFETY: as in `get`.
+        // SAFETY: the program passed this address for an offset; a bad address is caught.
         unsafe { give((at + n) as i64, p)? };
     }
     Ok(n as i64)
@@ -224,7 +224,7 @@ impl Open {
             End::Pool(..) => true,
             End::Kernel(fd) => {
                 let call = [fd.into(), 0, libc::SEEK_CUR.into(), 0, 0, 0];
-                // SAFETY: only reads the offset.
+                // SAFETY: lseek takes no pointer, and moves the offset by 0 bytes.
                 unsafe { raw(libc::SYS_lseek, call) >= 0 }
             }
         }
@@ -234,7 +234,7 @@ impl Open {
     fn reads_anywhere(&self) -> bool {
         match self.end {
             End::Pool(..) => true,
-            // SAFETY: reads no byte.
+            // SAFETY: reads 0 bytes, so the null buffer isn't touched.
             End::Kernel(fd) => unsafe {
                 raw(libc::SYS_pread64, [fd.into(), 0, 0, 0, 0, 0]) != errno(Errno::SPIPE)
             },
@@ -273,12 +273,12 @@ pub unsafe fn sendfile(a: &[i64; 6]) -> i64 {
     if !concerns(a[0], a[1]) {
         return PASS;
     }
-    // SAFETY: the program's own arguments.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     value(unsafe { send(a) })
 }
 
 unsafe fn send(a: &[i64; 6]) -> Result<i64, Errno> {
-    // SAFETY: the program's own loff_t.
+    // SAFETY: null, or the address of an offset that the program passed.
     let at = unsafe { offset_at(a[2])? };
     let from = Open::look(a[1] as i32)?;
     if !from.reads {
@@ -305,7 +305,7 @@ unsafe fn send(a: &[i64; 6]) -> Result<i64, Errno> {
         return Err(Errno::INVAL);
     }
     let len = (a[3] as usize).min(MAX_TRANSFER);
-    // SAFETY: the program's own arguments.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         match (from.end, to.end) {
             (End::Pool(fs, one), End::Pool(_, other)) if fs.live_of(one) != fs.live_of(other) => {
@@ -321,13 +321,13 @@ pub unsafe fn copy_file_range(a: &[i64; 6]) -> i64 {
     if !concerns(a[0], a[2]) {
         return PASS;
     }
-    // SAFETY: the program's own arguments.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     value(unsafe { copy_range(a) })
 }
 
 unsafe fn copy_range(a: &[i64; 6]) -> Result<i64, Errno> {
     let (from, to) = (Open::look(a[0] as i32)?, Open::look(a[2] as i32)?);
-    // SAFETY: the program's own loff_t, here and below.
+    // SAFETY: null, or addresses of offsets that the program passed; here and below.
     let (read_at, write_at) = unsafe { (offset_at(a[1])?, offset_at(a[3])?) };
     if a[5] as u32 != 0 {
         return Err(Errno::INVAL);
@@ -360,7 +360,7 @@ pub unsafe fn splice(a: &[i64; 6]) -> i64 {
     if !concerns(a[0], a[2]) {
         return PASS;
     }
-    // SAFETY: the program's own arguments.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     value(unsafe { splice_by(a) })
 }
 
@@ -377,7 +377,7 @@ unsafe fn splice_by(a: &[i64; 6]) -> Result<i64, Errno> {
     if from.is_pipe() && a[1] != 0 || to.is_pipe() && a[3] != 0 {
         return Err(Errno::SPIPE);
     }
-    // SAFETY: the program's own loff_t.
+    // SAFETY: null, or addresses of offsets that the program passed.
     let offsets = unsafe { [offset_at(a[3])?, offset_at(a[1])?] };
     if !from.reads || !to.writes {
         return Err(Errno::BADF);
@@ -400,7 +400,7 @@ unsafe fn splice_by(a: &[i64; 6]) -> Result<i64, Errno> {
             events,
             revents: 0,
         };
-        // SAFETY: polls one descriptor, without waiting.
+        // SAFETY: the kernel writes only to `one`, a local variable, and doesn't wait.
         let ready = unsafe { raw(libc::SYS_poll, [(&raw mut one) as i64, 1, 0, 0, 0, 0]) };
         if ready == 0 {
             return Err(Errno::AGAIN);

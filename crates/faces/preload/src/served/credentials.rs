@@ -47,7 +47,7 @@ pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
     if let Some(fs) = pool::open_fs() {
         cwd::prepare(fs);
     }
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let result = unsafe { raw(nr, *a) };
     match pool::open_fs() {
         Some(fs) if is_shared() => {
@@ -73,7 +73,7 @@ pub fn unshare(a: &[i64; 6]) -> i64 {
     if splits && own.is_none() {
         return errno(Errno::NOMEM);
     }
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let result = unsafe { raw(libc::SYS_unshare, *a) };
     match (own, pool::open_fs()) {
         (Some(own), _) if result != 0 => thread_fs::give_back(own),
@@ -95,7 +95,7 @@ pub unsafe fn setns(a: &[i64; 6]) -> i64 {
     if fds::pool_object(a[0] as i32).is_some() {
         return errno(Errno::INVAL);
     }
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let result = unsafe { raw(libc::SYS_setns, *a) };
     if let Some(fs) = pool::open_fs().filter(|_| result == 0) {
         changed(fs);

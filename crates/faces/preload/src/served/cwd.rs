@@ -55,7 +55,7 @@ pub fn prepare(fs: &Fs) {
 /// Makes a dead end the kernel's working directory.
 fn go_to_dead_end(end: &Lent) -> Result<(), Errno> {
     let fd = end.as_raw_fd();
-    // SAFETY: a descriptor of this library.
+    // SAFETY: fchdir takes no pointer; a closed descriptor gives EBADF.
     results::check(unsafe { raw(libc::SYS_fchdir, [fd.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
 }
 
@@ -126,12 +126,12 @@ pub fn after_fork_in_child() {
 /// Serves chdir.
 pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
     let a = call.args;
-    // SAFETY: the program's path.
+    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
     let located = unsafe { locate(libc::AT_FDCWD, a[0]) };
     let result = match located {
         Err(e) => return errno(e),
         Ok(Where::Descriptor(fs, open)) => return value(enter_open(fs, open)),
-        // SAFETY: the program's path.
+        // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
         Ok(Where::Kernel) if unsafe { locate::working_directory(a[0]) }.is_some() => return 0,
         Ok(Where::Kernel | Where::Exe(..)) => {
             if let Some(to) = shadowed(a[0]) {
@@ -145,7 +145,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
                     })
                 };
             }
-            // SAFETY: the program's own call.
+            // SAFETY: the program makes this call; its arguments are passed on unchanged.
             let result = unsafe { raw(libc::SYS_chdir, *a) };
             if result == 0 {
                 leave();
@@ -171,7 +171,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         Ok(()) => 0,
         Err(Fail::Errno(e)) => errno(e),
         Err(Fail::Outside(to)) => match CString::new(to) {
-            // SAFETY: as the program's own call.
+            // SAFETY: `call` is the program's chdir; only its path is replaced.
             Ok(to) => unsafe { leave_for(call, to) },
             Err(_) => errno(Errno::NOENT),
         },
@@ -187,7 +187,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
                     })
                 }
             }
-            // SAFETY: as the program's own call.
+            // SAFETY: `call` is the program's chdir; only its path is replaced.
             Ok(Onwards::Kernel(to)) => unsafe { leave_for(call, to) },
             Err(e) => errno(e),
         },
@@ -208,7 +208,7 @@ unsafe fn leave_for(call: PathCall<'_>, to: CString) -> i64 {
 /// Returns the pool's path for a path into the directory of the pool's origin.
 fn shadowed(path: i64) -> Option<CString> {
     settings::settings().filter(|s| s.shadows)?;
-    // SAFETY: the program's path.
+    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
     let path = unsafe { user::path(path) }?;
     links::shadowed(libc::AT_FDCWD, path, true)
 }
@@ -218,7 +218,7 @@ pub unsafe fn fchdir(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
         Some((fs, open)) => value(enter_open(fs, open)),
         None => {
-            // SAFETY: the program's own call.
+            // SAFETY: the program makes this call; its arguments are passed on unchanged.
             let result = unsafe { raw(libc::SYS_fchdir, *a) };
             if result == 0 {
                 leave();
@@ -401,6 +401,6 @@ pub fn is_prefix_mounted(settings: &settings::Settings) -> bool {
 /// # Errors
 /// Those of fchdir(2).
 pub fn go_to(dir: i32) -> Result<(), Errno> {
-    // SAFETY: a descriptor of this library.
+    // SAFETY: fchdir takes no pointer; a closed descriptor gives EBADF.
     results::check(unsafe { raw(libc::SYS_fchdir, [dir.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
 }

@@ -59,7 +59,7 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
     };
     let _change = table_change::begin();
     let result = placeholder::descriptor(fs).and_then(|p| {
-        // SAFETY: duplicates a descriptor of this library.
+        // SAFETY: F_DUPFD takes no pointer; `p` keeps the descriptor open.
         let fd = unsafe {
             raw(
                 libc::SYS_fcntl,
@@ -231,7 +231,7 @@ pub fn dup_onto(nr: i64, a: &[i64; 6], flags: i64) -> i64 {
         return -i64::from(libc::EBADF);
     }
     let _change = table_change::begin();
-    // SAFETY: the program's own call.
+    // SAFETY: dup2 and dup3 take no pointers; the program makes this call.
     let call = || unsafe { raw(nr, [i64::from(old), i64::from(new), flags, 0, 0, 0]) };
     let result = if forebay_runtime::fd::is_internal(new) {
         onto_ours(old, new, call)
@@ -268,7 +268,7 @@ fn onto_ours(old: i32, new: i32, call: impl Fn() -> i64) -> i64 {
 
 pub unsafe fn dup(a: &[i64; 6]) -> i64 {
     let _change = table_change::begin();
-    // SAFETY: the program's own call.
+    // SAFETY: dup takes no pointer; the program makes this call.
     let new = unsafe { raw(libc::SYS_dup, *a) };
     if new < 0 {
         return new;

@@ -33,7 +33,7 @@ static SHARED: AtomicBool = AtomicBool::new(false);
 
 /// Serves inotify_init and inotify_init1.
 pub unsafe fn init(nr: i64, a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let fd = unsafe { raw(nr, *a) };
     if fd >= 0 {
         note(fd as i32);
@@ -120,7 +120,7 @@ pub unsafe fn add_watch(p: PathCall<'_>) -> i64 {
         // The kernel returns EINVAL or EBADF, whatever the path. SAFETY: the program's own call.
         return unsafe { stand_in::call(p.nr, p.args, &[0]) };
     }
-    // SAFETY: the program's own arguments; here and below.
+    // SAFETY: the caller passes the arguments of a call that the program makes, here and below.
     unsafe {
         if let Err(e) = kind(fd) {
             return match locate(libc::AT_FDCWD, p.args[1]) {
@@ -167,11 +167,11 @@ fn add(fd: i32, shadow: &Path) -> Result<i64, Errno> {
 pub unsafe fn rm_watch(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     let Some(fs) = pool_of(fd) else {
-        // SAFETY: the program's own call.
+        // SAFETY: the program is making this call.
         return unsafe { stand_in::call(libc::SYS_inotify_rm_watch, a, &[0]) };
     };
     let watched = fs.store().watches().watched_by(fd);
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let result = unsafe { raw(libc::SYS_inotify_rm_watch, *a) };
     if let Some((_, inode)) = watched.iter().find(|w| w.0 == a[1] as i32)
         && result == 0
@@ -219,7 +219,7 @@ pub unsafe fn read(a: &[i64; 6]) -> i64 {
         filter::unwatch(fd);
         return PASS;
     }
-    // SAFETY: the program's own buffer.
+    // SAFETY: the program passed this buffer to the call, which outlasts the slice.
     read_events(fs, a[0], unsafe {
         UserSliceMut::new(a[1] as *mut u8, a[2] as usize)
     })
@@ -234,14 +234,14 @@ pub unsafe fn readv(a: &[i64; 6]) -> i64 {
     if kind(fd).is_err() || !(1..=1024).contains(&a[2]) {
         return PASS;
     }
-    // SAFETY: the program's own vector.
+    // SAFETY: any bytes are valid iovecs; a bad address is caught.
     let parts: Vec<libc::iovec> = match unsafe { user::take_list(a[1], a[2] as usize) } {
         Ok(parts) => parts,
         Err(e) => return errno(e),
     };
     let mut done = 0;
     for part in parts.iter().filter(|p| p.iov_len > 0) {
-        // SAFETY: the program's own buffer.
+        // SAFETY: the program passed this buffer to the call, which outlasts `to`.
         let to = unsafe { UserSliceMut::new(part.iov_base.cast(), part.iov_len) };
         let n = read_events(fs, a[0], to);
         if n < 0 {

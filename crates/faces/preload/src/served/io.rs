@@ -54,7 +54,7 @@ fn checked_offset(at: i64, len: usize) -> Result<u64, Errno> {
 pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return match at {
-            // SAFETY: the program's own call.
+            // SAFETY: the caller passes the arguments of a call that the program makes.
             None => unsafe { inotify::read(a) },
             Some(_) => PASS,
         };
@@ -62,7 +62,7 @@ pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
     if at.is_some_and(|at| at < 0) {
         return errno(Errno::INVAL);
     }
-    // SAFETY: the program's own buffer.
+    // SAFETY: the program passed the buffer to this call, which outlasts `to`.
     let to = unsafe { user::output(a[1], a[2] as usize) };
     let read = to.and_then(|to| {
         let at = at.map(|at| checked_offset(at, to.len())).transpose()?;
@@ -85,7 +85,7 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
     if at.is_some_and(|at| at < 0) {
         return errno(Errno::INVAL);
     }
-    // SAFETY: the program's own buffer.
+    // SAFETY: the program passed the buffer to this call, which outlasts `from`.
     let from = unsafe { user::input(a[1], a[2] as usize) };
     let written = from.and_then(|from| {
         let at = at.map(|at| checked_offset(at, from.len())).transpose()?;
@@ -106,7 +106,7 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
 pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return match at {
-            // SAFETY: the program's own call.
+            // SAFETY: the caller passes the arguments of a call that the program makes.
             None if !writing => unsafe { inotify::readv(a) },
             _ => PASS,
         };
@@ -135,7 +135,7 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
         how => Some(how != NOAPPEND),
     };
     let mut vector = Vector::new();
-    // SAFETY: the program's own vector.
+    // SAFETY: the program passed the vector to this call, which outlasts `vector`.
     let parts = match unsafe { vector.take(a[1], a[2] as usize) } {
         Ok(parts) => parts,
         Err(e) => return errno(e),
@@ -390,7 +390,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
                 return PASS;
             }
             let _change = table_change::begin();
-            // SAFETY: the program's own call.
+            // SAFETY: the program makes this call; its arguments are passed on unchanged.
             let new = unsafe { raw(libc::SYS_fcntl, *a) };
             if new < 0 {
                 return new;
@@ -427,17 +427,17 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
         | libc::F_OFD_GETLK
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => {
-            // SAFETY: the program's own struct flock.
+            // SAFETY: the program passed this address to fcntl; a bad address is caught.
             unsafe { locks::fcntl(fs, open, cmd, a[2]) }
         }
         c if leases::is_about_signals(c) => {
-            // SAFETY: the program's own arguments.
+            // SAFETY: the program passed this argument to fcntl; a bad address is caught.
             unsafe { leases::signals(fs, open, c, a[2]) }
         }
         libc::F_SETLEASE => leases::set(fs, open, a[2]),
         libc::F_GETLEASE => leases::get(fs, open),
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => errno(Errno::BADF),
-        // SAFETY: the program's own number.
+        // SAFETY: the program passed the address of a u64; a bad address is caught.
         F_GET_RW_HINT => value(unsafe { user::give(0u64, a[2]) }),
         // SAFETY: as above.
         F_SET_RW_HINT => match unsafe { user::take::<u64>(a[2]) } {
@@ -461,7 +461,8 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
         return PASS;
     };
     let set_cloexec = |on: i64| {
-        // SAFETY: sets a flag of the program's own descriptor.
+        // SAFETY: F_SETFD takes no pointer; it sets a flag of the descriptor that the program
+        // named.
         unsafe {
             raw(
                 libc::SYS_fcntl,
@@ -479,26 +480,26 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
                     Ok(size) => size.saturating_sub(at),
                     Err(e) => return errno(e),
                 };
-                // SAFETY: the program's own int.
+                // SAFETY: the program passed this address to be written; a bad address is caught.
                 value(unsafe { user::give(left.min(i32::MAX as u64) as i32, a[2]) })
             }
             Err(e) => errno(e),
         },
         FIGETBSZ => {
-            // SAFETY: the program's own int.
+            // SAFETY: the program passed this address to be written; a bad address is caught.
             value(unsafe { user::give(forebay_store::PAGE as i32, a[2]) })
         }
         FIOQSIZE => match fs.stat_open(open) {
             // FIOQSIZE returns the space that the file occupies, not its size. Bytes.
             Ok(s) if fs.live_of(open).is_ok() => {
-                // SAFETY: the program's own loff_t.
+                // SAFETY: the program passed this address to be written; a bad address is caught.
                 value(unsafe { user::give(s.blocks as i64 * 512, a[2]) })
             }
             Ok(_) => errno(Errno::NOTTY),
             Err(e) => errno(e),
         },
         libc::FIONBIO => {
-            // SAFETY: the program's own int.
+            // SAFETY: any bytes are an i32; a bad address is caught.
             let on = match unsafe { user::take::<i32>(a[2]) } {
                 Err(e) => return errno(e),
                 Ok(on) => on != 0,

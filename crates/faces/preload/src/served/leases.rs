@@ -111,7 +111,7 @@ pub unsafe fn signals(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
         libc::F_SETOWN => set_owner(fs, open, arg as i32),
         libc::F_GETOWN => fs.description(open).signal_owner().into(),
         F_SETOWN_EX => {
-            // SAFETY: the program's struct.
+            // SAFETY: any bytes are two i32; a bad address is caught.
             let owner = unsafe { user::take::<[i32; 2]>(arg) };
             match owner {
                 Err(e) => errno(e),
@@ -124,7 +124,7 @@ pub unsafe fn signals(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
         F_GETOWN_EX => {
             let owner = fs.description(open).signal_owner();
             let kind = if owner < 0 { GROUP } else { 1 };
-            // SAFETY: as above.
+            // SAFETY: the program passed this address to be written; a bad address is caught.
             value(unsafe { user::give([kind, owner.saturating_abs()], arg) })
         }
         _ => errno(Errno::INVAL),

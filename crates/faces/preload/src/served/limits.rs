@@ -6,7 +6,7 @@ use forebay_intercept::raw;
 
 /// Serves setrlimit and prlimit64. A limit that another process sets for this one isn't noticed.
 pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let result = unsafe { raw(nr, *a) };
     if pool::open_fs().is_some() && !process::in_vfork_child() {
         size_limit::refresh();
@@ -23,7 +23,7 @@ pub fn exceeded() {
     {
         // Buffered writes are within the limit; they would be lost if the signal ends the process.
         fs.buffers().publish_all();
-        // SAFETY: a signal for the calling thread.
+        // SAFETY: these calls take no pointers; the signal is for the calling thread.
         unsafe {
             let thread = raw(libc::SYS_gettid, [0; 6]);
             let process = raw(libc::SYS_getpid, [0; 6]);

@@ -32,7 +32,7 @@ pub fn is_code(a: &[i64; 6]) -> bool {
 /// The arguments are those of the call.
 pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
     let (len, fd, offset) = (a[1] as usize, a[4] as i32, a[5] as u64);
-    // SAFETY: the loader's own call.
+    // SAFETY: the caller's promise: the loader makes this call.
     let at = match unsafe { map::mmap(a) } {
         // SAFETY: as above.
         PASS => unsafe { raw(libc::SYS_mmap, *a) },
@@ -46,7 +46,7 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
     let read = |to: &mut [u8], at: u64| match ours {
         Some((fs, open)) => {
             let live = fs.live_of(open).ok()?;
-            // SAFETY: a buffer with its length.
+            // SAFETY: `to` is a slice, writable for its length.
             unsafe {
                 fs.cluster()
                     .data()

@@ -56,7 +56,7 @@ fn around(
 
 /// Serves the lock commands of fcntl.
 pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
-    // SAFETY: the program's own struct flock.
+    // SAFETY: any bytes are a flock; a bad address is caught.
     let request: libc::flock = match unsafe { user::take(arg) } {
         Ok(request) => request,
         Err(e) => return errno(e),
@@ -64,7 +64,7 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     match ranges(fs, open, cmd, request) {
         Err(e) => errno(e),
         Ok(None) => 0,
-        // SAFETY: as above.
+        // SAFETY: the program passed this address to be written; a bad address is caught.
         Ok(Some(found)) => value(unsafe { user::give(found, arg) }),
     }
 }

@@ -53,20 +53,20 @@ unsafe fn open_with(
 ) -> i64 {
     if forebay_store::lmdb::is_opening() {
         // LMDB's own files get high descriptor numbers, which the program doesn't use.
-        // SAFETY: LMDB's call.
+        // SAFETY: LMDB makes this call; its arguments are passed on unchanged.
         let fd = unsafe { raw(p.nr, *p.args) };
         return lift(fd);
     }
     let mut fifo = None;
     // A file whose path ends in `/` can't be made; the error doesn't require following a link.
-    // SAFETY: the program's path.
+    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
     let is_directory = || unsafe { user::path(p.args[path]) }.is_some_and(|p| p.ends_with(b"/"));
     let goal = if flags & libc::O_CREAT != 0 && is_directory() {
         Follow::Never.into()
     } else {
         Goal::of_open(flags)
     };
-    // SAFETY: see open.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     let result = unsafe {
         on_path(p, dirfd, path, goal, |fs, place| {
             open_place(fs, place, flags, mode, &mut fifo)
@@ -122,7 +122,7 @@ fn lift(fd: i64) -> i64 {
 pub unsafe fn mkdir(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let mode = a[path + 1] as u32;
-    // SAFETY: see open.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, dirfd, path, Goal::DIRECTORY, |fs, place| {
             fs.make_dir(place, mode & 0o7777 & !umask::current(fs))
@@ -141,7 +141,7 @@ pub unsafe fn mknod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
         libc::S_IFDIR => return errno(Errno::PERM),
         _ => return errno(Errno::INVAL),
     }
-    // SAFETY: see open.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, dirfd, path, Follow::Never, |fs, place| {
             fs.make_node(place, mode & !umask::current(fs), dev)
@@ -159,7 +159,7 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     if p.nr == libc::SYS_unlinkat && a[2] as i32 & !libc::AT_REMOVEDIR != 0 {
         return PASS;
     }
-    // SAFETY: see open.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, dirfd, path, Follow::Never, |fs, place| {
             if dir {
@@ -174,7 +174,7 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
 
 /// Serves symlink and symlinkat.
 pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
-    // SAFETY: see open.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         // Errors that don't depend on the new path.
         let target = match user::path(p.args[0]) {
@@ -197,7 +197,7 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
     if size <= 0 {
         return errno(Errno::INVAL);
     }
-    // SAFETY: see open.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         if dirfd.is_some() && stat::is_empty(a[path]) {
             // Reads a symbolic link that was opened with O_PATH.
@@ -241,7 +241,7 @@ unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
         && let Some(fs) = pool::open_fs()
         && let Some(cwd) = working_dir::current(fs)
     {
-        // SAFETY: the program's buffer.
+        // SAFETY: the program passed a buffer of `size` bytes; a bad address is caught.
         return value(
             fs.cluster()
                 .namespace()
@@ -302,7 +302,7 @@ impl End {
             let path = CString::new(path).map_err(|_| Errno::NOENT)?;
             let (at, flags) = (path.as_ptr() as i64, i64::from(flags));
             let args = [dirfd.into(), at, libc::F_OK.into(), flags, 0, 0];
-            // SAFETY: a C string of this library.
+            // SAFETY: `path` is a C string that outlives the call.
             results::check(unsafe { raw(libc::SYS_faccessat2, args) }).map(|_| ())
         };
         let no_follow = libc::AT_SYMLINK_NOFOLLOW;
@@ -331,7 +331,8 @@ unsafe fn end(dirfd: i32, path: i64, goal: impl Into<Goal>) -> Result<End, Errno
 /// Finds one end of a rename or link, like [`end`], after its path has led to the origin and back
 /// `turns` times.
 unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<End, Errno> {
-    // SAFETY: the program's path; here and below.
+    // SAFETY: the caller passes a bad address, or a C string that outlives the call; here and
+    // below.
     match unsafe { user::path(path) } {
         None => return Err(Errno::FAULT),
         Some(b"") => return Err(Errno::NOENT),
@@ -350,7 +351,7 @@ unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<E
                 Onwards::Pool(_) if turns == MAX_DETOURS => return Err(Errno::LOOP),
                 Onwards::Pool(to) => {
                     let path = to.as_ptr() as i64;
-                    // SAFETY: a C string that outlives the walk.
+                    // SAFETY: `to` is a C string that outlives the walk.
                     return unsafe { end_after(turns + 1, libc::AT_FDCWD, path, goal) };
                 }
             },
@@ -442,7 +443,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
     };
     let fd = |i: Option<usize>| i.map_or(libc::AT_FDCWD, |i| a[i] as i32);
     for _ in 0..10_000 {
-        // SAFETY: see open.
+        // SAFETY: the caller passes the arguments of a call that the program makes.
         let ends = unsafe {
             let source = end(fd(from.0), a[from.1], Follow::Never);
             let target = new_end(&source, fd(to.0), a[to.1]);
@@ -490,7 +491,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
             }
             [End::Kernel, End::Kernel] => return PASS,
             [End::Inside(_, p), other] => {
-                // SAFETY: the program's path.
+                // SAFETY: `a[to.1]` is the program's path, from which `other` was found.
                 let outside = unsafe { other.look_up_outside(fd(to.0), a[to.1], Look::Directory) };
                 return errno(outside.and(p.existing()).err().unwrap_or(Errno::XDEV));
             }
@@ -511,7 +512,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
                     unsafe { other.look_up_outside(fd(from.0), a[from.1], Look::Directory) };
                 return errno(outside.err().unwrap_or(Errno::XDEV));
             }
-            // SAFETY: see open.
+            // SAFETY: the caller passes the arguments of a call that the program makes.
             ends => return unsafe { two_outside(p, [from, to], ends) },
         }
     }
@@ -532,7 +533,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
         return PASS;
     }
     let fd = |i: Option<usize>| i.map_or(libc::AT_FDCWD, |i| a[i] as i32);
-    // SAFETY: see open.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && unsafe { stat::is_empty(a[1]) };
     let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
         Follow::Yes
@@ -545,7 +546,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
         (false, _) => Look::There,
     };
     for _ in 0..10_000 {
-        // SAFETY: see open.
+        // SAFETY: the caller passes the arguments of a call that the program makes.
         let ends = unsafe {
             let source = if by_descriptor {
                 match fds::pool_file(a[0] as i32) {
@@ -581,7 +582,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
             [End::Inside(_, source), other] => {
                 let new = || match &other {
                     End::Open(..) => Err(Errno::EXIST),
-                    // SAFETY: the program's path.
+                    // SAFETY: `a[to.1]` is the program's path, from which `other` was found.
                     other => unsafe { other.look_up_outside(fd(to.0), a[to.1], Look::New) },
                 };
                 source.existing().and_then(|_| new()).and(Err(Errno::XDEV))
@@ -604,7 +605,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
                 let old = unsafe { other.look_up_outside(fd(from.0), a[from.1], look) };
                 old.and(Err(Errno::EXIST))
             }
-            // SAFETY: see open.
+            // SAFETY: the caller passes the arguments of a call that the program makes.
             ends => return unsafe { two_outside(p, [from, to], ends) },
         };
         if result != Err(Errno::STALE) {

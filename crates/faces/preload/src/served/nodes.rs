@@ -27,7 +27,7 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
         0,
         0,
     ];
-    // SAFETY: a C string.
+    // SAFETY: `path` is a C string that outlives the call.
     let fd = unsafe { raw(libc::SYS_openat, args) };
     if fd < 0 {
         return fd;
@@ -75,7 +75,7 @@ unsafe fn path_of(address: i64, len: i64) -> Option<CString> {
 pub type Address = (sockaddr_un, i64);
 
 fn address_of(path: &[u8]) -> Result<Address, Errno> {
-    // SAFETY: all zeros is a valid address.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut address: sockaddr_un = unsafe { std::mem::zeroed() };
     if path.len() >= address.sun_path.len() {
         return Err(Errno::NAMETOOLONG);
@@ -99,7 +99,7 @@ unsafe fn at_address(
     follow: Follow,
     mut f: impl FnMut(&Fs, &Place) -> Result<CString, Errno>,
 ) -> Result<Option<Address>, Errno> {
-    // SAFETY: the program's own address.
+    // SAFETY: the program passed this address and length to the call; a bad address is caught.
     let Some(path) = (unsafe { path_of(address, len) }) else {
         return Ok(None);
     };
@@ -134,7 +134,7 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
         return PASS;
     }
     let mut made = None;
-    // SAFETY: the program's own arguments; here and below.
+    // SAFETY: the caller passes the arguments of the program's bind(2), here and below.
     unsafe {
         let address = at_address(a[1], a[2], Follow::Never, |fs, place| {
             let path = fs.make_socket(place, 0o777 & !umask::current(fs))?;
@@ -175,24 +175,24 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
 
 /// Serves connect(2) to a path of the pool.
 pub unsafe fn connect(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own arguments.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe { to_peer(libc::SYS_connect, a, 1, 2) }
 }
 
 /// Serves sendto(2) to a path of the pool.
 pub unsafe fn send_to(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own arguments.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe { to_peer(libc::SYS_sendto, a, 4, 5) }
 }
 
 /// Makes a call that has a socket address in `a[at]` and the address's length in `a[len]`, with the
 /// stand-in's address.
 unsafe fn to_peer(nr: i64, a: &[i64; 6], at: usize, len: usize) -> i64 {
-    // SAFETY: the program's own address.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     if unsafe { path_of(a[at], a[len]) }.is_none() || !is_unix_socket(a[0]) {
         return PASS;
     }
-    // SAFETY: the program's own arguments.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     let (address, n) = match unsafe { peer(a[at], a[len]) } {
         Ok(None) => return PASS,
         Ok(Some(address)) => address,
@@ -216,13 +216,13 @@ pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     let Some(fs) = pool::open_fs() else {
         return PASS;
     };
-    // SAFETY: all zeros is a valid address.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut found: sockaddr_un = unsafe { std::mem::zeroed() };
     let mut n = size_of::<sockaddr_un>() as u32;
     let args = [a[0], &raw mut found as i64, &raw mut n as i64, 0, 0, 0];
     // SAFETY: the program's own call, into a buffer of this library.
     let path = match unsafe { raw(nr, args) } {
-        // SAFETY: written by the kernel.
+        // SAFETY: the kernel has filled `found`, a local variable, and `n`.
         0 => unsafe { path_of(&raw const found as i64, n.into()) },
         _ => None,
     };

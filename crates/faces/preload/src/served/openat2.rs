@@ -115,20 +115,21 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
         // The kernel returns the same error, whatever the path.
         Err(_) => return Ok(PASS),
     };
-    // SAFETY: the program's path.
+    // SAFETY: any byte is valid; a bad address is caught.
     let absolute = unsafe { user::take::<u8>(a[1])? } == b'/';
     if absolute && how.resolve & (BENEATH | IN_ROOT) != 0 {
         match from {
             // With IN_ROOT, an absolute path is resolved from the directory.
             Some((fs, dir)) if how.resolve & IN_ROOT != 0 => {
-                // SAFETY: a C string.
+                // SAFETY: the program's argument: a bad address, or a C string that isn't freed
+                // meanwhile.
                 let path = unsafe { user::text(a[1]) }.ok_or(Errno::FAULT)?;
                 return under_rules(fs, dir, path, &how, a);
             }
             _ => return Ok(PASS),
         }
     }
-    // SAFETY: the program's path.
+    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
     match unsafe { locate(dirfd, a[1])? } {
         Where::Kernel => Ok(PASS),
         _ if how.resolve == 0 => {
@@ -138,7 +139,7 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
                 args: &args,
                 crossings: p.crossings,
             };
-            // SAFETY: as the program's own call.
+            // SAFETY: the program is making this call; only its form is that of openat.
             Ok(unsafe { names::open(call, Some(0), 1) })
         }
         Where::Descriptor(..) if how.resolve & (NO_MAGICLINKS | NO_SYMLINKS) != 0 => {

@@ -107,7 +107,7 @@ unsafe fn control(m: &libc::msghdr) -> Result<Vec<u8>, Errno> {
     if !has_control(m) {
         return Ok(Vec::new());
     }
-    // SAFETY: the caller's promise; bytes.
+    // SAFETY: any bytes are valid; a bad address is caught.
     unsafe { user::take_list(m.msg_control as i64, m.msg_controllen) }
 }
 
@@ -121,7 +121,8 @@ struct Changed {
 
 /// Returns the message to pass to the kernel instead of `m`; None: `m` itself.
 unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
-    // SAFETY: the program's own message; here and below.
+    // SAFETY: the caller read `m` from the program, which passed these addresses in it; here and
+    // below.
     let address = unsafe { nodes::peer(m.msg_name as i64, i64::from(m.msg_namelen))? };
     // SAFETY: as above.
     let given = unsafe { control(m)? };
@@ -177,7 +178,7 @@ fn write_ticket(fs: &Fs, fd: i32) -> Result<(OwnedFd, Ticket), Errno> {
         kind: description.kind(),
         flags: description.flags() as u32,
     };
-    // SAFETY: plain numbers without padding.
+    // SAFETY: `ticket` consists of LEN bytes of numbers without padding, and outlives the slice.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const ticket).cast::<u8>(), LEN) };
     let made = rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC)
         .and_then(|file| rustix::io::pwrite(&file, bytes, 0).map(|_| file))
@@ -207,7 +208,7 @@ fn take_back(tickets: &[(OwnedFd, Ticket)]) {
 /// Whether the kernel accepts a message's vector: it checks the vector before the address.
 fn is_whole(m: &libc::msghdr) -> bool {
     let mut vector = user::Vector::new();
-    // SAFETY: the program's own vector.
+    // SAFETY: the program passed the vector to this call, which outlasts `vector`.
     m.msg_iovlen <= 1024 && unsafe { vector.take(m.msg_iov as i64, m.msg_iovlen) }.is_ok()
 }
 
@@ -290,7 +291,7 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
 
 /// Serves recvmsg(socket, message, flags).
 pub unsafe fn receive(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own message; here and below.
+    // SAFETY: the program passed this message to the call; a bad address is caught. Here and below.
     if !unsafe { user::take(a[1]) }.is_ok_and(|m| has_control(&m)) {
         return PASS;
     }
@@ -305,7 +306,7 @@ pub unsafe fn receive(a: &[i64; 6]) -> i64 {
 
 /// Serves recvmmsg(socket, messages, count, flags, timeout).
 pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let result = unsafe { raw(libc::SYS_recvmmsg, *a) };
     for i in 0..result {
         let at = a[1] + i * size_of::<libc::mmsghdr>() as i64;
@@ -317,7 +318,7 @@ pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
 
 /// Turns the tickets that a message has brought into descriptors of the pool.
 unsafe fn arrived(message: i64, flags: i32) {
-    // SAFETY: the message that the kernel has filled.
+    // SAFETY: the program's message, which the kernel has filled; a bad address is caught.
     let control = unsafe { user::take(message).and_then(|m| control(&m)) }.unwrap_or_default();
     if control.is_empty() || !parts(&control).any(|p| p.is_rights) {
         return;
@@ -344,7 +345,7 @@ fn read_ticket(fd: i32) -> Option<Ticket> {
     if rustix::io::pread(&file, &mut bytes, 0) != Ok(LEN) {
         return None;
     }
-    // SAFETY: any bytes are a valid Ticket.
+    // SAFETY: `bytes` is as long as a Ticket, and any bytes are a valid one.
     Some(unsafe { bytes.as_ptr().cast::<Ticket>().read_unaligned() })
 }
 
@@ -412,7 +413,7 @@ fn process_of(pidfd: i64) -> Option<u32> {
 /// Serves pidfd_getfd. If the descriptor is a placeholder, the new descriptor stands for the same
 /// file as in the other process. A placeholder of another pool is refused with EOPNOTSUPP.
 pub unsafe fn from_process(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own call.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let fd = unsafe { raw(libc::SYS_pidfd_getfd, *a) };
     if fd < 0 || !placeholder::leads_to_one(format!("/proc/self/fd/{fd}").as_bytes()) {
         return fd;
@@ -429,7 +430,7 @@ pub unsafe fn from_process(a: &[i64; 6]) -> i64 {
                 }),
         );
     }
-    // SAFETY: closes the descriptor just made.
+    // SAFETY: close takes no pointer; nothing else uses the descriptor made above.
     unsafe { raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
     results::errno(Errno::OPNOTSUPP)
 }

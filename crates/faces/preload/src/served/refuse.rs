@@ -17,7 +17,7 @@ pub unsafe fn path(p: PathCall<'_>) -> i64 {
     let Some((dirfd, path)) = calls::refused_path(p.nr) else {
         return PASS;
     };
-    // SAFETY: the program's path, here and below.
+    // SAFETY: the caller passes the arguments of a call that the program makes, here and below.
     unsafe {
         // An empty path means the descriptor itself.
         let is_empty = p.args[path] == 0 || stat::is_empty(p.args[path]);
@@ -49,7 +49,7 @@ fn check_capability(capability: CapabilitySet) -> Result<(), Errno> {
 /// Refuses chroot to a directory of the pool. Returns the error that the kernel would find,
 /// otherwise EOPNOTSUPP.
 pub unsafe fn chroot(p: PathCall<'_>) -> i64 {
-    // SAFETY: the program's own path.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, None, 0, Follow::Yes, |fs, place| {
             if place.existing()?.kind != libc::S_IFDIR {
@@ -101,7 +101,7 @@ pub unsafe fn umount(p: PathCall<'_>) -> i64 {
         0 => Follow::Yes,
         _ => Follow::No,
     };
-    // SAFETY: the program's own path.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, None, 0, follow, |_, place| {
             place.existing()?;

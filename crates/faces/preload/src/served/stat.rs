@@ -44,7 +44,7 @@ fn device(fs: &Fs) -> u64 {
 /// # Safety
 /// `out` has room for a struct stat.
 unsafe fn put_stat(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
-    // SAFETY: all zeros is a valid struct stat.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
     st.st_dev = device(fs);
     st.st_ino = s.ino;
@@ -67,13 +67,13 @@ unsafe fn put_stat(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
 /// `out` has room for a struct statx.
 unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     let time = |ns: i64| {
-        // SAFETY: all zeros is a valid time.
+        // SAFETY: the struct has only numbers, for which zero is valid.
         let mut t: libc::statx_timestamp = unsafe { std::mem::zeroed() };
         let (seconds, nanoseconds) = split(ns);
         (t.tv_sec, t.tv_nsec) = (seconds, nanoseconds as u32);
         t
     };
-    // SAFETY: all zeros is a valid struct statx.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut x: libc::statx = unsafe { std::mem::zeroed() };
     x.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
     x.stx_blksize = 4096;
@@ -135,7 +135,7 @@ pub unsafe fn fstat(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_object(a[0] as i32) else {
         return PASS;
     };
-    // SAFETY: see stat.
+    // SAFETY: the program passed room for a struct stat; a bad address is caught.
     value(
         fs.stat_open(open)
             .and_then(|s| unsafe { put_stat(fs, &s, a[1]) }),
@@ -149,7 +149,7 @@ pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
     if flags & !STAT_FLAGS != 0 {
         return PASS;
     }
-    // SAFETY: see stat.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         if (a[1] == 0 || is_empty(a[1])) && flags & libc::AT_EMPTY_PATH != 0 {
             return match fds::pool_object(a[0] as i32) {
@@ -182,7 +182,7 @@ pub unsafe fn statx(p: PathCall<'_>) -> i64 {
     if flags & !STAT_FLAGS != 0 || flags & SYNC_TYPE == SYNC_TYPE || a[3] as u32 & RESERVED != 0 {
         return PASS;
     }
-    // SAFETY: see stat.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         if (a[1] == 0 || is_empty(a[1])) && flags & libc::AT_EMPTY_PATH != 0 {
             return match fds::pool_object(a[0] as i32) {
@@ -201,7 +201,7 @@ pub unsafe fn statx(p: PathCall<'_>) -> i64 {
 /// `out` has room for a struct statfs.
 unsafe fn put_statfs(fs: &Fs, out: i64) -> Result<i64, Errno> {
     let room = fs.pool().room();
-    // SAFETY: all zeros is a valid struct statfs.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut st: libc::statfs = unsafe { std::mem::zeroed() };
     st.f_type = MAGIC;
     st.f_bsize = 4096;
@@ -219,7 +219,7 @@ unsafe fn put_statfs(fs: &Fs, out: i64) -> Result<i64, Errno> {
 /// Serves statfs.
 pub unsafe fn statfs(p: PathCall<'_>) -> i64 {
     let a = p.args;
-    // SAFETY: see stat.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, None, 0, Follow::Yes, |fs, place| {
             place.existing()?;
@@ -233,7 +233,7 @@ pub unsafe fn fstatfs(a: &[i64; 6]) -> i64 {
     let Some((fs, _)) = fds::pool_object(a[0] as i32) else {
         return PASS;
     };
-    // SAFETY: see stat.
+    // SAFETY: the program passed room for a struct statfs; a bad address is caught.
     value(unsafe { put_statfs(fs, a[1]) })
 }
 

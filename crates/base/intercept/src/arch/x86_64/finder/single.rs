@@ -72,7 +72,7 @@ fn candidates(code: &[u8]) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         loop {
             let rest = code.get(from..)?;
-            // SAFETY: a slice's bytes and length.
+            // SAFETY: pointer and length are those of `rest`.
             let hit = unsafe { libc::memchr(rest.as_ptr().cast(), SYSCALL[1].into(), rest.len()) };
             if hit.is_null() {
                 return None;

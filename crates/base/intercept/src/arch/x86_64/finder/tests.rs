@@ -6,7 +6,7 @@ use crate::object::loaded;
 use crate::test_hooks::EVERY;
 
 fn objects() -> Vec<(Object, Vec<Site>)> {
-    // SAFETY: loaded; unit tests don't patch.
+    // SAFETY: the object stays loaded, and unit tests don't patch it.
     let sites = |o: &Object| unsafe { find(o) };
     loaded()
         .list
@@ -24,7 +24,7 @@ fn finds_the_sites_of_this_machine() {
     assert!(all.iter().any(|(o, _)| o.name.starts_with(b"libc.so")));
     assert!(all.iter().any(|(o, _)| o.name.starts_with(b"ld-linux")));
     for (object, sites) in &all {
-        // SAFETY: loaded and unpatched.
+        // SAFETY: the object stays loaded, and unit tests don't patch it.
         let code = unsafe { object.code() };
         for (i, w) in code.windows(7).enumerate() {
             if w[0] == 0xb8 && w[3..] == [0, 0, 0x0f, 0x05] {
@@ -64,7 +64,7 @@ fn all_can_be_patched() {
         );
         for s in &sites {
             assert!(s.is_sane(object.code_low, object.code_high), "{s:x?}");
-            // SAFETY: sane, loaded.
+            // SAFETY: `s` is sane (asserted), and the object stays loaded.
             assert!(unsafe { s.matches(object.base) });
             assert_ne!(s.form, FORM_NONE, "{s:x?}");
             assert_eq!(s.wanted(&EVERY), s.nr != super::super::NR_SIGRETURN as i32);
@@ -175,7 +175,7 @@ fn jump_tables_are_read_inside_segments_only() {
 
 /// Returns the only site of artificial code.
 fn only(code: &'static [u8]) -> Site {
-    // SAFETY: the object is the slice.
+    // SAFETY: the object is the slice, which lives for ever and isn't changed.
     let sites = unsafe { find(&Object::of_code(code)) };
     assert_eq!(sites.len(), 1);
     sites[0]
