@@ -101,7 +101,7 @@ fn a_pool_from_up_to_down() {
     );
     // The keeper outlives the process that started it, and leads a session of its own.
     let keeper = p.keeper();
-    // SAFETY: a plain system call.
+    // SAFETY: getsid takes no pointer.
     assert_eq!(unsafe { libc::getsid(keeper as i32) }, keeper as i32);
     p.forebay(&["down"]).expect(0);
     // The keeper is gone, or is a zombie for which nobody has waited yet.
@@ -271,7 +271,7 @@ fn damaged_and_foreign_pools_are_refused() {
         .expect(3)
         .says(&["can't be used", "control region"]);
     p.forebay(&["down", "--force"]).expect(0);
-    // SAFETY: a plain system call.
+    // SAFETY: geteuid takes no arguments.
     if unsafe { libc::geteuid() } == 0 {
         std::fs::create_dir(&dir).unwrap();
         std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();

@@ -95,7 +95,7 @@ fn four_nodes_on_one_host() {
         // The daemon outlives the process that started it, leads a session of its own, and holds no
         // pipe.
         let pid = node["keeper"].as_i64().unwrap() as i32;
-        // SAFETY: a plain system call.
+        // SAFETY: getsid takes no pointer.
         assert_eq!(unsafe { libc::getsid(pid) }, pid);
         // The daemon closes the launcher's descriptors when the start is over.
         until("the daemon to hold no pipe", || {

@@ -145,7 +145,7 @@ fn what_cannot_be_staged_is_told() {
     std::fs::create_dir(p.at("tree")).unwrap();
     std::fs::write(p.at("tree/a"), b"a").unwrap();
     let fifo = std::ffi::CString::new(p.text("tree/fifo")).unwrap();
-    // SAFETY: the string is terminated.
+    // SAFETY: `fifo` is a C string that outlives the call.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
     p.up("memory:64M");
     let said = p.forebay(&["stage", "in", "tree", "/t"]).expect(0);

@@ -92,7 +92,7 @@ impl Workspace {
     }
 
     fn function(&self, name: &CStr) -> Result<Handle, String> {
-        // SAFETY: the library is loaded.
+        // SAFETY: the library stays loaded while `self` exists; `name` is a C string.
         let found = unsafe { libc::dlsym(self.library, name.as_ptr()) };
         if found.is_null() {
             Err(format!("the library has no {}", name.to_string_lossy()))

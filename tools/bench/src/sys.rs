@@ -73,7 +73,7 @@ fn good(result: c_int, call: &str, name: &Name) -> Result<c_int, String> {
 
 #[inline]
 pub fn open(name: &Name, flags: c_int) -> Result<c_int, String> {
-    // SAFETY: a Name ends with a zero.
+    // SAFETY: a Name ends with a zero, and outlives the call.
     let fd = unsafe { libc::open(name.pointer(), flags | libc::O_CLOEXEC, 0o644) };
     good(fd, "open", name)
 }
@@ -107,7 +107,7 @@ pub fn write(fd: c_int, data: &[u8]) -> Result<(), String> {
 }
 
 pub fn fsync(fd: c_int) -> Result<(), String> {
-    // SAFETY: plain system call.
+    // SAFETY: fsync takes no pointer.
     match unsafe { libc::fsync(fd) } {
         0 => Ok(()),
         _ => Err(format!("fsync: {}", std::io::Error::last_os_error())),
@@ -141,7 +141,7 @@ pub fn copy_range(from: c_int, into: c_int, len: usize) -> Result<(), String> {
     let (mut at, mut to) = (0, 0);
     while (at as usize) < len {
         let left = len - at as usize;
-        // SAFETY: the offsets are this function's own.
+        // SAFETY: the kernel changes only the offsets, which are local variables.
         let done = unsafe { libc::copy_file_range(from, &mut at, into, &mut to, left, 0) };
         if done <= 0 {
             return whole(done, left, "copy_file_range");
@@ -157,7 +157,7 @@ pub fn leave_session() {
 }
 
 pub fn is_root() -> bool {
-    // SAFETY: it takes nothing and cannot fail.
+    // SAFETY: geteuid takes no arguments.
     unsafe { libc::geteuid() == 0 }
 }
 
@@ -238,7 +238,7 @@ pub fn stat(name: &Name) -> Result<i64, String> {
 #[inline]
 pub fn fstat(fd: c_int) -> Result<i64, String> {
     let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the result has room for a stat.
+    // SAFETY: fstat writes only to `found`.
     if unsafe { libc::fstat(fd, found.as_mut_ptr()) } < 0 {
         return failed("fstat", "a file");
     }
@@ -248,19 +248,19 @@ pub fn fstat(fd: c_int) -> Result<i64, String> {
 
 #[inline]
 pub fn unlink(name: &Name) -> Result<(), String> {
-    // SAFETY: a Name ends with a zero.
+    // SAFETY: a Name ends with a zero, and outlives the call.
     good(unsafe { libc::unlink(name.pointer()) }, "unlink", name).map(drop)
 }
 
 #[inline]
 pub fn mkdir(name: &Name) -> Result<(), String> {
-    // SAFETY: a Name ends with a zero.
+    // SAFETY: a Name ends with a zero, and outlives the call.
     good(unsafe { libc::mkdir(name.pointer(), 0o755) }, "mkdir", name).map(drop)
 }
 
 /// Makes a directory that another process may make at the same time.
 pub fn mkdir_shared(name: &Name) -> Result<(), String> {
-    // SAFETY: a Name ends with a zero.
+    // SAFETY: a Name ends with a zero, and outlives the call.
     let made = unsafe { libc::mkdir(name.pointer(), 0o755) };
     if made < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EEXIST) {
         return Ok(());
@@ -270,7 +270,7 @@ pub fn mkdir_shared(name: &Name) -> Result<(), String> {
 
 #[inline]
 pub fn rmdir(name: &Name) -> Result<(), String> {
-    // SAFETY: a Name ends with a zero.
+    // SAFETY: a Name ends with a zero, and outlives the call.
     good(unsafe { libc::rmdir(name.pointer()) }, "rmdir", name).map(drop)
 }
 
@@ -283,16 +283,16 @@ pub fn rename(from: &Name, to: &Name) -> Result<(), String> {
 
 /// Reads a whole directory. Returns the number of entries without `.` and `..`.
 pub fn list(name: &Name) -> Result<usize, String> {
-    // SAFETY: a Name ends with a zero.
+    // SAFETY: a Name ends with a zero, and outlives the call.
     let directory = unsafe { libc::opendir(name.pointer()) };
     if directory.is_null() {
         return failed("opendir", &name.text());
     }
     let mut entries = 0;
     loop {
-        // SAFETY: errno is this thread's own.
+        // SAFETY: the address is that of this thread's errno, which is always writable.
         unsafe { *libc::__errno_location() = 0 };
-        // SAFETY: the directory is open.
+        // SAFETY: the directory was opened above, and isn't closed yet.
         let entry = unsafe { libc::readdir64(directory) };
         if entry.is_null() {
             break;
@@ -315,7 +315,7 @@ pub fn list(name: &Name) -> Result<usize, String> {
 
 #[inline]
 pub fn getppid() -> c_int {
-    // SAFETY: it takes nothing and cannot fail.
+    // SAFETY: getppid takes no arguments.
     unsafe { libc::getppid() }
 }
 
@@ -372,7 +372,7 @@ pub fn now() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the result has room for a timespec.
+    // SAFETY: clock_gettime writes only to `time`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -426,7 +426,7 @@ pub fn wait_end(child: u32) {
     loop {
         // SAFETY: siginfo_t is plain data, for which zeros are valid.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the result has room for a siginfo_t.
+        // SAFETY: waitid writes only to `info`.
         let done =
             unsafe { libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT) };
         let error = std::io::Error::last_os_error();

@@ -44,7 +44,7 @@ impl Stat {
 
 pub fn open(path: &str, flags: c_int) -> Result<c_int> {
     let path = name(path);
-    // SAFETY: the path ends with a zero.
+    // SAFETY: `path` is a C string that outlives the call.
     good(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o644) })
 }
 
@@ -54,17 +54,17 @@ pub fn close(fd: c_int) -> Result<i32> {
 }
 
 pub fn write_at(fd: c_int, bytes: &[u8], at: u64) -> Result<usize> {
-    // SAFETY: pointer and length are those of a slice.
+    // SAFETY: pointer and length are those of `bytes`.
     counted(unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), at as libc::off_t) })
 }
 
 pub fn write(fd: c_int, bytes: &[u8]) -> Result<usize> {
-    // SAFETY: pointer and length are those of a slice.
+    // SAFETY: pointer and length are those of `bytes`.
     counted(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) })
 }
 
 pub fn read_at(fd: c_int, bytes: &mut [u8], at: u64) -> Result<usize> {
-    // SAFETY: pointer and length are those of a slice.
+    // SAFETY: pointer and length are those of `bytes`.
     counted(unsafe {
         libc::pread(
             fd,
@@ -81,16 +81,16 @@ pub fn truncate(fd: c_int, size: u64) -> Result<i32> {
 }
 
 pub fn fstat(fd: c_int) -> Result<Stat> {
-    // SAFETY: plain data, zeros are a value of it.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut s: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the result has room.
+    // SAFETY: fstat writes only to `s`.
     good(unsafe { libc::fstat(fd, &mut s) })?;
     Ok(Stat::of(&s))
 }
 
 pub fn stat(path: &str) -> Result<Stat> {
     let path = name(path);
-    // SAFETY: plain data, zeros are a value of it.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut s: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the path ends with a zero, the result has room.
     good(unsafe { libc::stat(path.as_ptr(), &mut s) })?;
@@ -99,54 +99,54 @@ pub fn stat(path: &str) -> Result<Stat> {
 
 pub fn unlink(path: &str) -> Result<i32> {
     let path = name(path);
-    // SAFETY: the path ends with a zero.
+    // SAFETY: `path` is a C string that outlives the call.
     good(unsafe { libc::unlink(path.as_ptr()) })
 }
 
 pub fn mkdir(path: &str) -> Result<i32> {
     let path = name(path);
-    // SAFETY: the path ends with a zero.
+    // SAFETY: `path` is a C string that outlives the call.
     good(unsafe { libc::mkdir(path.as_ptr(), 0o755) })
 }
 
 pub fn rmdir(path: &str) -> Result<i32> {
     let path = name(path);
-    // SAFETY: the path ends with a zero.
+    // SAFETY: `path` is a C string that outlives the call.
     good(unsafe { libc::rmdir(path.as_ptr()) })
 }
 
 pub fn link(from: &str, to: &str) -> Result<i32> {
     let (from, to) = (name(from), name(to));
-    // SAFETY: the paths end with zeros.
+    // SAFETY: both paths are C strings that outlive the call.
     good(unsafe { libc::link(from.as_ptr(), to.as_ptr()) })
 }
 
 pub fn rename(from: &str, to: &str) -> Result<i32> {
     let (from, to) = (name(from), name(to));
-    // SAFETY: the paths end with zeros.
+    // SAFETY: both paths are C strings that outlive the call.
     good(unsafe { libc::rename(from.as_ptr(), to.as_ptr()) })
 }
 
 pub fn exchange(one: &str, other: &str) -> Result<i32> {
     let (one, other) = (name(one), name(other));
     let (at, how) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-    // SAFETY: the paths end with zeros.
+    // SAFETY: both paths are C strings that outlive the call.
     good(unsafe { libc::renameat2(at, one.as_ptr(), at, other.as_ptr(), how) })
 }
 
 /// Returns the names in a directory, without `.` and `..`.
 pub fn list(path: &str) -> Result<Vec<Vec<u8>>> {
     let path = name(path);
-    // SAFETY: the path ends with a zero.
+    // SAFETY: `path` is a C string that outlives the call.
     let directory = unsafe { libc::opendir(path.as_ptr()) };
     if directory.is_null() {
         return Err(errno());
     }
     let mut names = Vec::new();
     let result = loop {
-        // SAFETY: libc's errno, for readdir to set.
+        // SAFETY: the address is that of this thread's errno, which is always writable.
         unsafe { *libc::__errno_location() = 0 };
-        // SAFETY: the directory is open.
+        // SAFETY: the directory was opened above, and isn't closed yet.
         let entry = unsafe { libc::readdir(directory) };
         if entry.is_null() {
             break errno();
@@ -172,7 +172,7 @@ pub fn flock(fd: c_int, what: c_int) -> Result<i32> {
 
 /// Locks or unlocks a whole file. `command` is F_SETLK or F_OFD_SETLK.
 pub fn range_lock(fd: c_int, command: c_int, kind: c_int) -> Result<i32> {
-    // SAFETY: plain data, zeros are a value of it.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     // SAFETY: `lock` is valid during the call.
@@ -185,7 +185,7 @@ pub fn now() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the result has room.
+    // SAFETY: clock_gettime writes only to `t`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

@@ -81,7 +81,7 @@ impl Worker {
     /// phase or died.
     pub fn operations(&self) -> Vec<Operation> {
         let count = (self.count.load(Ordering::Acquire) as usize).min(OPERATIONS);
-        // SAFETY: see above.
+        // SAFETY: the worker has ended the phase or died, so nothing writes the operations.
         unsafe { (&*self.operations.get())[..count].to_vec() }
     }
 }
@@ -90,7 +90,7 @@ impl Shared {
     /// Maps the file, after extending it to the size needed.
     pub fn map(file: &File) -> io::Result<&'static Shared> {
         file.set_len(size_of::<Shared>() as u64)?;
-        // SAFETY: a new mapping, of a file of this length.
+        // SAFETY: the kernel chooses unused addresses; the file has this length.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

@@ -143,10 +143,10 @@ fn parse() -> Result<Option<Arguments>, String> {
 /// Starts this program again without address randomisation, so that the addresses are the same in
 /// each run of a seed.
 fn fixed_addresses() {
-    // SAFETY: no memory is touched.
+    // SAFETY: personality takes no pointer.
     let now = unsafe { libc::personality(0xffff_ffff) };
     if now >= 0 && now & libc::ADDR_NO_RANDOMIZE == 0 {
-        // SAFETY: no memory is touched.
+        // SAFETY: personality takes no pointer.
         let set = unsafe { libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong) };
         if set >= 0 {
             use std::os::unix::process::CommandExt;
@@ -161,7 +161,7 @@ fn fixed_addresses() {
 
 /// Gives the run its own process ids, from 1 on, if the system allows that.
 fn own_numbers() -> bool {
-    // SAFETY: this process has one thread.
+    // SAFETY: unshare takes no pointer.
     unsafe { libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS) == 0 }
 }
 
@@ -184,7 +184,7 @@ fn mount_proc() -> bool {
 
 fn wait_for(pid: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: a child of this process.
+    // SAFETY: waitpid writes only to `status`.
     unsafe { libc::waitpid(pid, &mut status, 0) };
     if libc::WIFEXITED(status) {
         libc::WEXITSTATUS(status)
@@ -218,7 +218,7 @@ fn start(plan: &Plan, base: &Path, plant: Option<&str>) -> std::io::Result<Runni
         .append(true)
         .create(true)
         .open(&path)?;
-    // SAFETY: this process has one thread.
+    // SAFETY: this process has one thread, so the child inherits no held lock.
     let pid = unsafe { libc::fork() };
     if pid != 0 {
         return Ok(Running {
@@ -238,10 +238,10 @@ fn start(plan: &Plan, base: &Path, plant: Option<&str>) -> std::io::Result<Runni
         std::env::set_var("FOREBAY_PLANT", plant.unwrap_or(""));
     }
     let own = own_numbers();
-    // SAFETY: one thread.
+    // SAFETY: this process has one thread, so the child inherits no held lock.
     let first = unsafe { libc::fork() };
     if first == 0 {
-        // SAFETY: no memory is touched.
+        // SAFETY: this prctl takes no pointer.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         if own && !mount_proc() {
             println!("/proc can't be mounted");
@@ -254,7 +254,7 @@ fn start(plan: &Plan, base: &Path, plant: Option<&str>) -> std::io::Result<Runni
 
 fn finished(run: &Running) -> Option<i32> {
     let mut status = 0;
-    // SAFETY: a child of this process.
+    // SAFETY: waitpid writes only to `status`.
     match unsafe { libc::waitpid(run.pid, &mut status, libc::WNOHANG) } {
         0 if run.since.elapsed() > MAX_RUN_TIME => {
             // SAFETY: a child of this process; the processes that it has started end with it.

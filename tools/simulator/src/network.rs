@@ -116,7 +116,7 @@ pub fn wires() -> &'static Wires {
 
 /// Returns the address of the bytes of a message.
 fn bytes(index: usize) -> *mut u8 {
-    // SAFETY: inside the mapping.
+    // SAFETY: `index` is that of a message, whose bytes lie inside the mapping.
     unsafe { BYTES.load(SeqCst).add(index * (HEAD + BODY)) }
 }
 

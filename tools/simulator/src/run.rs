@@ -107,10 +107,10 @@ struct Progress {
 /// Starts a process that runs `f` in the world; returns its id.
 fn process(f: impl FnOnce()) -> u32 {
     let task = world().new_task();
-    // SAFETY: this process has one thread.
+    // SAFETY: this process has one thread, so the child inherits no held lock.
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: no memory is touched.
+            // SAFETY: this prctl takes no pointer.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             world().arrive(task);
             f();
@@ -130,7 +130,7 @@ fn process(f: impl FnOnce()) -> u32 {
 /// Kills a process, and waits until it has ended.
 fn kill(pid: u32) {
     let mut status = 0;
-    // SAFETY: a child of this process.
+    // SAFETY: the child is this process's own; waitpid writes only to `status`.
     unsafe {
         libc::kill(pid as i32, libc::SIGKILL);
         libc::waitpid(pid as i32, &mut status, 0);

@@ -11,7 +11,7 @@ use libc::{
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 fn fail(error: c_int) -> c_long {
-    // SAFETY: this thread's errno.
+    // SAFETY: the address is that of this thread's errno, which is always writable.
     unsafe { *libc::__errno_location() = error };
     -1
 }
@@ -72,14 +72,14 @@ unsafe fn futex(
     let clock = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
     match how & !clock {
         what @ (libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET) => {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller passes a valid word, as futex(2) demands.
             if unsafe { (*word).load(SeqCst) } != value {
                 return fail(libc::EAGAIN);
             }
             let deadline = if timeout.is_null() {
                 NEVER
             } else {
-                // SAFETY: the caller's timeout.
+                // SAFETY: the caller passes a valid timeout, as futex(2) demands.
                 let time = nanoseconds(unsafe { &*timeout });
                 match what {
                     libc::FUTEX_WAIT => world.now().saturating_add(time),
@@ -237,7 +237,7 @@ fn end_key() -> libc::pthread_key_t {
     static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
     if KEY.load(SeqCst) == u32::MAX {
         let mut made = 0;
-        // SAFETY: the result has room.
+        // SAFETY: pthread_key_create writes only to `made`.
         unsafe { libc::pthread_key_create(&mut made, Some(ends)) };
         KEY.store(made, SeqCst);
     }
@@ -251,7 +251,7 @@ unsafe extern "C" fn ends(turn: *mut c_void) {
     if turn == 4 {
         return world().leave();
     }
-    // SAFETY: the key was made.
+    // SAFETY: `end_key` has made the key; its value is a number, not a pointer.
     unsafe { libc::pthread_setspecific(end_key(), (turn + 1) as *const c_void) };
 }
 
@@ -261,7 +261,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
     let (start, argument) = (b.start, b.argument);
     world().arrive(b.task);
     drop(b);
-    // SAFETY: the key was made.
+    // SAFETY: `end_key` has made the key; its value is a number, not a pointer.
     unsafe { libc::pthread_setspecific(end_key(), 1 as *const c_void) };
     start(argument)
 }

@@ -77,7 +77,7 @@ pub fn shared(bytes: usize) -> *mut u8 {
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
     );
-    // SAFETY: a new mapping.
+    // SAFETY: the kernel chooses unused addresses, so no mapping is replaced.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, all, how, -1, 0) };
     assert!(at != libc::MAP_FAILED, "no memory");
     at.cast()

@@ -90,7 +90,7 @@ impl Cells {
     /// # Errors
     /// A sentence, if it isn't a map of `cells` cells.
     pub fn open(region: Region, medium: u8, cells: usize) -> Result<Cells, String> {
-        // SAFETY: as in format; opening checked the length.
+        // SAFETY: a Header is made of atomics; `at` checks bounds and alignment.
         let h: &Header = unsafe { region.at(0) };
         if h.magic.load(Acquire) != MAGIC || h.cells.load(Relaxed) != cells as u64 {
             return Err("not the map of a medium of this size".into());
@@ -108,7 +108,7 @@ impl Cells {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: atomics; checked at open.
+        // SAFETY: a Header is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(0) }
     }
 

@@ -463,7 +463,7 @@ impl Medium {
         while at < offset + len {
             let page = at / PAGE;
             let n = ((page + 1) * PAGE).min(offset + len) - at;
-            // SAFETY: within the caller's `len` bytes.
+            // SAFETY: the address lies in the caller's `len` bytes, since at < offset + len.
             let out = unsafe { to.add(at - offset) };
             if self.cells.is_init(e.start() + page as u64) {
                 // SAFETY: the caller's promise.
@@ -674,13 +674,13 @@ mod tests {
     }
 
     fn put(m: &Medium, e: Extent, at: usize, bytes: &[u8]) {
-        // SAFETY: the slice is readable.
+        // SAFETY: pointer and length are those of `bytes`.
         unsafe { m.write(e, at, bytes.as_ptr(), bytes.len()).unwrap() }
     }
 
     fn get(m: &Medium, e: Extent, at: usize, len: usize) -> Vec<u8> {
         let mut out = vec![0xaa; len];
-        // SAFETY: the vector is writable.
+        // SAFETY: pointer and length are those of `out`.
         unsafe { m.read(e, at, out.as_mut_ptr(), len).unwrap() };
         out
     }

@@ -22,7 +22,7 @@ pub fn fsgid() -> u32 {
 /// Calls setfsuid(2) or setfsgid(2) with an invalid id: the call returns the present id and changes
 /// nothing.
 fn current_id(nr: i64) -> Option<u32> {
-    // SAFETY: changes nothing.
+    // SAFETY: the call takes no pointer, and changes nothing.
     u32::try_from(unsafe { call(nr, [u32::MAX.into(), 0, 0, 0, 0]) }).ok()
 }
 

@@ -35,7 +35,7 @@ pub struct UserSliceMut<'a> {
 
 impl<'a> From<&'a [u8]> for UserSlice<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        // SAFETY: borrowed, so the bytes don't change.
+        // SAFETY: the slice borrows the bytes for `'a`.
         unsafe { UserSlice::new(bytes.as_ptr(), bytes.len()) }
     }
 }
@@ -174,7 +174,8 @@ impl<'a> UserSliceMut<'a> {
     /// If the buffer is shorter than `bytes`.
     pub fn copy_from(self, bytes: &[u8]) -> Result<()> {
         assert!(bytes.len() <= self.len);
-        // SAFETY: the rules of the type.
+        // SAFETY: `self.at` has room for `self.len` bytes (the type's promise), and may be
+        // unmapped.
         if unsafe { guard::copy(bytes.as_ptr(), self.at, bytes.len()) } {
             Ok(())
         } else {

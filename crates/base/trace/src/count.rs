@@ -53,7 +53,7 @@ pub fn stop_in(block: *const Block) {
 #[inline(never)]
 fn claim(thread: &Thread, block: *const Block) {
     let id = thread::id();
-    // SAFETY: BLOCK holds a block that stays mapped.
+    // SAFETY: the caller of `count_in` promised that the block stays mapped.
     let lanes = unsafe { &(*block).lanes };
     let free = |lane: &&Lane| {
         let owner = lane.owner.load(Relaxed);
@@ -92,7 +92,7 @@ fn lane(thread: &Thread) -> Option<&Lane> {
     if thread.block.get() != block {
         claim(thread, block);
     }
-    // SAFETY: a lane of the block, which stays mapped.
+    // SAFETY: null, or a lane of the block, which stays mapped.
     unsafe { thread.lane.get().as_ref() }
 }
 

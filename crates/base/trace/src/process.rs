@@ -91,11 +91,11 @@ pub fn attach(file: impl AsFd, offset: u64, rings: &Path) -> Result<Attached> {
         unsafe { rustix::mm::mmap(at, LEN, protection, flags, &file, offset) }
     };
     let base = map(std::ptr::null_mut(), MapFlags::empty())?;
-    // SAFETY: just mapped; atomics.
+    // SAFETY: mapped above with the length of a Shared, which is made of atomics.
     let found = unsafe { &*base.cast::<Shared>() };
     let same = found.head.table.load(Acquire) == table();
     let counter = found.head.counter.load(Relaxed) != 0;
-    // SAFETY: mapped above, and not used any more.
+    // SAFETY: mapped above; no reference to it is left.
     unsafe { rustix::mm::munmap(base, LEN)? };
     if same {
         map(PLACE.0.get().cast(), MapFlags::FIXED)?;

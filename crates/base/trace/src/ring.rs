@@ -212,7 +212,7 @@ fn write(ring: &Header, number: u64, point: u64, fields: &[u64]) {
 #[inline]
 fn ring() -> Option<&'static Header> {
     let ring = RING.load(Acquire);
-    // SAFETY: a ring is never unmapped.
+    // SAFETY: null, or a ring, which is never unmapped.
     unsafe { ring.as_ref() }.or_else(make_once)
 }
 

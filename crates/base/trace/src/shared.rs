@@ -95,7 +95,7 @@ pub const LEN: usize = size_of::<Shared>();
 
 pub(crate) struct Place(pub(crate) UnsafeCell<std::mem::MaybeUninit<Shared>>);
 
-// SAFETY: all of it is atomics.
+// SAFETY: a Shared is made of atomics.
 unsafe impl Sync for Place {}
 
 pub(crate) static PLACE: Place = Place(UnsafeCell::new(std::mem::MaybeUninit::zeroed()));

@@ -227,7 +227,7 @@ impl Drop for Place {
 }
 
 pub fn kill(pid: u32, signal: i32) {
-    // SAFETY: a plain system call.
+    // SAFETY: kill takes no pointer.
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
 }
 

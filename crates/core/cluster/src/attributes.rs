@@ -23,7 +23,7 @@ impl<'a> Namespace<'a> {
         };
         let mut value = vec![0; MAX_VALUE];
         let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
-        // SAFETY: the bytes are the vector's.
+        // SAFETY: `bytes` are those of `value`, which outlives the request.
         let reply = unsafe {
             self.cluster
                 .ask_with(home, request::ATTRIBUTE, &(id, name), bytes)?
@@ -78,7 +78,7 @@ impl<'a> Namespace<'a> {
         let bytes = Bytes::Send(value.as_ptr(), value.len());
         let known = known.map(|(dir, name)| (dir, name.to_vec()));
         let arguments = (id, name, create, known);
-        // SAFETY: the bytes are the slice's.
+        // SAFETY: `bytes` are those of `value`, which outlives the request.
         let reply = unsafe {
             self.cluster
                 .ask_with(home, request::SET_ATTRIBUTE, &arguments, bytes)

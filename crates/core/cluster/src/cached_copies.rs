@@ -37,9 +37,9 @@ impl<'a> FileData<'a> {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            // SAFETY: done < len.
+            // SAFETY: done < len, so the address lies in the caller's buffer.
             let (out, left) = (unsafe { to.add(done) }, len - done);
-            // SAFETY: `left` bytes of `to` follow.
+            // SAFETY: `left` bytes of the caller's buffer follow from `out` on.
             match unsafe { self.read_next(index, last, at, out, left) } {
                 Ok(0) => break,
                 Ok(n) => done += n,
@@ -65,12 +65,12 @@ impl<'a> FileData<'a> {
     ) -> Result<usize> {
         let n = len.min((CHUNK - at % CHUNK) as usize);
         if self.lies_here(index, at) {
-            // SAFETY: n <= len.
+            // SAFETY: n <= len, so the range lies in the caller's buffer.
             return unsafe { self.read_where_it_lies(index, at, to, n) };
         }
         let copy = self.store().local_copies().copy_of(index, last);
         if let Some(copy) = copy {
-            // SAFETY: n <= len.
+            // SAFETY: n <= len, so the range lies in the caller's buffer.
             if unsafe {
                 self.store()
                     .local_copies()
@@ -103,7 +103,7 @@ impl<'a> FileData<'a> {
         let bytes = (end - first) as usize;
         let mut fetched: Vec<u8> = Vec::new();
         if !self.store().local_copies().may_copy() || fetched.try_reserve_exact(bytes).is_err() {
-            // SAFETY: n <= len.
+            // SAFETY: n <= len, so the range lies in the caller's buffer.
             return unsafe { self.read_where_it_lies(index, at, to, n) };
         }
         // SAFETY: the vector has room for `bytes` bytes, of which the read has written `n`.

@@ -216,7 +216,7 @@ impl<'a> DeadNodes<'a> {
                 let mut bytes = vec![0; LIST_BYTES];
                 let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
                 let asked = (at.0, &at.1[..], &lost);
-                // SAFETY: the bytes are the vector's.
+                // SAFETY: `room` is the space of `bytes`, which outlives the request.
                 let (next, n) = unsafe {
                     self.cluster
                         .ask_with(node, request::KNOWN_NAMES, &asked, room)?

@@ -103,7 +103,7 @@ impl<'a> Namespace<'a> {
             let arguments = (dir, (position.shard - base) as u64, &position.name[..]);
             let mut bytes = vec![0; LIST_BYTES];
             let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
-            // SAFETY: the bytes are the vector's.
+            // SAFETY: `room` is the space of `bytes`, which outlives the request.
             let ((shard, end), n) = unsafe {
                 self.cluster
                     .ask_with(node, request::LIST, &arguments, room)?

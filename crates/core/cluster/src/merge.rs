@@ -207,7 +207,7 @@ impl<'a> Mappings<'a> {
         body: &[u8],
     ) -> Result<Option<Conflict>> {
         let bytes = Bytes::Send(body.as_ptr(), body.len());
-        // SAFETY: a slice.
+        // SAFETY: `bytes` are those of `body`, which outlives the request.
         let reply = unsafe {
             self.cluster
                 .ask_with(node, request::MERGE, &(id, cuts, offset), bytes)
@@ -244,7 +244,7 @@ impl<'a> Mappings<'a> {
         let both = apply(
             offset,
             body,
-            // SAFETY: slices, here and below.
+            // SAFETY: pointers and lengths are those of slices, here and below.
             |at, to| unsafe {
                 self.store()
                     .content()

@@ -312,7 +312,7 @@ impl<'a> Stripes<'a> {
             let mut done = 0;
             while done < n {
                 let part = (n - done).min(MAX_PIECES_IN_FLIGHT * MAX_BODY);
-                // SAFETY: done + part <= len.
+                // SAFETY: done + part <= len, so the range lies in the caller's buffer.
                 unsafe { self.read_pieces(f, known, offset + done as u64, to.add(done), part)? };
                 done += part;
             }
@@ -339,7 +339,7 @@ impl<'a> Stripes<'a> {
             Place::Home(_) if !f.spilled => request::READ.message(&(id, p.offset, p.len as u64)),
             _ => request::READ_PART.message(&(id, cuts, p.offset, p.len as u64)),
         };
-        // SAFETY: pieces stay within len.
+        // SAFETY: the pieces lie in the `len` bytes that the caller promises.
         let at = |p: &Piece| unsafe { to.add(p.done) };
         // SAFETY: as above.
         let reply = unsafe { self.ask_pieces(&pieces, head, |p| Bytes::Receive(at(p), p.len))? };

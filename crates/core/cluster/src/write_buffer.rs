@@ -171,7 +171,7 @@ impl<'a> FileData<'a> {
         };
         let (kind, head) = writes_message(id, buffer);
         let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
-        // SAFETY: the bytes are the vector's.
+        // SAFETY: `bytes` are those of the buffer, which outlives the call.
         let sent = self
             .cluster
             .other_nodes()
@@ -211,7 +211,7 @@ impl<'a> FileData<'a> {
             Err(Errno::AGAIN) => {
                 let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
                 let arguments = (id, List(buffer.list.clone()));
-                // SAFETY: the bytes are the vector's.
+                // SAFETY: `bytes` are those of the buffer, which outlives the request.
                 let asked = unsafe {
                     self.cluster
                         .ask_with(home, request::WRITE_PIECES, &arguments, bytes)
@@ -225,7 +225,7 @@ impl<'a> FileData<'a> {
     /// Carries out the writes one after the other, as writes that weren't buffered.
     fn write_each(&self, index: u32, buffer: &WriteBuffer) -> Result<()> {
         buffer.each().try_for_each(|(at, bytes)| {
-            // SAFETY: the bytes are a slice's.
+            // SAFETY: pointer and length are those of `bytes`.
             let write = || unsafe { self.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
             whole(
                 self.cluster.namespace().with_room_of_the_removed(write)?.1,
@@ -250,7 +250,7 @@ impl<'a> FileData<'a> {
         for &(at, len) in list {
             let (bytes, behind) = rest.split_at(len as usize);
             rest = behind;
-            // SAFETY: the bytes are a slice's.
+            // SAFETY: pointer and length are those of `bytes`.
             let written = self.store().recovery().with_room_of_the_dead(|| unsafe {
                 let input = (bytes.as_ptr(), bytes.len());
                 self.store()
@@ -276,7 +276,7 @@ mod tests {
 
     fn add(buffer: &mut WriteBuffer, at: u64, bytes: &[u8]) {
         assert!(buffer.room(at, MAX_BODY) >= bytes.len());
-        // SAFETY: the bytes are a slice's.
+        // SAFETY: pointer and length are those of `bytes`.
         unsafe { buffer.add(at, bytes.as_ptr(), bytes.len()) }.unwrap();
     }
 

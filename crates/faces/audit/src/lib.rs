@@ -29,7 +29,7 @@ pub unsafe extern "C" fn la_objopen(
     _cookie: *mut usize,
 ) -> c_uint {
     if namespace == 0 && !map.is_null() {
-        // SAFETY: the loader's record.
+        // SAFETY: the loader passes its record of the object, which is valid during the call.
         unsafe { forebay_preload::object_mapped(&*map) };
     }
     0

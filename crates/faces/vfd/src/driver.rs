@@ -281,7 +281,7 @@ unsafe extern "C" fn open_from(
     caller: usize,
 ) -> *mut File {
     let library = Library::of(caller);
-    // SAFETY: HDF5 passes a C string.
+    // SAFETY: HDF5 passes a C string that is valid during the call.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let opened = Group::of(library, list).and_then(|group| {
         let config = configured(library, list).and_then(|config| match max_address {
@@ -361,13 +361,13 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 }
 
 unsafe extern "C" fn cmp(a: *const File, b: *const File) -> c_int {
-    // SAFETY: HDF5 passes two files of this driver.
+    // SAFETY: HDF5 passes two open files of this driver.
     let (a, b) = unsafe { (&*a, &*b) };
     a.identity.cmp(&b.identity) as c_int
 }
 
 unsafe extern "C" fn query(file: *const File, flags: *mut c_ulong) -> c_int {
-    // SAFETY: null, or a file of this driver.
+    // SAFETY: null, or an open file of this driver, as HDF5 passes it.
     let of_ranks = unsafe { file.as_ref() }.is_some_and(|f| f.group.is_some());
     if !flags.is_null() {
         let features = if of_ranks {
@@ -375,7 +375,7 @@ unsafe extern "C" fn query(file: *const File, flags: *mut c_ulong) -> c_int {
         } else {
             FEATURES
         };
-        // SAFETY: HDF5 passes the address of a variable.
+        // SAFETY: HDF5 passes the address of a variable that this function may set.
         unsafe { *flags = features };
     }
     SUCCEED
@@ -390,7 +390,7 @@ unsafe extern "C" fn ctl(
     _: *const c_void,
     answer: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: null, or a file of this driver.
+    // SAFETY: null, or an open file of this driver, as HDF5 passes it.
     let group = unsafe { file.as_ref() }.and_then(|f| f.group.as_ref());
     let (Some(group), false) = (group, answer.is_null()) else {
         return unknown(flags);
@@ -418,7 +418,7 @@ fn unknown(flags: u64) -> c_int {
 }
 
 unsafe extern "C" fn get_eoa(file: *const File, _: c_int) -> u64 {
-    // SAFETY: a file of this driver.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     unsafe { (*file).eoa }
 }
 
@@ -429,7 +429,7 @@ unsafe extern "C" fn set_eoa(file: *mut File, _: c_int, at: u64) -> c_int {
 }
 
 unsafe extern "C" fn get_eof(file: *const File, _: c_int) -> u64 {
-    // SAFETY: a file of this driver.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     unsafe { (*file).eof }
 }
 
@@ -549,7 +549,7 @@ unsafe extern "C" fn read(
     len: usize,
     to: *mut c_void,
 ) -> c_int {
-    // SAFETY: a file of this driver.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     let file = unsafe { &mut *file };
     file.attempt(|file, open| {
         let pieces = file.scalar(at, len, to as usize)?;
@@ -566,7 +566,7 @@ unsafe extern "C" fn write(
     len: usize,
     from: *const c_void,
 ) -> c_int {
-    // SAFETY: HDF5 passes a file of this driver.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     let file = unsafe { &mut *file };
     file.attempt(|file, open| {
         let pieces = file.scalar(at, len, from as usize);
@@ -684,7 +684,7 @@ unsafe extern "C" fn write_vector(
 }
 
 unsafe extern "C" fn flush(file: *mut File, _: Hid, closing: bool) -> c_int {
-    // SAFETY: a file of this driver.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     let file = unsafe { &mut *file };
     file.attempt(|file, open| match &file.group {
         // The callback `close` publishes the writes.
@@ -695,7 +695,7 @@ unsafe extern "C" fn flush(file: *mut File, _: Hid, closing: bool) -> c_int {
 }
 
 unsafe extern "C" fn truncate(file: *mut File, _: Hid, _: bool) -> c_int {
-    // SAFETY: a file of this driver.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     let file = unsafe { &mut *file };
     let eoa = file.eoa;
     match file.group {
@@ -718,7 +718,7 @@ unsafe extern "C" fn lock(file: *mut File, write: bool) -> c_int {
         return SUCCEED;
     }
     let kind = if write { Lock::Exclusive } else { Lock::Shared };
-    // SAFETY: a file of this driver.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     let file = unsafe { &mut *file };
     file.attempt(|file, open| match &file.group {
         // Rank 0 takes one lock for all ranks.
@@ -743,7 +743,7 @@ unsafe extern "C" fn unlock(file: *mut File) -> c_int {
     if locks_are_off() {
         return SUCCEED;
     }
-    // SAFETY: a file of this driver.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     let file = unsafe { &mut *file };
     if file.group.as_ref().is_some_and(|group| !group.leads()) {
         return SUCCEED;
@@ -760,7 +760,7 @@ unsafe extern "C" fn del(_: *const c_char, _: Hid) -> c_int {
 
 unsafe extern "C" fn del_from(name: *const c_char, list: Hid, caller: usize) -> c_int {
     let library = Library::of(caller);
-    // SAFETY: HDF5 passes a C string.
+    // SAFETY: HDF5 passes a C string that is valid during the call.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let remove = || configured(library, list).and_then(|config| file::remove(&name, &config));
     let removed = Group::of(library, list).and_then(|group| match group {

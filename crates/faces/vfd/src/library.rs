@@ -68,7 +68,7 @@ impl Library {
     }
 
     fn symbol(self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: an open handle, and a C string.
+        // SAFETY: the library stays loaded as long as the driver; `name` is a C string.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     }

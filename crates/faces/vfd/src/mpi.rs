@@ -173,7 +173,7 @@ impl Mpi {
     /// EIO if the MPI function fails.
     pub fn type_size(&self, datatype: Handle) -> Result<usize, Failure> {
         let mut size = 0;
-        // SAFETY: a datatype from HDF5 or MPI, and a variable.
+        // SAFETY: HDF5 or MPI made the datatype; MPI writes only to `size`.
         let code = unsafe { (self.type_size)(datatype, &mut size) };
         check(code, "MPI_Type_size")?;
         usize::try_from(size).map_err(|_| (Errno::OVERFLOW, "a datatype is over 2 GiB".into()))
@@ -312,11 +312,11 @@ impl Group {
         if info == 0 || info == mpi.abi.info_null {
             group.info = 0;
             // HDF5 regards a missing info object as an error, so this makes an empty one.
-            // SAFETY: a variable with room for a handle.
+            // SAFETY: MPI writes only to `group.info`, which has room for a handle.
             let code = unsafe { (mpi.make_info)(&mut group.info) };
             check(code, "MPI_Info_create")?;
         }
-        // SAFETY: an open communicator, and variables.
+        // SAFETY: HDF5 keeps the communicator open; MPI writes only to `group`.
         unsafe {
             check((mpi.rank)(comm, &mut group.rank), "MPI_Comm_rank")?;
             check((mpi.size)(comm, &mut group.size), "MPI_Comm_size")?;
@@ -354,7 +354,7 @@ impl Group {
         }
         let failed: c_int = if mine.is_err() { self.rank + 1 } else { 0 };
         let mut last: c_int = 0;
-        // SAFETY: each buffer is one number.
+        // SAFETY: `failed` and `last` are one number each, the count that is passed.
         let code = unsafe {
             let (from, to) = (&raw const failed, &raw mut last);
             (self.mpi.allreduce)(
@@ -395,7 +395,7 @@ impl Group {
     /// EIO if MPI fails.
     pub fn broadcast(&self, bytes: &mut [u8], from: c_int) -> Result<(), Failure> {
         let len = c_int::try_from(bytes.len()).map_err(|_| missing("a message is over 2 GiB"))?;
-        // SAFETY: the buffer has `len` bytes.
+        // SAFETY: `bytes` has `len` bytes, and no other reference to them exists.
         let code = unsafe {
             let at = bytes.as_mut_ptr().cast();
             (self.mpi.bcast)(at, len, self.mpi.abi.byte, from, self.comm)

@@ -53,7 +53,7 @@ pub(super) enum Todo {
 /// # Safety
 /// `txn` is active.
 pub(super) unsafe fn todo(txn: *mut ffi::MDB_txn, last: u64, room: &Room) -> Result<Todo> {
-    // SAFETY: plain numbers, for which zero is valid.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut stats: [ffi::MDB_stat; 2] = unsafe { std::mem::zeroed() };
     // The list of free pages is database 0.
     for (dbi, stat) in [0, DBI].into_iter().zip(&mut stats) {
@@ -209,7 +209,7 @@ impl Env {
     /// Errors of LMDB.
     pub fn page_counts(&self) -> Result<(u64, u64, u64)> {
         let snapshot = self.fresh_snapshot()?;
-        // SAFETY: plain numbers, for which zero is valid.
+        // SAFETY: the struct has only numbers, for which zero is valid.
         let mut stat: ffi::MDB_stat = unsafe { std::mem::zeroed() };
         // SAFETY: the snapshot's transaction is active.
         check(unsafe { ffi::mdb_stat(snapshot.txn, DBI, &mut stat) })?;

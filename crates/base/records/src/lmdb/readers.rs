@@ -62,7 +62,7 @@ fn lock_file(path: &Path) -> PathBuf {
 
 /// Describes a record lock on one byte of a lock file.
 fn record_lock(kind: i32, byte: u32) -> libc::flock {
-    // SAFETY: plain numbers, for which zero is valid.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as _;
     lock.l_whence = libc::SEEK_SET as _;
@@ -120,7 +120,7 @@ pub(super) fn used(file: &OwnedFd) -> u32 {
 /// EIO if the environment doesn't begin as expected.
 pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
     let mut data = -1;
-    // SAFETY: env is open; `data` is valid.
+    // SAFETY: the environment is open; LMDB writes only to `data`.
     check(unsafe { ffi::mdb_env_get_fd(env, (&raw mut data).cast()) })?;
     // SAFETY: an environment begins with three descriptors.
     let [first, lock, _] = unsafe { env.cast::<[i32; 3]>().read() };
@@ -199,7 +199,7 @@ fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -
                 let _ = unsafe { libc::fcntl(number, libc::F_SETLK, lock) };
             }
         }
-        // SAFETY: locked above.
+        // SAFETY: this thread locked the mutex above.
         unsafe { libc::pthread_mutex_unlock(mutex) };
         moved
     });
@@ -215,7 +215,7 @@ fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -
 /// # Errors
 /// EBUSY if another process holds the mutex for [`READERS_LOCK_TIMEOUT`].
 fn lock_readers(mutex: *mut libc::pthread_mutex_t) -> Result<()> {
-    // SAFETY: plain numbers, for which zero is valid.
+    // SAFETY: the struct has only numbers, for which zero is valid.
     let mut until: libc::timespec = unsafe { std::mem::zeroed() };
     // SAFETY: a valid place for the time; the mutex is mapped.
     let rc = unsafe {
@@ -228,7 +228,7 @@ fn lock_readers(mutex: *mut libc::pthread_mutex_t) -> Result<()> {
         libc::EOWNERDEAD => {
             // A slot is taken or freed by a store of one word, so the table is valid at each
             // instant.
-            // SAFETY: locked now.
+            // SAFETY: this thread has just locked the mutex.
             unsafe { libc::pthread_mutex_consistent(mutex) };
             Ok(())
         }
@@ -303,7 +303,7 @@ impl Env {
         loop {
             self.reserve_reader(env)?;
             let mut txn = null_mut();
-            // SAFETY: env is open.
+            // SAFETY: `_using` keeps the environment open; LMDB writes only to `txn`.
             let rc = unsafe { ffi::mdb_txn_begin(env, null_mut(), ffi::MDB_RDONLY, &mut txn) };
             let scarce = match rc {
                 0 if !forebay_runtime::slots::uses_reserve() => self.is_scarce(env)?,
@@ -313,7 +313,7 @@ impl Env {
                 return check(rc).map(|()| txn);
             }
             if rc == 0 {
-                // SAFETY: just begun.
+                // SAFETY: the transaction was begun above, and nothing uses it afterwards.
                 unsafe { ffi::mdb_txn_abort(txn) };
             }
             if freed {
@@ -401,7 +401,7 @@ impl Env {
 fn check_readers(env: *mut ffi::MDB_env) -> Result<()> {
     let _using = in_use(env)?;
     let mut dead = 0;
-    // SAFETY: env is open.
+    // SAFETY: `_using` keeps the environment open; LMDB writes only to `dead`.
     check(unsafe { ffi::mdb_reader_check(env, &mut dead) })
 }
 
@@ -588,14 +588,14 @@ mod tests {
             let looker = scope.spawn(|| {
                 let file = ManuallyDrop::new(OwnedFd::from(file.try_clone().unwrap()));
                 let head = forebay_media::Region::map(&*file, 0, SLOTS_AT).unwrap();
-                // SAFETY: inside the head.
+                // SAFETY: the mutex lies inside the head, which is mapped.
                 let mutex = unsafe { head.base().add(MUTEX_AT) }.cast::<libc::pthread_mutex_t>();
                 let mut looks = 0;
                 while !done.load(Acquire) {
                     assert!(is_held(&file, 0), "another process would empty the table");
                     lock_readers(mutex).unwrap();
                     let is_alive = is_held(&file, pid());
-                    // SAFETY: locked above.
+                    // SAFETY: this thread locked the mutex above.
                     unsafe { libc::pthread_mutex_unlock(mutex) };
                     assert!(is_alive, "another process would free the slots");
                     looks += 1;

@@ -64,7 +64,7 @@ impl Env {
             me_maxreaders: 0,
             me_numreaders: 0,
         };
-        // SAFETY: env is open; info is valid.
+        // SAFETY: the environment is open; LMDB writes only to `info`.
         check(unsafe { ffi::mdb_env_info(env, &mut info) })?;
         let last = info.me_last_pgno as u64 + 1;
         let payload = payload as u64 * 2;
@@ -236,7 +236,7 @@ impl Env {
     pub(super) fn reserve_reader(&self, env: *mut ffi::MDB_env) -> Result<()> {
         // SAFETY: plain numbers and a pointer, for which zero is valid.
         let mut info: ffi::MDB_envinfo = unsafe { std::mem::zeroed() };
-        // SAFETY: env is open; info is valid.
+        // SAFETY: the environment is open; LMDB writes only to `info`.
         check(unsafe { ffi::mdb_env_info(env, &mut info) })?;
         if info.me_numreaders + READERS_AHEAD <= self.readers.load(Relaxed) {
             Ok(())

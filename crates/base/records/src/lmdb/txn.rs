@@ -69,7 +69,7 @@ impl Snapshot<'_> {
 
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
-        // SAFETY: an owned read transaction.
+        // SAFETY: this value owns the read transaction, which nothing uses any more.
         unsafe { ffi::mdb_txn_reset(self.txn) };
         for idle in &self.env.idle {
             if idle.load(Relaxed).is_null()
@@ -251,7 +251,7 @@ impl WriteTxn<'_> {
     /// ENOSPC if the map is full.
     pub fn del(&mut self, key: &[u8]) -> Result<bool> {
         let mut k = val(key);
-        // SAFETY: txn is active.
+        // SAFETY: the transaction is active until `commit` or drop.
         match unsafe { ffi::mdb_del(self.txn, DBI, &mut k, null_mut()) } {
             ffi::MDB_NOTFOUND => Ok(false),
             rc => check(rc).map(|()| true),
@@ -266,7 +266,7 @@ impl WriteTxn<'_> {
         assert!(!self.txn.is_null(), "a transaction is committed once");
         // On an error, the transaction is dropped, which undoes it.
         fault::check(Point::Commit)?;
-        // SAFETY: txn is active, and a write transaction.
+        // SAFETY: the transaction is active, and it is a write transaction.
         unsafe {
             match self.todo {
                 Todo::Nothing => {}
@@ -279,7 +279,7 @@ impl WriteTxn<'_> {
             }
         }
         let txn = std::mem::replace(&mut self.txn, null_mut());
-        // SAFETY: txn is active and not used after.
+        // SAFETY: the transaction is active, and nothing uses it afterwards.
         check(unsafe { ffi::mdb_txn_commit(txn) })
     }
 }
@@ -287,7 +287,7 @@ impl WriteTxn<'_> {
 impl Drop for WriteTxn<'_> {
     fn drop(&mut self) {
         if !self.txn.is_null() {
-            // SAFETY: txn is active and not used after.
+            // SAFETY: the transaction is active, and nothing uses it afterwards.
             unsafe { ffi::mdb_txn_abort(self.txn) };
         }
     }

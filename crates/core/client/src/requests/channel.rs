@@ -130,7 +130,7 @@ impl Channel {
             // tries again.
             return;
         };
-        // SAFETY: as in `map`.
+        // SAFETY: null, or made from a box that isn't dropped before the channel.
         let old = unsafe { self.map.load(Acquire).as_ref() };
         // Only the slices are needed here; addresses are for the daemon. The old map stays in
         // memory, since other threads may be using it.

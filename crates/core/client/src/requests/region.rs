@@ -153,25 +153,25 @@ impl Shared {
 
     pub fn cell(&self, index: usize) -> &Cell {
         assert!(index < CELLS);
-        // SAFETY: as for the header.
+        // SAFETY: a Cell is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(CELLS_AT + index * size_of::<Cell>()) }
     }
 
     /// Address of a request's or reply's head: [`MAX_HEAD`] bytes.
     pub fn head_at(&self, index: usize) -> *mut u8 {
         assert!(index < CELLS);
-        // SAFETY: inside the region.
+        // SAFETY: index < CELLS, so the cell's area lies in the region, which has LEN bytes.
         unsafe { self.region.base().add(HEADS_AT + index * HEAD_AREA) }
     }
 
     /// Address of a body of `len` bytes; None if the cell has no space for it.
     pub fn body_at(&self, index: usize, len: usize) -> Option<*mut u8> {
         if len <= SMALL_BODY {
-            // SAFETY: inside the region.
+            // SAFETY: a cell's area has SMALL_BODY bytes behind the head.
             return Some(unsafe { self.head_at(index).add(MAX_HEAD) });
         }
         let fits = index < LARGE && len <= MAX_BODY;
-        // SAFETY: inside the region.
+        // SAFETY: index < LARGE, so the body's area lies in the region, which has LEN bytes.
         fits.then(|| unsafe { self.region.base().add(BODIES_AT + index * MAX_BODY) })
     }
 
@@ -204,7 +204,7 @@ impl Shared {
 /// ENOENT if there is no file; EINVAL if it isn't of this version.
 pub fn requests_sent(dir: &Path) -> Result<u64> {
     let region = Region::open(&dir.join("requests"), LEN)?;
-    // SAFETY: as in `Shared::header`.
+    // SAFETY: a Header is made of atomics; `at` checks bounds and alignment.
     let header: &Header = unsafe { region.at(0) };
     match header.magic.load(Acquire) {
         MAGIC => Ok(header.numbers.load(Relaxed)),
@@ -218,7 +218,7 @@ pub fn requests_sent(dir: &Path) -> Result<u64> {
 /// EINVAL if the file is of another version; errors of opening it.
 pub fn cells_of(dir: &Path) -> Result<(usize, usize)> {
     let region = Region::open(&dir.join("requests"), LEN)?;
-    // SAFETY: as in `Shared::header` and `Shared::cell`.
+    // SAFETY: both types are made of atomics; `at` checks bounds and alignment.
     let (header, cell) = unsafe {
         let cell = |i| region.at::<Cell>(CELLS_AT + i * size_of::<Cell>());
         (region.at::<Header>(0), cell)

@@ -178,7 +178,7 @@ impl Replies {
 
     fn record(&self, index: u32) -> &Record {
         assert!((index as usize) < RECORDS);
-        // SAFETY: as for the header.
+        // SAFETY: a Record is made of atomics; `at` checks bounds and alignment.
         unsafe {
             self.region
                 .at(RECORDS_AT + index as usize * size_of::<Record>())

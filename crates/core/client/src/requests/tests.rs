@@ -94,7 +94,7 @@ fn pattern(bytes: &mut [u8]) {
 }
 
 fn ask(c: &Channel, kind: u16, head: &[u8], bytes: Bytes) -> Result<(Vec<u8>, usize), Errno> {
-    // SAFETY: the bytes belong to the tests.
+    // SAFETY: the tests keep the bytes until the answer has come.
     unsafe { c.ask(NodeId(1), kind, head, bytes) }.map(|t| (t.head, t.received))
 }
 

@@ -87,7 +87,7 @@ impl<'a> FileData<'a> {
             }
             let want = (len - done).min(MAX_BODY);
             let arguments = (id, offset + done as u64, want as u64);
-            // SAFETY: done + want <= len.
+            // SAFETY: done + want <= len, so the range lies in the caller's buffer.
             let reply = unsafe {
                 let bytes = Bytes::Receive(to.add(done), want);
                 self.cluster
@@ -134,7 +134,7 @@ impl<'a> FileData<'a> {
                 node: home,
                 kind: *kind,
                 head,
-                // SAFETY: at + want <= len.
+                // SAFETY: at + want <= len, so the range lies in the caller's buffer.
                 bytes: Bytes::Receive(unsafe { to.add(*at) }, *want),
             })
             .collect();
@@ -172,7 +172,7 @@ impl<'a> FileData<'a> {
         loop {
             let part = (len - done).min(MAX_BODY);
             let at = start.map(|s| s + done as u64);
-            // SAFETY: done + part <= len.
+            // SAFETY: done + part <= len, so the range lies in the caller's buffer.
             let reply = unsafe {
                 let bytes = Bytes::Send(from.add(done), part);
                 self.cluster

@@ -42,7 +42,7 @@ impl Data<Call<'_>> for Server {
     ) -> Result<(u64, u64), Errno> {
         let cluster = &call.cluster;
         let (at, n) = with_file_in_room(cluster, id, |live| {
-            // SAFETY: the slice is readable.
+            // SAFETY: pointer and length are those of `body`.
             cluster.store().recovery().with_room_of_the_dead(|| unsafe {
                 let bytes = (body.as_ptr(), body.len());
                 cluster

@@ -130,7 +130,7 @@ impl Parts<Call<'_>> for Server {
         let bytes = (body.as_ptr(), body.len());
         if home(cluster, id).is_ok() {
             let n = with_file(cluster, id, |live| {
-                // SAFETY: the slice is readable.
+                // SAFETY: pointer and length are those of `body`.
                 cluster.store().recovery().with_room_of_the_dead(|| unsafe {
                     cluster
                         .store()
@@ -141,7 +141,7 @@ impl Parts<Call<'_>> for Server {
             return Ok(n as u64);
         }
         let written = self.parts.with_part(cluster, id, true, |part| {
-            // SAFETY: the slice is readable.
+            // SAFETY: pointer and length are those of `body`.
             cluster.store().recovery().with_room_of_the_dead(|| unsafe {
                 cluster
                     .store()

@@ -274,11 +274,11 @@ impl<'a> Stripes<'a> {
         let bytes = (content.as_ptr(), content.len());
         if node == self.cluster.other_nodes()?.this_node() {
             let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
-            // SAFETY: the bytes are a slice's.
+            // SAFETY: `bytes` are those of `content`, which outlives the request.
             return unsafe { self.store().parts().write_part(part, cuts, 0, bytes) }.map(|_| ());
         }
         let bytes = Bytes::Send(bytes.0, bytes.1);
-        // SAFETY: the bytes are a slice's.
+        // SAFETY: `bytes` are those of `content`, which outlives the request.
         unsafe {
             self.cluster
                 .ask_with(node, request::WRITE_PART, &(f.id, cuts, 0u64), bytes)

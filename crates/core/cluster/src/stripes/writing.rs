@@ -102,7 +102,7 @@ impl<'a> Stripes<'a> {
         len: usize,
     ) -> Result<usize> {
         let content = Content::Of(from, at);
-        // SAFETY: the content isn't in memory.
+        // SAFETY: the content is a range of a file, so no memory is read.
         unsafe { self.put_striped(f, Some(to_at), content, len) }.map(|(_, n)| n)
     }
 
@@ -262,7 +262,7 @@ impl<'a> Stripes<'a> {
             let turn = (len - done).min(MAX_PIECES_IN_FLIGHT * MAX_BODY);
             let pieces = self.spread(f, cuts, (offset + done as u64, turn), true)?;
             let (n, error) = match content.behind(done) {
-                // SAFETY: done + turn <= len.
+                // SAFETY: done + turn <= len, so the range lies in the caller's buffer.
                 Content::Bytes(from) => unsafe { self.write_turn(f, cuts, &pieces, from)? },
                 Content::Of(file, at) => self.copy_turn(f, cuts, &pieces, (file, at))?,
             };

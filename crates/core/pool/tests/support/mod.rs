@@ -135,7 +135,7 @@ impl Serve for Simple {
                     .filter(|t| t.as_ref().is_ok_and(|t| t.head == head));
                 let mut answer = vec![good.count() as u8, from.0 as u8];
                 let bytes = pattern(100_000, 1);
-                // SAFETY: the bytes belong to the test.
+                // SAFETY: `bytes` outlives the request.
                 let echoed = unsafe {
                     let bytes = Bytes::Send(bytes.as_ptr(), bytes.len());
                     self.others.ask(from, ECHO, b"", bytes)?
@@ -529,7 +529,7 @@ pub fn ask(
     head: &[u8],
     bytes: Bytes,
 ) -> Result<PeerReply, Errno> {
-    // SAFETY: the bytes belong to the tests.
+    // SAFETY: the tests keep the bytes until the answer has come.
     unsafe { c.ask(NodeId(node), kind, head, bytes) }
 }
 
