@@ -220,7 +220,7 @@ fn map(fd: i64, object: &Object) -> Option<Cached> {
     // Reads the file instead of mapping it: truncating a mapped file would cause SIGBUS.
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, and a read into it.
+    // SAFETY: the kernel chooses unused addresses; the read stays inside the mapping.
     let (start, got) = unsafe {
         let start = raw(
             libc::SYS_mmap,

@@ -49,7 +49,7 @@ impl Known {
             key / 64 % BUCKETS * size_of::<[u64; KEYS]>() as u64,
         );
         let to = (&raw mut keys) as i64;
-        // SAFETY: a buffer with its length; missing bytes stay 0.
+        // SAFETY: `keys` has the length that is passed; bytes that aren't read stay 0.
         unsafe {
             raw(
                 libc::SYS_pread64,

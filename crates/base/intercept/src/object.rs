@@ -95,7 +95,7 @@ pub(crate) fn for_each(mut visit: impl FnMut(&CStr, Object)) {
         pass::<F>
     }
     let callback = passing(&visit);
-    // SAFETY: the callback gets the loader's data, and the closure `visit`.
+    // SAFETY: `callback` is made for the type of `visit`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut visit).cast()) };
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn loaded() -> Objects {
         list: [None; MAX_OBJECTS],
         count: 0,
     };
-    // SAFETY: the callback gets the loader's data, and this pointer.
+    // SAFETY: the callback `visit` takes an Objects; `found` outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
     found
 }

@@ -394,7 +394,7 @@ fn far_region(object: &Object, slots: usize, wide: bool) -> Result<Region, Error
             if !arch::in_reach((start, start + len), code) {
                 continue;
             }
-            // SAFETY: a new mapping that replaces nothing.
+            // SAFETY: MAP_FIXED_NOREPLACE, also if taken as a hint, replaces no mapping.
             let got = unsafe {
                 raw(
                     libc::SYS_mmap,
@@ -412,7 +412,7 @@ fn far_region(object: &Object, slots: usize, wide: bool) -> Result<Region, Error
                     far: true,
                     wide,
                 };
-                // SAFETY: new and writable.
+                // SAFETY: the region is new and writable, so nothing uses it yet.
                 unsafe { region.begin_far() };
                 return Ok(region);
             }
@@ -450,7 +450,7 @@ fn now() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the kernel fills the local variable.
+    // SAFETY: the kernel writes only to `t`, a local variable.
     unsafe {
         raw(
             libc::SYS_clock_gettime,

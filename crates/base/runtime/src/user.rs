@@ -42,7 +42,7 @@ impl<'a> From<&'a [u8]> for UserSlice<'a> {
 
 impl<'a> From<&'a mut [u8]> for UserSliceMut<'a> {
     fn from(bytes: &'a mut [u8]) -> Self {
-        // SAFETY: borrowed for writing.
+        // SAFETY: the slice borrows the bytes for writing, for `'a`.
         unsafe { UserSliceMut::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 }

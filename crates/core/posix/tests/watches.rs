@@ -26,7 +26,7 @@ impl Watcher {
             .watches()
             .watch(self.0, id, mask, |shadow: &Path| {
                 let path = CString::new(shadow.as_os_str().as_bytes()).unwrap();
-                // SAFETY: a C string.
+                // SAFETY: the path is a C string that outlives the call.
                 let wd = unsafe { libc::inotify_add_watch(self.0, path.as_ptr(), SHADOW_MASK) };
                 assert!(wd > 0);
                 Ok(wd.into())
@@ -38,7 +38,7 @@ impl Watcher {
         let mut all = Vec::new();
         let mut buffer = [0u8; 65536];
         loop {
-            // SAFETY: a buffer of that length.
+            // SAFETY: the buffer has the length that is passed.
             let n = unsafe { libc::read(self.0, buffer.as_mut_ptr().cast(), buffer.len()) };
             if n <= 0 {
                 return all;

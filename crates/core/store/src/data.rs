@@ -338,7 +338,7 @@ impl<'s> Content<'s> {
             let out = unsafe { to.add(done) };
             let covered = Self::pieces(&map, at, n, |e, from, offset, n| {
                 let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
-                // SAFETY: pieces stay within n bytes of out, and within the extent.
+                // SAFETY: the pieces lie in the `n` bytes from `out` on, and in the extent.
                 unsafe { medium.read(e, from, out.add(offset), n) }
             })?;
             // SAFETY: covered <= n, so the zeros stay in the caller's buffer.
@@ -397,7 +397,7 @@ impl<'s> Content<'s> {
                 (at, n),
                 at + n as u64,
                 |medium, (e, to), before, n| {
-                    // SAFETY: within n bytes of input, and within the extent.
+                    // SAFETY: the range lies in the `n` bytes from `input` on, and in the extent.
                     unsafe { medium.write(e, to, input.add(before), n) }
                 },
             )

@@ -208,7 +208,7 @@ impl<'s> Parts<'s> {
             let mut content = vec![0; len];
             let moved = live.moved.load(Relaxed);
             return match e {
-                // SAFETY: the vector has this many bytes.
+                // SAFETY: `content` has room for `len` bytes.
                 Errno::NOSPC => unsafe {
                     self.content()
                         .copy_out(index, moved, 0, content.as_mut_ptr(), len)

@@ -65,10 +65,10 @@ unsafe fn handle(call: &Call) -> i64 {
     if result == -i64::from(EFBIG) {
         limits::exceeded();
     }
-    // SAFETY: as above.
+    // SAFETY: `errno_at` is the address of this thread's errno.
     unsafe { *errno_at = saved };
     if result == PASS && has(&links::WATCHED, call.nr) {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise: `call` is one that the program is making.
         return unsafe { links::around_the_shadowed(call) }.unwrap_or(WATCH);
     }
     result

@@ -66,7 +66,7 @@ pub(super) fn take(path: &Path, map_size: usize) -> Option<(*mut ffi::MDB_env, O
 /// Device and inode of the record file of `env`.
 fn file_of(env: *mut ffi::MDB_env) -> Option<(u64, u64)> {
     let mut fd = -1;
-    // SAFETY: an open environment, which fills `fd`.
+    // SAFETY: the environment is open; LMDB writes only to `fd`.
     if unsafe { ffi::mdb_env_get_fd(env, &mut fd) } != 0 || fd < 0 {
         return None;
     }

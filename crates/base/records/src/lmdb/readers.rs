@@ -205,7 +205,7 @@ fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -
     });
     let unlock = record_lock(libc::F_UNLCK, 0);
     let number = *result.as_ref().unwrap_or(&file.as_raw_fd());
-    // SAFETY: as above; the lock belongs to the file's open description, whichever number it has.
+    // SAFETY: an open descriptor; the kernel only reads `unlock`.
     let _ = unsafe { libc::fcntl(number, libc::F_OFD_SETLK, &raw const unlock) };
     result
 }
@@ -327,7 +327,7 @@ impl Env {
     /// Whether only reserved slots are left.
     fn is_scarce(&self, env: *mut ffi::MDB_env) -> Result<bool> {
         let mut info = std::mem::MaybeUninit::<ffi::MDB_envinfo>::zeroed();
-        // SAFETY: env is open; zeroed info is valid.
+        // SAFETY: the environment is open; LMDB fills `info`, whose zeros are valid, too.
         let ever = unsafe {
             check(ffi::mdb_env_info(env, info.as_mut_ptr()))?;
             info.assume_init().me_numreaders

@@ -98,7 +98,7 @@ impl Env {
         }
         let mut begun = self.begin()?;
         begun.last = last - 1;
-        // SAFETY: the transaction has just begun.
+        // SAFETY: `begun` holds the transaction, which has just begun.
         begun.todo = match unsafe { parked::todo(begun.txn, begun.last, room)? } {
             Todo::Park if full || self.parks_later() => Todo::Nothing,
             todo => todo,
@@ -141,7 +141,7 @@ impl Env {
             if free + pinned < pages && (room || free >= LAST_MARGIN) {
                 let mut txn = self.begin()?;
                 txn.todo = Todo::GiveBack;
-                // SAFETY: the transaction has just begun.
+                // SAFETY: `txn` holds the transaction, which has just begun.
                 if unsafe { parked::any(txn.txn)? } {
                     txn.commit()?;
                     continue;
@@ -160,7 +160,7 @@ impl Env {
         /// LMDB's database of freed pages.
         const FREED: ffi::MDB_dbi = 0;
         let snapshot = self.fresh_snapshot()?;
-        // SAFETY: a running transaction.
+        // SAFETY: the snapshot's transaction is active until the snapshot is dropped.
         let last = unsafe { ffi::mdb_txn_id(snapshot.txn) } as u64;
         let mut oldest = last;
         list(self.get()?, |_, kept| {
@@ -268,7 +268,7 @@ impl Env {
     /// Errors of opening the file.
     pub fn used(&self) -> Result<u64> {
         let mut info = std::mem::MaybeUninit::<ffi::MDB_envinfo>::zeroed();
-        // SAFETY: env is open; zeroed info is valid.
+        // SAFETY: the environment is open; LMDB fills `info`, whose zeros are valid, too.
         unsafe {
             check(ffi::mdb_env_info(self.get()?, info.as_mut_ptr()))?;
             Ok((info.assume_init().me_last_pgno as u64 + 1) * PAGE)

@@ -15,6 +15,6 @@ pub(super) unsafe fn bytes<'a>(v: &ffi::MDB_val) -> &'a [u8] {
     if v.mv_size == 0 {
         return &[];
     }
-    // SAFETY: LMDB's contract for values.
+    // SAFETY: LMDB's values are valid until the transaction ends or changes the record.
     unsafe { std::slice::from_raw_parts(v.mv_data.cast(), v.mv_size) }
 }

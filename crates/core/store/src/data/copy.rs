@@ -78,7 +78,7 @@ impl<'s> Content<'s> {
             // SAFETY: pointer and length are those of `bytes`.
             unsafe { self.copy_out(from, moved, start, bytes.as_mut_ptr(), len)? };
             return self.fill(index, (at, len), end, |medium, (e, to), before, n| {
-                // SAFETY: within the bytes, and within the extent.
+                // SAFETY: the range lies in `bytes`, and in the extent.
                 unsafe { medium.write(e, to, bytes.as_ptr().add(before), n) }
             });
         }

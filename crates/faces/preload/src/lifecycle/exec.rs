@@ -258,7 +258,7 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
     let mut found = unsafe { found_by(plan, dirfd, path, flags)? };
     // SAFETY: as above.
     let mut shown = unsafe { shown_path(plan, dirfd, path) };
-    // SAFETY: a C string of the program or of this library.
+    // SAFETY: the path is the program's, or a C string that the plan keeps.
     let name = unsafe { user::path(shown) }.unwrap_or(b"").to_vec();
     for scripts in 0.. {
         let mut head = [0; HEAD];
@@ -386,7 +386,7 @@ fn give_loader_its_program(plan: &mut Plan) -> Result<(), Errno> {
         let Some(&argument) = plan.argv.pointers.get(at).filter(|&&p| p != 0) else {
             return Ok(());
         };
-        // SAFETY: the program's arguments, which have been checked.
+        // SAFETY: an argument of execve: a bad address, or a C string that isn't freed meanwhile.
         match unsafe { user::path(argument) } {
             Some(option) if option.starts_with(b"--") => {
                 at += if WITH_VALUE.contains(&option) { 2 } else { 1 };
@@ -497,7 +497,7 @@ unsafe fn by_path(
 ) -> Result<Found, Errno> {
     let how = if follow { Follow::Yes } else { Follow::No };
     for _ in 0..MAX_CROSSINGS {
-        // SAFETY: the program's path, or a text that the plan keeps.
+        // SAFETY: the path is the program's, or a C string that the plan keeps.
         let to = match unsafe { locate(dirfd, path)? } {
             Where::Pool(fs, base, p) => match fs
                 .resolver()

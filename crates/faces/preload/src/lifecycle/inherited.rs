@@ -208,7 +208,8 @@ impl Work {
             0,
             0,
         ];
-        // If the pipe may not be that large, the usual size suffices. SAFETY: the pipe just made.
+        // If the pipe may not be that large, the usual size suffices.
+        // SAFETY: F_SETPIPE_SZ takes no pointer.
         unsafe { raw(libc::SYS_fcntl, args) };
         let (theirs, ours) = match way {
             Way::Input => (read, write),

@@ -55,7 +55,7 @@ pub fn of_valgrind(argv: &Strings, env: &Strings) {
     let Some(settings) = settings::settings().filter(|_| is_valgrinds(env)) else {
         return;
     };
-    // SAFETY: the program's arguments, which have been checked.
+    // SAFETY: arguments of execve: bad addresses, or C strings that aren't freed meanwhile.
     let mut texts = argv
         .pointers
         .iter()
@@ -86,7 +86,7 @@ fn names_the_pool(argv: &Strings) -> bool {
     let Some(settings) = settings::settings() else {
         return false;
     };
-    // SAFETY: the program's arguments, which have been checked.
+    // SAFETY: arguments of execve: bad addresses, or C strings that aren't freed meanwhile.
     let mut texts = argv
         .pointers
         .iter()

@@ -27,7 +27,7 @@ pub fn after(call: &Call, result: i64) -> i64 {
 fn after_wait4(pid: u32, at: i64) {
     let status: i32 = match at {
         0 => 0,
-        // SAFETY: the program's own number, which the kernel has written.
+        // SAFETY: any bytes are an i32; a bad address is caught.
         at => unsafe { user::take(at) }.unwrap_or(0),
     };
     let has_ended = match at {
@@ -36,7 +36,7 @@ fn after_wait4(pid: u32, at: i64) {
         _ => libc::WIFEXITED(status) || libc::WIFSIGNALED(status),
     };
     if has_ended && !courier_note::await_settled(pid, true) && at != 0 && status == 0 {
-        // SAFETY: as above.
+        // SAFETY: the program passed this address to be written; a bad address is caught.
         let _ = unsafe { user::give(LOST << 8, at) };
     }
 }
@@ -44,11 +44,11 @@ fn after_wait4(pid: u32, at: i64) {
 fn after_waitid(call: &Call) {
     let (at, options) = (call.args[2], call.args[3]);
     let is_last = options & i64::from(libc::WNOWAIT) == 0;
-    // SAFETY: the program's own record, which the kernel has filled.
+    // SAFETY: any bytes are a siginfo_t; a bad address is caught.
     let Ok(mut info) = (unsafe { user::take::<libc::siginfo_t>(at) }) else {
         return;
     };
-    // SAFETY: after waitid these fields are valid.
+    // SAFETY: for a child that has ended, waitid fills these fields.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
     let has_ended = pid > 0 && ends.contains(&info.si_code);

@@ -106,7 +106,7 @@ pub unsafe fn map_range(
         // SAFETY: replaces only the range just mapped, which nothing uses yet.
         let put = unsafe { pages::put_pieces(fs, &pieces, (start, len as u64), offset, how) };
         if let Err(e) = put {
-            // SAFETY: as above.
+            // SAFETY: unmaps only the range just mapped, which nothing uses yet.
             unsafe { raw(libc::SYS_munmap, [start as i64, len as i64, 0, 0, 0, 0]) };
             return Err(e);
         }

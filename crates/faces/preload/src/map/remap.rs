@@ -77,7 +77,8 @@ unsafe fn remap(
         return Err(Errno::INVAL);
     }
     if old_len > new_len && !keep {
-        // Unmaps the end. SAFETY: the program asked to unmap it.
+        // Unmaps the end.
+        // SAFETY: the program asked to unmap this range.
         unsafe { unmap(spans, old + new_len as u64, old_end)? };
     }
     if old_len >= new_len && !fixed && !keep {

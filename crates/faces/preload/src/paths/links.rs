@@ -212,8 +212,8 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
         if !has_turned {
             return result;
         }
-        // The link led into the pool when the kernel followed it, but now leads elsewhere. SAFETY:
-        // the program's own call.
+        // The link led into the pool when the kernel followed it, but now leads elsewhere.
+        // SAFETY: the program makes this call; its arguments are passed on unchanged.
         result = unsafe { raw(call.nr, call.args) };
     }
     if crossings >= MAX_CROSSINGS {

@@ -338,11 +338,13 @@ unsafe fn what_next(
             return 0;
         }
     } else if mask::is_blocked(signal) {
-        // SAFETY: as above.
+        // SAFETY: the kernel passed `info` and `context`, which are valid until the handler
+        // returns.
         unsafe { let_wait(signal, info, context) };
         return 0;
     } else if sections::is_critical() {
-        // SAFETY: as above.
+        // SAFETY: the kernel passed `info` and `context`, which are valid until the handler
+        // returns.
         unsafe { hold_back(signal, info, context) };
         return 0;
     } else if signal == NOTICE && own_stack::run(|| asks(|above| (above.on_notice)(info))) {

@@ -223,7 +223,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         let word = context.word.as_ptr() as u64;
         contexts(|all| all.push(context));
         ANY.store(true, Release);
-        // SAFETY: as above.
+        // SAFETY: the program passed this address for a handle; a bad address is caught.
         unsafe { user::give(word, a[1]) }.inspect_err(|_| {
             // SAFETY: destroys the context made above, which no other thread knows.
             unsafe { destroy(&[word as i64, 0, 0, 0, 0, 0]) };
@@ -435,7 +435,7 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
     }
     let mut have = 0;
     loop {
-        // SAFETY: the program's buffer has room for `most` events.
+        // SAFETY: the program passed `a[3]` for `most` events, of which `have` are written.
         match unsafe { take_some(&context, a[3] + 32 * have, most - have) } {
             Ok(n) => have += n,
             Err(e) => return if have > 0 { have } else { errno(e) },
@@ -476,7 +476,7 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
             time,
             a[5],
         ];
-        // SAFETY: the program's own call, limited to the kernel's part.
+        // SAFETY: the program's call, but with the kernel's handle; `to` has room for the events.
         let got = unsafe { raw(nr, call) };
         // SAFETY: the kernel has just written `got` events at `to`.
         let (real, woken) = unsafe { without_wakes(to, got.max(0)) };

@@ -82,7 +82,7 @@ pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
         0
     });
     let real = flags & libc::AT_EACCESS == 0;
-    // SAFETY: the program's own arguments, here and in all functions below.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
             return match (fds::pool_file(a[0] as i32), working_directory(a[0])) {

@@ -407,7 +407,7 @@ unsafe fn splice_by(a: &[i64; 6]) -> Result<i64, Errno> {
         }
     }
     let len = (a[4] as usize).min(65_536);
-    // SAFETY: the program's own arguments. The copy may end after the bytes that the pipe holds
-    // now.
+    // The copy may end after the bytes that the pipe holds now.
+    // SAFETY: the offsets are null, or addresses that the program passed.
     results::check(unsafe { copy(from.end, a[1], to.end, a[3], len, true) })
 }

@@ -117,7 +117,8 @@ pub unsafe fn add_watch(p: PathCall<'_>) -> i64 {
         | libc::IN_Q_OVERFLOW
         | libc::IN_IGNORED;
     if mask & KNOWN == 0 || mask & !KNOWN != 0 || mask & both == both {
-        // The kernel returns EINVAL or EBADF, whatever the path. SAFETY: the program's own call.
+        // The kernel returns EINVAL or EBADF, whatever the path.
+        // SAFETY: the program is making this call.
         return unsafe { stand_in::call(p.nr, p.args, &[0]) };
     }
     // SAFETY: the caller passes the arguments of a call that the program makes, here and below.
@@ -159,7 +160,7 @@ fn add(fd: i32, shadow: &Path) -> Result<i64, Errno> {
         0,
         0,
     ];
-    // SAFETY: a path of this library, which outlives the call.
+    // SAFETY: `path` is a C string of this library that outlives the call.
     check(unsafe { raw(libc::SYS_inotify_add_watch, args) })
 }
 
@@ -257,7 +258,7 @@ pub unsafe fn readv(a: &[i64; 6]) -> i64 {
 
 fn read_events(fs: &Fs, fd: i64, to: UserSliceMut<'_>) -> i64 {
     let len = to.len();
-    // SAFETY: the program's own call, or the same call with a buffer of this library.
+    // SAFETY: `to` is the program's buffer, or one of this library, and has `len` bytes.
     let ask = |to: i64, len: usize| unsafe { raw(libc::SYS_read, [fd, to, len as i64, 0, 0, 0]) };
     let n = ask(to.address() as i64, len);
     let mut events;

@@ -415,7 +415,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
         libc::F_GETFL => i64::from(fs.description(open).shown_flags()) | 0o100_000,
         F_DUPFD_QUERY => match fds::pool_file(a[2] as i32) {
             Some((_, other)) => i64::from(open == other),
-            // SAFETY: the program's own call, on two kernel descriptors.
+            // SAFETY: F_DUPFD_QUERY takes no pointer.
             None => unsafe { raw(libc::SYS_fcntl, *a) },
         },
         F_CREATED_QUERY => i64::from(fs.description(open).has_made_it()),

@@ -40,7 +40,7 @@ pub unsafe fn open(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     {
         return errno(Errno::INVAL);
     }
-    // SAFETY: the program's own arguments, here and in all functions below.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe { open_with(p, dirfd, path, flags, mode as u32) }
 }
 
@@ -235,7 +235,8 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
 
 /// Reads the link `/proc/self/cwd` if the working directory is in the pool.
 unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
-    // SAFETY: the program's path. It may be null: `locate` leaves null to the kernel.
+    // SAFETY: the program's argument: null, a bad address, or a C string that isn't freed
+    // meanwhile.
     let is_cwd = unsafe { user::text(path) }.is_some_and(|p| *p == *b"/proc/self/cwd");
     if is_cwd
         && let Some(fs) = pool::open_fs()
@@ -386,7 +387,7 @@ unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, F
     if !is_met {
         return;
     }
-    // SAFETY: the program's path, then a path of this library that outlives its use.
+    // SAFETY: `path` is the program's; the path used after it is a C string that outlives its use.
     unsafe {
         let follows = follow == Follow::Yes;
         let inside = user::path(path).and_then(|text| match other {
@@ -416,7 +417,7 @@ unsafe fn two_outside(p: PathCall<'_>, at: [(Option<usize>, usize); 2], ends: [E
         }
         texts.push(text);
     }
-    // SAFETY: the program's own call; the texts outlive it.
+    // SAFETY: the program's call; only paths are replaced, by C strings that outlive the call.
     unsafe { raw(p.nr, args) }
 }
 
@@ -491,7 +492,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
             }
             [End::Kernel, End::Kernel] => return PASS,
             [End::Inside(_, p), other] => {
-                // SAFETY: `a[to.1]` is the program's path, from which `other` was found.
+                // SAFETY: this is the program's path, from which `other` was found.
                 let outside = unsafe { other.look_up_outside(fd(to.0), a[to.1], Look::Directory) };
                 return errno(outside.and(p.existing()).err().unwrap_or(Errno::XDEV));
             }
@@ -582,7 +583,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
             [End::Inside(_, source), other] => {
                 let new = || match &other {
                     End::Open(..) => Err(Errno::EXIST),
-                    // SAFETY: `a[to.1]` is the program's path, from which `other` was found.
+                    // SAFETY: this is the program's path, from which `other` was found.
                     other => unsafe { other.look_up_outside(fd(to.0), a[to.1], Look::New) },
                 };
                 source.existing().and_then(|_| new()).and(Err(Errno::XDEV))

@@ -201,7 +201,7 @@ unsafe fn to_peer(nr: i64, a: &[i64; 6], at: usize, len: usize) -> i64 {
     let mut args = *a;
     args[at] = &raw const address as i64;
     args[len] = n;
-    // SAFETY: the program's own call, with an address of this library.
+    // SAFETY: the program's call; only the address is replaced, by one that outlives the call.
     let result = unsafe { raw(nr, args) };
     // The socket's name exists, but no process has bound it (yet, or since the node was started).
     if result == errno(Errno::NOENT) {
@@ -220,7 +220,7 @@ pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     let mut found: sockaddr_un = unsafe { std::mem::zeroed() };
     let mut n = size_of::<sockaddr_un>() as u32;
     let args = [a[0], &raw mut found as i64, &raw mut n as i64, 0, 0, 0];
-    // SAFETY: the program's own call, into a buffer of this library.
+    // SAFETY: the kernel writes only to `found` and `n`, local variables.
     let path = match unsafe { raw(nr, args) } {
         // SAFETY: the kernel has filled `found`, a local variable, and `n`.
         0 => unsafe { path_of(&raw const found as i64, n.into()) },
@@ -232,7 +232,7 @@ pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     let Some(Ok((address, n))) = given.map(|g| address_of(g.as_bytes())) else {
         return PASS;
     };
-    // SAFETY: the program's own buffer and length, as in the call just made.
+    // SAFETY: the program passed this buffer and this length to the call; a bad address is caught.
     unsafe {
         let bytes = std::slice::from_raw_parts((&raw const address).cast::<u8>(), n as usize);
         let room = match user::take::<i32>(a[2]).map(usize::try_from) {

@@ -214,11 +214,11 @@ fn is_whole(m: &libc::msghdr) -> bool {
 
 /// Serves sendmsg(socket, message, flags).
 pub unsafe fn send(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own message; if its address is bad, the kernel reports that.
+    // SAFETY: any bytes are a msghdr; a bad address is caught.
     let Ok(message) = (unsafe { user::take(a[1]) }) else {
         return PASS;
     };
-    // SAFETY: as above.
+    // SAFETY: `message` was read from the program, which passed the addresses in it.
     match unsafe { outgoing(&message) } {
         // The kernel finds the bad address, or reports another error first.
         Err(Errno::FAULT) => PASS,
@@ -250,7 +250,8 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
     let list = a[1] as *const libc::mmsghdr;
     let plain = || {
         (0..count).all(|i| {
-            // SAFETY: the program's own messages; bytes of any value are numbers.
+            // SAFETY: runs under the fault guard, which catches bad addresses; any bytes are a
+            // mmsghdr.
             unsafe {
                 let m = list.add(i).read_unaligned().msg_hdr;
                 let name = m.msg_name.cast::<u16>();
@@ -310,7 +311,7 @@ pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
     let result = unsafe { raw(libc::SYS_recvmmsg, *a) };
     for i in 0..result {
         let at = a[1] + i * size_of::<libc::mmsghdr>() as i64;
-        // SAFETY: the program's own messages, as many as the kernel has filled.
+        // SAFETY: `at` is one of the program's messages that the kernel has filled.
         unsafe { arrived(at, a[3] as i32) };
     }
     result

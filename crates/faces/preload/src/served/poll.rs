@@ -15,7 +15,7 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     if count == 0 || count > 1 << 20 {
         return PASS;
     }
-    // SAFETY: the program's own array; if its address is bad, the kernel reports that.
+    // SAFETY: any bytes are pollfds; a bad address is caught.
     let watched = unsafe { touch(|| (0..count).any(|i| filter::watched((*at.add(i)).fd))) };
     if watched != Some(true) {
         return PASS;
@@ -57,7 +57,7 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
         }
         args[2] = &raw const zero as i64;
     }
-    // SAFETY: the program's own call on a copy of its array.
+    // SAFETY: the program's call; only the array is replaced, by a copy of it.
     let result = unsafe { raw(nr, args) };
     if result < 0 {
         return result;
@@ -103,7 +103,8 @@ pub unsafe fn select(nr: i64, a: &[i64; 6]) -> i64 {
     for (set, &at) in sets.iter_mut().zip(&a[1..4]) {
         if at != 0 {
             let to = set.insert([0; SET / 64]).as_mut_ptr();
-            // SAFETY: the program's own set; if its address is bad, the kernel reports that.
+            // SAFETY: `to` has room for SET bits, and `words` is at most that; a bad address is
+            // caught.
             if unsafe { touch(|| std::ptr::copy(at as *const u64, to, words)) }.is_none() {
                 return PASS;
             }
@@ -148,7 +149,7 @@ pub unsafe fn select(nr: i64, a: &[i64; 6]) -> i64 {
         }
         args[4] = zero.as_ptr() as i64;
     }
-    // SAFETY: the program's own call, on sets without pool descriptors.
+    // SAFETY: the program's call; only the sets and the timeout are replaced, by local copies.
     let result = unsafe { raw(nr, args) };
     if result < 0 {
         return result;

@@ -72,7 +72,7 @@ pub unsafe fn mount(p: PathCall<'_>) -> i64 {
         | libc::MS_SLAVE
         | libc::MS_UNBINDABLE;
     let a = p.args;
-    // SAFETY: the program's own path and name, here and below.
+    // SAFETY: the caller passes the arguments of a call that the program makes, here and below.
     unsafe {
         on_path(p, None, 1, Follow::Yes, |_, place| {
             place.existing()?;
@@ -141,7 +141,7 @@ pub unsafe fn landlock(a: &[i64; 6]) -> i64 {
     if a[1] != PATH_BENEATH || a[2] == 0 {
         return PASS;
     }
-    // SAFETY: the program's struct: 8 bytes of rights, then the descriptor.
+    // SAFETY: any bytes are a descriptor's number; a bad address is caught.
     match unsafe { user::take(a[2].wrapping_add(8)) }.map(fds::pool_file) {
         Ok(Some(_)) => errno(Errno::OPNOTSUPP),
         _ => PASS,

@@ -122,7 +122,7 @@ pub unsafe fn is_empty(ptr: i64) -> bool {
 pub unsafe fn stat(p: PathCall<'_>) -> i64 {
     let a = p.args;
     let f = follow(p.nr == libc::SYS_lstat);
-    // SAFETY: the program's own arguments; here and in all functions below.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, None, 0, f, |fs, place| {
             put_stat(fs, &fs.stat_place(place)?, a[1])

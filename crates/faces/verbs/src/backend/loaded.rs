@@ -141,7 +141,8 @@ impl Loaded {
         let config = c_text(config)?;
         let mut backend = std::ptr::null_mut();
         let made = match ops.init {
-            // SAFETY: the arguments are as the header demands.
+            // SAFETY: the texts are C strings that outlive the call; the back end writes only to
+            // `backend`.
             Some(init) => unsafe { init(config.as_ptr(), &mut backend) },
             None => -libc::ENOSYS,
         };
@@ -168,7 +169,8 @@ impl Loaded {
         let controls = c_text(&write_controls(controls))?;
         let mut object = std::ptr::null_mut();
         let done = with_address(address, |address| match function {
-            // SAFETY: the arguments are as the header demands.
+            // SAFETY: the texts are C strings that outlive the call; the back end writes only to
+            // `object`.
             Some(f) => unsafe { f(self.0.backend, address, controls.as_ptr(), &mut object) },
             None => -libc::ENOSYS,
         })?;
@@ -240,7 +242,7 @@ impl Backend for Loaded {
         let declared = write_controls(controls);
         let text = c_text(&declared)?;
         let able = match self.0.ops.supports {
-            // SAFETY: the arguments are as the header demands.
+            // SAFETY: `init` made the back end; `text` is a C string that outlives the call.
             Some(f) => unsafe { f(self.0.backend, text.as_ptr()) },
             None => -libc::ENOSYS,
         };
@@ -259,7 +261,7 @@ impl Backend for Loaded {
 
     fn delete(&self, address: &Address) -> Result<()> {
         let gone = with_address(address, |address| match self.0.ops.remove {
-            // SAFETY: the arguments are as the header demands.
+            // SAFETY: `init` made the back end; the address and its texts outlive the call.
             Some(f) => unsafe { f(self.0.backend, address) },
             None => -libc::ENOSYS,
         })?;
