@@ -63,7 +63,7 @@ pub unsafe fn map_copy(
         if prot == fill {
             return Ok(());
         }
-        // SAFETY: the range is the mapping just made, which nothing else uses yet.
+        // SAFETY: changes only the mapping just made, which is `len` bytes long.
         let set = unsafe {
             raw(
                 libc::SYS_mprotect,
@@ -76,7 +76,7 @@ pub unsafe fn map_copy(
         }
     });
     if let Err(e) = result {
-        // SAFETY: the range is the mapping just made, which nothing else uses yet.
+        // SAFETY: unmaps only the mapping just made, which is `len` bytes long.
         unsafe { raw(libc::SYS_munmap, [start, len as i64, 0, 0, 0, 0]) };
         return Err(e);
     }

@@ -103,10 +103,10 @@ pub unsafe fn map_range(
         if fixed {
             remote::unmapped(spans, start, start + len as u64);
         }
-        // SAFETY: replaces only the range just mapped, which nothing uses yet.
+        // SAFETY: replaces only the range just mapped with the empty file.
         let put = unsafe { pages::put_pieces(fs, &pieces, (start, len as u64), offset, how) };
         if let Err(e) = put {
-            // SAFETY: unmaps only the range just mapped, which nothing uses yet.
+            // SAFETY: unmaps only the range just mapped.
             unsafe { raw(libc::SYS_munmap, [start as i64, len as i64, 0, 0, 0, 0]) };
             return Err(e);
         }
