@@ -83,7 +83,7 @@ pub fn open_all() {
     if let Some(fs) = open_fs() {
         let _critical = Critical::enter();
         // Failures are ignored: if a file can't be opened here, the child gets the error that this
-    // process would get when it uses the file.
+        // process would get when it uses the file.
         let _ = fs.process().open_all();
         let _ = placeholder::descriptor(fs);
     }
