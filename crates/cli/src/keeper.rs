@@ -133,7 +133,7 @@ pub fn is_in_job() -> bool {
 }
 
 /// Returns the effect of SIGTERM: in a batch job, daemons stay. `of_job`: the process that started
-/// the pool was in one; a remote shell need not hand the job's variables on.
+/// the pool was in one; a remote shell need not pass the job's variables to the process.
 pub fn on_term(of_job: bool) -> OnTerm {
     if of_job || is_in_job() {
         OnTerm::Stays

@@ -157,7 +157,7 @@ pub fn is_ready(name: &str) -> Result<(), Fail> {
     })
 }
 
-/// Writes all changes of a pool back, if it has an origin.
+/// Writes back all changes of a pool to its origin, if it has one.
 ///
 /// # Errors
 /// If changes couldn't be written back: which, and what to do next.

@@ -159,7 +159,7 @@ fn end_left_behind(name: &str, stay: bool) {
     }
 }
 
-/// Writes changes back to the origin, ends the report, and stages out.
+/// Writes back changes to the origin, ends the report, and stages out.
 fn save(pool: &Arc<Pool>, name: &str, a: &Run, ran: Ran, pairs: &Pairs, relay: &Relay) -> Saved {
     let written = origin::write_back(name, pool);
     if let Some(watching) = ran.watching {

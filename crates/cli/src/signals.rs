@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 /// Signals that ask a process to end.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Passes signals on to the program, or records them while no program runs.
+/// Passes signals to the program, or records them while no program runs.
 #[derive(Default)]
 pub struct Relay {
     /// The program's process id while it runs.

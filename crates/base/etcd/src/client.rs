@@ -531,7 +531,7 @@ fn not_etcd(content: &[u8]) -> String {
 /// Turns a refusal of etcd into a result.
 fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
     let Ok(refusal) = serde_json::from_slice::<Refusal>(content) else {
-        // The gateway can't pass the client's user on. etcd would take the common name of a
+        // The gateway can't pass the client's user to etcd. etcd would take the common name of a
         // certificate for a user, so it refuses the request.
         if content.starts_with(b"CommonName of client") {
             return Tried::Refused(Error::CommonName);

@@ -1,4 +1,4 @@
-//! A preload library that passes every call on to the kernel, for the `whole` test: unmodified
+//! A preload library that passes every call to the kernel, for the `whole` test: unmodified
 //! programs must behave as without it.
 //!
 //! Environment: `FB_CACHE` (directory), `FB_MODE` (`pass`: through the trampoline's own

@@ -4,12 +4,12 @@
 //! given back. So a search for free pages skips the cell without any extra check. Two bitmaps over
 //! the cells give the state:
 //!
-//! - *holes*: the cell may have no room. The bit is set before the room is given back, and cleared
+//! - *holes*: the cell may have no room. The bit is set before the room is released, and cleared
 //!   after room was reserved again.
 //! - *parked*: no process is parking or unparking the cell. A process that clears this bit owns the
 //!   cell, and is the only one to reserve its room.
 //!
-//! Steps of parking: take all pages; set *holes*; give the room back; set *parked*. Steps of
+//! Steps of parking: take all pages; set *holes*; release the room; set *parked*. Steps of
 //! unparking: clear *parked*; reserve room; clear *holes*; free all pages.
 //!
 //! Both happen in operations in flight of the store. If a process dies in between, the pages have
@@ -45,8 +45,8 @@ impl Cells {
             .find(|&i| self.busy(i / 64).load(Relaxed) & bit(i) == 0)
     }
 
-    /// Begins parking: takes all pages of the cell. False if one of them is in use. The caller
-    /// gives the room back, and calls [`Cells::end_parking`].
+    /// Begins parking: takes all pages of the cell. False if one of them is in use. The caller then
+    /// releases the room, and calls [`Cells::end_parking`].
     pub(crate) fn begin_parking(&self, i: usize) -> bool {
         let cell = self.cell(i);
         if i >= self.reserved() || !take_words(&cell.used, CELL_PAGES) {

@@ -191,8 +191,8 @@ pub struct Incoming {
     pub deadline: Instant,
 }
 
-/// The server for other nodes' requests. Its functions are called on threads of the transport: they
-/// must be quick, or pass the work on.
+/// The server for other nodes' requests. Its functions are called on threads of the transport: the
+/// functions must be quick, or pass the work to another thread.
 pub trait Handler: Send + Sync {
     /// Serves a request. The reply is given through `reply`, during the call or later.
     fn serve(&self, request: Incoming, reply: Responder);

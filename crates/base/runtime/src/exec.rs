@@ -10,7 +10,7 @@ thread_local! {
     /// Whether this thread is about to execute another program.
     ///
     /// This has to be a thread-local. A thread in exec still uses the pool: it closes descriptors
-    /// and writes files back, by the same functions as all other threads. Each of these functions
+    /// and writes back files, by the same functions as all other threads. Each of these functions
     /// may need the process's slot, and only where the slot is taken does it matter which thread
     /// calls. An argument would have to go through every operation of the store.
     static EXECUTES: Cell<bool> = const { Cell::new(false) };

@@ -165,7 +165,7 @@ thread_local! {
     /// This has to be a thread-local: the value holds for all that the thread does, from its start
     /// on. It matters where a wait begins: in a lock whose holder may be stopped, or where a file
     /// is fetched from the origin. Every operation of the pool leads to such waits, so every caller
-    /// would have to pass the same constant on.
+    /// would have to pass the same constant.
     static ANSWERS: Cell<bool> = const { Cell::new(false) };
 }
 

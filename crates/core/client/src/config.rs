@@ -385,8 +385,8 @@ pub fn impossible(controls: &Controls, media: &[MediumSpec], has_origin: bool) -
     })
 }
 
-/// Checks a pool's name. It becomes part of paths: 1 to 64 letters, digits, `-`, `_` and `.`, not
-/// beginning with `.`.
+/// Checks a pool's name. The name becomes part of paths: 1 to 64 letters, digits, `-`, `_` and `.`,
+/// not beginning with `.`.
 ///
 /// # Errors
 /// [`PoolError::Invalid`] for any other name.

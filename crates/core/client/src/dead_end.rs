@@ -7,7 +7,7 @@
 //! lead to another removed directory. Only root can list it (mode 0111).
 //!
 //! The environment variable [`VARIABLE`] carries the pool's directory across programs that don't
-//! see the pool. It is valid while the process's working directory is a dead end.
+//! see the pool. The variable is valid while the process's working directory is a dead end.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, mkdirat, open, openat, unlinkat};

@@ -1,5 +1,6 @@
-//! Rebuilds a pool's control region and its media's maps where these files can't be opened. Their
-//! content is recovered from the records, or lost. Segments and records are never changed here.
+//! Rebuilds a pool's control region and its media's maps where these files can't be opened. The
+//! content of region and maps is recovered from the records, or lost. Segments and records are
+//! never changed here.
 
 use crate::error::cant_look;
 use crate::home::{is_absent, name_of};

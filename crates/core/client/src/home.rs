@@ -56,7 +56,8 @@ pub(crate) fn name_of(dir: &Path) -> String {
     }
 }
 
-/// Whether nothing exists at `path`. A path that can't be read is an error: it may exist.
+/// Whether nothing exists at `path`. A path that can't be read is an error, since something may
+/// exist there.
 pub(crate) fn is_absent(path: &Path) -> Result<bool, PoolError> {
     match rustix::fs::lstat(path) {
         Ok(_) => Ok(false),

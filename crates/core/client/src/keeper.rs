@@ -1,9 +1,9 @@
 //! The keeper: a pool's background process, which no operation of a program waits for.
 //!
-//! It keeps some room reserved ahead of use (first touches of memory are slow), gives back room
-//! that hasn't been used for a while, releases what dead processes held, removes ephemeral files,
-//! and moves bursty files out of memory. While no process is attached, it sleeps, and checks once a
-//! minute that the pool still exists. Without a keeper the pool still works, only slower and
+//! The keeper keeps some room reserved ahead of use (first touches of memory are slow), gives back
+//! room that hasn't been used for a while, releases what dead processes held, removes ephemeral
+//! files, and moves bursty files out of memory. While no process is attached, it sleeps, and checks
+//! once a minute that the pool still exists. Without a keeper the pool still works, only slower and
 //! without cleanup.
 //!
 //! For a pool with a journal, the keeper bounds what a loss of power can destroy: it syncs the
@@ -148,8 +148,8 @@ impl Keeper {
     pub fn run(self) -> Result<(), PoolError> {
         if self.pool.config().member.is_some() {
             let pool = self.pool.clone();
-            // These tasks have their own threads, so that no other task waits for a node that
-            // doesn't answer.
+            // The following tasks have their own threads, so that no other task waits for a node
+            // that doesn't answer.
             self.spawn("fb-copies", move || keep_copies(&pool))?;
             let pool = self.pool.clone();
             self.spawn("fb-makers", move || remove_ephemeral_files(&pool))?;
@@ -637,7 +637,7 @@ fn give_back(store: &Store, m: &Medium, kept: u64) -> bool {
         };
         match m.give_back(end) {
             Ok(Some(cell)) => end = cell,
-            // All other cells are in use, or the file system can't give room back.
+            // All other cells are in use, or the file system can't release room.
             Ok(None) | Err(_) => return true,
         }
     }

@@ -271,7 +271,7 @@ impl Pool {
         };
         let media = config.open_media(dir)?;
         // RLIMIT_FSIZE is meant for users' files, and segments and journals are longer than most
-        // limits. So they are written through mappings beyond the limit.
+        // limits. So segments and journals are written through mappings beyond the limit.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         forebay_media::set_size_limit(limit.unwrap_or(u64::MAX));
         let journal = match config.journal_dir(dir) {
@@ -323,7 +323,8 @@ impl Pool {
         })
     }
 
-    /// Makes this pool one node of a pool of several nodes. It reaches its peers through `others`.
+    /// Makes this pool one node of a pool of several nodes. The pool reaches its peers through
+    /// `others`.
     pub fn among(self, others: std::sync::Arc<dyn forebay_cluster::peers::Peers>) -> Pool {
         let nodes = Nodes::new(others);
         Pool {
@@ -601,8 +602,8 @@ pub fn forget(name: &str) {
 /// still create files in the directory, until they notice the removal.
 const REMOVAL: Duration = Duration::from_secs(5);
 
-/// Removes the node with this configuration, whether it is complete or not. Its keeper must have
-/// ended.
+/// Removes the node with this configuration, whether it is complete or not. The node's keeper must
+/// have ended.
 pub fn remove_node(config: &PoolConfig) {
     let Some(member) = config.member else {
         return;

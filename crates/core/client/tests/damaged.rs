@@ -1,4 +1,4 @@
-//! Pools whose files hold arbitrary bytes. Opening one succeeds or reports what is wrong; it
+//! Pools whose files hold arbitrary bytes. Opening one succeeds or reports what is wrong, but
 //! doesn't panic, hang, or allocate absurd amounts of memory.
 
 use forebay_client::{CreateOptions, Pool};

@@ -45,7 +45,7 @@ impl<'a> Namespace<'a> {
         };
         let names: Result<List<Vec<u8>>> = self.cluster.ask(home, request::ATTRIBUTES, &id);
         match names {
-            // The directory's home is dead: its extended attributes can't be read.
+            // The directory's home is dead, so the directory's extended attributes can't be read.
             Err(Errno::HOSTDOWN) => self
                 .cluster
                 .dead_nodes()

@@ -1,8 +1,8 @@
 //! Waits for other operations, in growing steps and for a bounded time.
 //!
 //! [`Backoff`] sleeps 20 microseconds at first, doubles this time up to 2 milliseconds, and gives
-//! up after [`NAME_CHANGE_TIMEOUT`] with EHOSTDOWN. It calls the kernel directly, because it also
-//! runs inside programs.
+//! up after [`NAME_CHANGE_TIMEOUT`] with EHOSTDOWN. [`Backoff`] calls the kernel directly, because
+//! it also runs inside programs.
 
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! [`Cluster`]: the pool as one store, seen from this node.
 //!
 //! A `Cluster` is a cheap view of the node's store and of its connections to other nodes, made for
-//! each call and copied freely. It knows the homes of slots, entries and objects, and sends
-//! requests to them. Operations that may concern other nodes are methods of its views by theme
-//! (`views.rs`); operations of this node alone are those of [`Cluster::store`].
+//! each call and copied freely. A `Cluster` knows the homes of slots, entries and objects, and
+//! sends requests to them. Operations that may concern other nodes are methods of its views by
+//! theme (`views.rs`); operations of this node alone are those of [`Cluster::store`].
 //!
 //! The home of an entry follows from its directory's id and its name; the home of an object follows
 //! from the slot in its id. Finding either takes no request.
@@ -75,9 +75,9 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns the same view for an operation that must not wait until another operation on a name
-    /// ends: it returns EAGAIN instead. A node carries out its peers' requests with such a view;
-    /// the requesting node waits and sends the request again. So it can't happen that all threads
-    /// of two nodes wait for each other.
+    /// ends, but return EAGAIN. A node carries out its peers' requests with such a view; the
+    /// requesting node waits and sends the request again. So it can't happen that all threads of
+    /// two nodes wait for each other.
     pub(crate) fn nonblocking(self) -> Cluster<'a> {
         Cluster {
             may_wait: false,

@@ -1,10 +1,10 @@
 //! Copies bytes from file to file, without passing them through the requesting process's memory.
 //!
-//! The node that is to store the copied bytes carries the copy out ([`FileData::copy_in`]). It
-//! copies source bytes that it stores itself from page to page (`store/src/data/copy.rs`) and reads
-//! the others from their nodes, 1 MiB at a time, without a lock. For a copy into a file of another
-//! node, a process sends that node a request of a few bytes. For a copy into a striped file, it
-//! sends a request to each node with chunks.
+//! The node that is to store the copied bytes carries the copy out ([`FileData::copy_in`]). This
+//! node copies source bytes that it stores itself from page to page (`store/src/data/copy.rs`) and
+//! reads the others from their nodes, 1 MiB at a time, without a lock. For a copy into a file of
+//! another node, a process sends that node a request of a few bytes. For a copy into a striped
+//! file, it sends a request to each node with chunks.
 //!
 //! A copy is done in steps of at most [`COPIED_AT_ONCE`] bytes and about half a second. A step
 //! consists of several writes, each of which takes effect when it is done. An error in the middle

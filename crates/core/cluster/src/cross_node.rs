@@ -8,10 +8,10 @@
 //!   removal that is carried out twice removes only one name. The record is `Unconfirmed` until the
 //!   entry is known to exist, and `Coming` while a rename to the name is in progress. A `Coming`
 //!   name doesn't count yet.
-//! - An entry keeps an intent while an operation on it isn't finished: its object has yet to lose
-//!   the name (`Drop`), or it is being renamed (`Move`). Lookups of an entry that is being renamed
-//!   wait until the rename ends, so that no process sees both names. An operation that would change
-//!   such an entry gets EAGAIN and is tried again.
+//! - An entry keeps an intent while an operation on it isn't finished: the object has yet to lose
+//!   the name (`Drop`), or the entry is being renamed (`Move`). Lookups of an entry that is being
+//!   renamed wait until the rename ends, so that no process sees both names. An operation that
+//!   would change such an entry gets EAGAIN and is tried again.
 //!
 //! A rename of `from` on node A to `to` on node B, of an object on node C:
 //!
@@ -19,9 +19,9 @@
 //! 2. B sets `to`. This is the moment of the rename. The replaced object loses its name.
 //! 3. A removes `from`. C replaces the old name by the new one. A removes the intent.
 //!
-//! If the renaming process dies before step 2, the rename is undone; if it dies later, the rename
-//! is completed. `exchange.rs` has the steps of an exchange. An operation on behalf of another node
-//! doesn't wait ([`Cluster::nonblocking`]).
+//! If the renaming process dies before step 2, the rename is undone; if the process dies later, the
+//! rename is completed. `exchange.rs` has the steps of an exchange. An operation on behalf of
+//! another node doesn't wait ([`Cluster::nonblocking`]).
 
 mod batch_create;
 mod batch_unlink;

@@ -27,8 +27,8 @@ const TAGS: [u8; 3] = [b'D', b'I', b'L'];
 
 impl<'a> DeadNodes<'a> {
     /// Collects from the living nodes the names that concern dead nodes; None if no node is dead.
-    /// This scans the names on all living nodes. `owner`: user and group that own directories whose
-    /// attributes aren't known.
+    /// The function scans the names on all living nodes. `owner`: user and group that own
+    /// directories whose attributes aren't known.
     ///
     /// # Errors
     /// EIO; EHOSTDOWN if further nodes die during each of several attempts.
@@ -323,8 +323,8 @@ impl<'a> DeadNodes<'a> {
         self.salvage_for(node).is_some()
     }
 
-    /// Returns an entry that exists only in the salvage: its directory, or the directory to which
-    /// it refers, is invented.
+    /// Returns an entry that exists only in the salvage, because its directory, or the directory to
+    /// which it refers, is invented.
     pub(crate) fn salvaged_name(&self, dir: ObjectId, name: &[u8]) -> Option<Entry> {
         let cell = self.cluster.salvage_cell();
         if !cell.is_set.load(Acquire) {

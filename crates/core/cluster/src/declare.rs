@@ -2,8 +2,8 @@
 //!
 //! 1. The home marks the file, and returns the nodes that have it open.
 //! 2. Each of these nodes records at the home how its open file descriptions use the file.
-//! 3. The home refuses the declaration if a recorded use conflicts with it; otherwise it sets the
-//!    controls.
+//! 3. The home refuses the declaration if a recorded use conflicts with it; otherwise the home sets
+//!    the controls.
 //!
 //! `store/src/controls/declare.rs` contains the home's side of each step.
 

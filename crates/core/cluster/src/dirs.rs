@@ -208,7 +208,7 @@ impl<'a> Namespace<'a> {
     }
 
     /// Returns an entry after the operation that is changing it. If that operation waits for an
-    /// unreachable node, the entry is left out, as that node's entries are.
+    /// unreachable node, the entry is omitted, like the unreachable node's entries.
     fn settled(
         &self,
         dir: ObjectId,

@@ -5,8 +5,9 @@
 //! the faces call are methods of its views, one for each theme: [`Namespace`] (`lookup`, `rename`),
 //! [`FileData`] (`read`), [`Locks`] and others (`views.rs`). Each operation finds the homes of its
 //! objects and entries. For objects and entries of this node it calls the store (`read_here`,
-//! `lookup_here`). For those of other nodes it sends requests to their homes. It combines the
-//! results of several nodes. Modules of other crates never send a request to another node.
+//! `lookup_here`). For those of other nodes it sends requests to their homes. The operation
+//! combines the results of several nodes. Modules of other crates never send a request to another
+//! node.
 //!
 //! Layers, from the bottom: `backoff`, `placement_cache` and [`peers`] (how requests are sent, and
 //! their table); `salvage` (names while nodes are dead); `cluster`; `views` (the types of the

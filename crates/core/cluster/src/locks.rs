@@ -5,12 +5,12 @@
 //!
 //! A deadlock is a circle of processes, on any nodes, that wait for each other's locks. Each
 //! waiting process searches for such a circle in growing intervals, at first without requests to
-//! other nodes, later on all nodes. It finds the processes that hold the lock it wants, then the
-//! locks for which these processes wait, the holders of these locks, and so on, until it finds
-//! itself. The replies come from different moments. But a waiting process releases no locks: so if
-//! at the end all members still wait for the same locks, the circle existed at one moment. A search
-//! follows only processes that began to wait earlier than the searching process. So only the
-//! process that closed the circle finds it, and gets EDEADLK.
+//! other nodes, later on all nodes. The searching process finds the processes that hold the lock it
+//! wants, then the locks for which these processes wait, the holders of these locks, and so on,
+//! until it finds itself. The replies come from different moments. But a waiting process releases
+//! no locks: so if at the end all members still wait for the same locks, the circle existed at one
+//! moment. A search follows only processes that began to wait earlier than the searching process.
+//! So only the process that closed the circle finds it, and gets EDEADLK.
 //!
 //! As in Linux, the search covers locks of processes only (F_SETLKW), and assumes that no other
 //! thread of a waiting process releases a lock.

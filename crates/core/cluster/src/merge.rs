@@ -4,7 +4,7 @@
 //! each other's work. The changes of a range travel as *runs*. A run consists of its start (4
 //! bytes, relative to the range), its length (4 bytes), the bytes as they were when the page was
 //! fetched, and the new bytes. The node that stores the file compares its bytes with the old bytes
-//! of the run. If they differ, another process has changed them since. The run overwrites that
+//! of the run. If the bytes differ, another process has changed them since. The run overwrites that
 //! change, and the conflict is reported.
 
 use crate::data::whole;

@@ -66,7 +66,7 @@ pub enum Sent {
     /// The request has been answered already.
     Answered(Result<PeerReply>),
     /// The request to `node` is in progress, in the request cell `cell`. A process that stops
-    /// waiting gives the request up.
+    /// waiting abandons the request.
     Underway {
         node: NodeId,
         cell: usize,

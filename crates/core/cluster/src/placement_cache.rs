@@ -12,8 +12,8 @@ use twox_hash::XxHash3_64;
 /// Number of placements that a process caches.
 const REMEMBERED: usize = 2048;
 
-/// The table, allocated with the first entry. It has no lock: an entry read while another thread
-/// wrote it has a wrong checksum.
+/// The table, allocated with the first entry. The table has no lock: an entry read while another
+/// thread wrote it has a wrong checksum.
 #[derive(Default)]
 pub(crate) struct PlacementCache(AtomicPtr<[Remembered; REMEMBERED]>);
 

@@ -45,7 +45,7 @@ impl Room<'_> {
     /// Sets a node's total grant, if `granted` is given. Returns the node's usage after that.
     ///
     /// # Errors
-    /// EHOSTDOWN and other errors of the request: it isn't known whether the grant is set.
+    /// EHOSTDOWN and other errors of the request: the grant may be set or not.
     pub fn exchange_quota(&self, node: u32, granted: Option<Amount>) -> Result<Amount> {
         match self.cluster.peers() {
             Some(peers) if peers.this_node() != NodeId(node) => {

@@ -16,8 +16,9 @@ impl<'a> Namespace<'a> {
     /// of a lookup at `epoch`.
     ///
     /// # Errors
-    /// ENOENT: the name doesn't exist. EISDIR: it is a directory. ESTALE: names have changed since
-    /// `epoch`. EROFS: the name is in the view. EHOSTDOWN: the entry's home can't be reached.
+    /// ENOENT: the name doesn't exist. EISDIR: the object is a directory. ESTALE: names have
+    /// changed since `epoch`. EROFS: the name is in the view. EHOSTDOWN: the entry's home can't be
+    /// reached.
     pub fn unlink(
         &self,
         parent: ObjectId,

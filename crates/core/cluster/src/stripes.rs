@@ -13,7 +13,7 @@
 //!   cut (truncated); *cuts* counts the truncations. Each request to a part contains the number of
 //!   cuts that the requesting process knows. A part that was cut since refuses (EXFULL), and the
 //!   process fetches the size and the cuts from the home again.
-//! - Cutting ([`cuts`]) truncates all parts, then the object at the home. For this, a process needs
+//! - Cutting ([`cuts`]) truncates all parts, then the object at the home. To cut, a process needs
 //!   the file's *lease*, which only one process has at a time. Appending behind chunk 0 needs the
 //!   lease, too.
 //!
@@ -60,7 +60,7 @@ pub(crate) struct Striped {
     pub home: Option<NodeId>,
     /// Whether the file is spilled: then records at its home contain the locations of its chunks.
     pub spilled: bool,
-    /// A node that is unreachable and fenced off: its part isn't truncated.
+    /// A node that is unreachable and fenced off, so that its part isn't truncated.
     pub lost: Option<NodeId>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Such a type is a view: it holds a [`Cluster`], is made by an accessor for each call
 //! (`cluster.locks().flock(..)`), and is copied freely. The methods are in the modules of their
-//! theme. They reach the store by `self.store()`, other nodes by `self.cluster`, and other themes
-//! by the accessors, as in `self.cluster.opens()`.
+//! theme. The methods reach the store by `self.store()`, other nodes by `self.cluster`, and other
+//! themes by the accessors, as in `self.cluster.opens()`.
 
 use crate::Cluster;
 use forebay_store::Store;

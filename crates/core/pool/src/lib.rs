@@ -1,7 +1,7 @@
 //! The daemons of a pool of several nodes.
 //!
-//! Each node has one daemon. It serves the node's store to the other nodes, and joins and leaves
-//! the pool. Operations of programs on their own node's store don't involve the daemon.
+//! Each node has one daemon. The daemon serves the node's store to the other nodes, and joins and
+//! leaves the pool. Operations of programs on their own node's store don't involve the daemon.
 //!
 //! The start of a pool's daemons ([`start`]) is a protocol without input and output, so that it can
 //! be tested with ten thousand nodes (`tests/support/sim.rs`). [`daemon`] is a running daemon.

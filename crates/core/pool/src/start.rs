@@ -119,7 +119,7 @@ pub struct Start {
 
 /// How long node `n` waits, from its own beginning, for its children to report and to be ready, if
 /// the user waits for `total`. Nodes further from the root wait less, so that the parent of a
-/// missing node gives up first: it knows which node is missing.
+/// missing node gives up first: the parent knows which node is missing.
 pub fn subtree_timeout(tree: &Tree, n: u32, total: Duration) -> Duration {
     let levels = tree.depth() + 1;
     total * (levels - tree.level(n).min(tree.depth())) / levels

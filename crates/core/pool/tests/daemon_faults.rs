@@ -311,8 +311,8 @@ fn long_work_is_waited_for() {
     });
 }
 
-/// A home is stopped when a request arrives, and continues when the requester has given up. It must
-/// not carry the request out then.
+/// A home is stopped when a request arrives, and continues when the requester has given up. The
+/// home must not carry out the request then.
 #[test]
 fn nothing_is_carried_out_after_the_requester_gave_up() {
     within(60, || {
@@ -331,7 +331,7 @@ fn nothing_is_carried_out_after_the_requester_gave_up() {
             let sends = || send(&channel, 1, NOTE, b"much", &large);
             s.spawn(move || assert_eq!(sends(), Err(Errno::HOSTDOWN)));
         });
-        // By now node 0 has given the connection up.
+        // By now node 0 has abandoned the connection.
         std::thread::sleep(Duration::from_millis(300));
         let pid = rustix::process::Pid::from_child(&daemons[1].child);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
@@ -390,7 +390,7 @@ fn a_node_that_continues_is_reached_at_once() {
         for round in 0..6 {
             assert!(call(&channel, 1, ECHO, b"x").is_ok());
             drop(daemons.pop());
-            // Wait until node 0 has given node 1 up: then requests to node 1 fail at once.
+            // Wait until node 0 counts node 1 as down: then requests to node 1 fail at once.
             until("it is refused at once", 5, || {
                 let start = Instant::now();
                 assert_eq!(call(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));

@@ -1,4 +1,4 @@
-//! [`ASIDE`]: the error that passes an operation on to another thread.
+//! [`ASIDE`]: the error that passes an operation to another thread.
 
 use rustix::io::Errno;
 

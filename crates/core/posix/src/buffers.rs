@@ -38,7 +38,7 @@ pub(crate) struct BufferedWrites {
     pub(crate) open: u32,
     pub(crate) word: u64,
     pub(crate) buffer: WriteBuffer,
-    /// The writes that are being sent. They are older than those in `buffer`.
+    /// The writes that are being sent, which are older than those in `buffer`.
     pub(crate) under_way: Option<(WriteBuffer, Sending)>,
     /// Empty buffer whose memory the next send reuses.
     pub(crate) spare: WriteBuffer,

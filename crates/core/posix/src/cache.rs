@@ -2,8 +2,8 @@
 //!
 //! An entry records to which directory a path leads from the directory `base`; the process may
 //! search all directories on the path. An entry is valid while the epoch of names and the process's
-//! credentials stay the same. The table has [`ENTRIES`] slots, indexed by a 128-bit hash. It has no
-//! lock: each slot has a version, which is odd while the slot is written.
+//! credentials stay the same. The table has [`ENTRIES`] slots, indexed by a 128-bit hash. The table
+//! has no lock: each slot has a version, which is odd while the slot is written.
 
 use forebay_placement::planted;
 use forebay_store::ObjectId;

@@ -146,8 +146,8 @@ impl<'a> ControlGate<'a> {
     fn cluster(&self) -> Cluster<'a> {
         self.pool.cluster()
     }
-    /// The controls of the object that is made as `name` in `dir`, as a bit set. They come from
-    /// `own_controls`, then from the directory's declared controls, then from the rules.
+    /// The controls of the object that is made as `name` in `dir`, as a bit set. The controls come
+    /// from `own_controls`, then from the directory's declared controls, then from the rules.
     ///
     /// # Errors
     /// Errors of looking up the directory's path, such as EHOSTDOWN: without the path, the rules
@@ -276,8 +276,8 @@ impl Fs {
     }
 
     /// Opens `path`, a new file that is to be staged in as `to`, as [`Fs::open`] does. Of the
-    /// controls of `to`, the file gets only `persistence = "node"`, which decides where its bytes
-    /// lie. It gets the others when it is complete ([`Fs::settle`]).
+    /// controls of `to`, the file gets only `persistence = "node"`, which decides where the file's
+    /// bytes lie. The file gets the others when it is complete ([`Fs::settle`]).
     ///
     /// # Errors
     /// As for looking `to` up, and as open(2).
@@ -352,12 +352,12 @@ impl Fs {
     /// As [`Fs::set_controls`], for an object with the known name `known`: directory and name.
     ///
     /// # Errors
-    /// EPERM: the object belongs to another user. EOPNOTSUPP: it is neither a file nor a directory,
-    /// or this pool can't keep the controls, or an existing file would become ephemeral. EBUSY:
-    /// other processes have the file open, or mapped, which the controls forbid. EHOSTDOWN: a node
-    /// that has it open can't be asked. With `persistence = "node"`, if the file's bytes have to
-    /// move to `files` media: ENOSPC if these are full, EBUSY if the file is mapped. After an error
-    /// nothing is declared.
+    /// EPERM: the object belongs to another user. EOPNOTSUPP: the object is neither a file nor a
+    /// directory, or this pool can't keep the controls, or an existing file would become ephemeral.
+    /// EBUSY: other processes have the file open, or mapped, which the controls forbid. EHOSTDOWN:
+    /// a node that has it open can't be asked. With `persistence = "node"`, if the file's bytes
+    /// have to move to `files` media: ENOSPC if these are full, EBUSY if the file is mapped. After
+    /// an error nothing is declared.
     pub fn declare(
         &self,
         id: ObjectId,
@@ -661,8 +661,8 @@ impl ControlGate<'_> {
 
     /// As [`ControlGate::check_shared_writing`], after the caller has recorded the mapping:
     /// controls may have been declared since the first check. The caller removes the mapping on an
-    /// error. A declaring process searches for mappings after it has set the controls. So it finds
-    /// this mapping, or this check finds the controls.
+    /// error. A declaring process searches for mappings after it has set the controls. So the
+    /// declaring process finds this mapping, or this check finds the controls.
     ///
     /// # Errors
     /// EPERM.

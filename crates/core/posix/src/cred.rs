@@ -373,8 +373,8 @@ impl Cred {
         self.threads_differ.load(Relaxed)
     }
 
-    /// A number that changes with the credentials. If they depend on the thread, or may change
-    /// unnoticed, each call returns a new number.
+    /// A number that changes with the credentials. If the credentials depend on the thread, or may
+    /// change unnoticed, each call returns a new number.
     pub fn generation(&self) -> u32 {
         if self.threads_differ.load(Relaxed) || self.map_unsettled.load(Relaxed) {
             self.generation.fetch_add(1, AcqRel) + 1
@@ -384,8 +384,8 @@ impl Cred {
     }
 }
 
-/// The calling thread's umask. If it isn't known, 077: files never get more permissions than the
-/// program wants.
+/// The calling thread's umask; 077 if the umask isn't known: files never get more permissions than
+/// the program wants.
 ///
 /// Read from /proc: umask(2) can read it only by changing it for a moment, for all threads.
 pub fn umask() -> u32 {

@@ -92,7 +92,7 @@ pub(crate) struct Caller {
     /// Id of a thread of the process for which the view works. 0: this process.
     /// [`UNSEEN`](crate::controls::UNSEEN): a process that the face can't see.
     pub process: u32,
-    /// Controls of new files. They override those of the directory and of the rules.
+    /// Controls of new files, which override those of the directory and of the rules.
     pub declared: Declared,
 }
 
@@ -185,8 +185,8 @@ impl Fs {
         }
     }
 
-    /// The view of the service that fetches files from the pool's origin: it uses what is in the
-    /// pool, and fetches nothing.
+    /// The view of the service that fetches files from the pool's origin: the view uses what is in
+    /// the pool, and fetches nothing.
     pub fn for_origin(pool: Arc<Pool>) -> Fs {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
@@ -207,7 +207,7 @@ impl Fs {
         }
     }
 
-    /// The same view for a face that serves other processes: it opens and makes files for the
+    /// The same view for a face that serves other processes: the view opens and makes files for the
     /// process to which the thread `id` belongs. [`UNSEEN`]: for a process that the face can't see;
     /// 0: for the calling process.
     ///
@@ -219,8 +219,8 @@ impl Fs {
         })
     }
 
-    /// The same view, which declares these controls for files that it makes. They override those of
-    /// the directory and of the rules.
+    /// The same view, which declares these controls for files that it makes. The controls override
+    /// those of the directory and of the rules.
     pub fn declaring(&self, declared: Declared) -> Fs {
         self.with(Caller {
             declared,

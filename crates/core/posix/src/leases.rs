@@ -1,5 +1,5 @@
-//! Leases on open files, and waiting for other processes' leases. They are defined in
-//! `store/src/leases.rs`.
+//! Leases on open files, and waiting for other processes' leases. `store/src/leases.rs` defines
+//! leases.
 
 use crate::{Description, Fs};
 use forebay_store::controls::Opener;

@@ -1,9 +1,10 @@
 //! POSIX semantics on a pool: paths, permissions, open files.
 //!
-//! Every face uses this crate, so all faces behave alike. [`Fs`] is the view of one process: it has
-//! the process's credentials and resolves paths (bytes, absolute inside the pool or relative to the
-//! id of a directory). Resolved directories are cached and checked against the store's epoch of
-//! names. So a path of any depth costs one look-up, and is never resolved to a stale directory.
+//! Every face uses this crate, so all faces behave alike. [`Fs`] is the view of one process: the
+//! view has the process's credentials and resolves paths (bytes, absolute inside the pool or
+//! relative to the id of a directory). Resolved directories are cached and checked against the
+//! store's epoch of names. So a path of any depth costs one look-up, and is never resolved to a
+//! stale directory.
 //!
 //! [`Fs`] has the calls. Its parts that have state are types (decision 0095), which don't refer to
 //! the [`Fs`]:

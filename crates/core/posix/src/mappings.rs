@@ -51,7 +51,7 @@ impl<'a> Mappings<'a> {
     /// in the table says already.
     ///
     /// # Errors
-    /// EIO, ENOSPC: that can't be recorded.
+    /// EIO, ENOSPC: the change can't be recorded.
     pub fn begin_storing(self, live: u32) -> Result<()> {
         self.0.mappings().begin_storing(live)
     }

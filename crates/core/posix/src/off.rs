@@ -1,11 +1,11 @@
-//! Paths whose mode is `off`: they are at the pool's origin only, and programs use the origin's own
-//! files.
+//! Paths whose mode is `off`: such files are at the pool's origin only, and programs use the
+//! origin's own files.
 //!
 //! Resolving a path ends with [`Fail::Origin`] at the first name that is at the origin only, as all
 //! names below it are then. A directory that may also have files of the pool is in the pool.
-//! Its entries that are at the origin only have placeholder objects in the pool, so that a listing
-//! shows all names. The origin service makes and removes these objects before a listing begins
-//! ([`OriginGate::show_origin_only`]).
+//! Entries of such a directory that are at the origin only have placeholder objects in the pool, so
+//! that a listing shows all names. The origin service makes and removes these objects before a
+//! listing begins ([`OriginGate::show_origin_only`]).
 //!
 //! [`Fail::Origin`]: crate::path::Fail::Origin
 //! [`OriginGate::show_origin_only`]: crate::OriginGate

@@ -2,7 +2,7 @@
 //! it.
 //!
 //! Opening a file first acquires its live entry (the use is recorded in the process's slot), then
-//! makes a description, then checks the file's controls. If they refuse the opening, the
+//! makes a description, then checks the file's controls. If the controls refuse the opening, the
 //! description is released. If names have changed since the place was resolved, the result is
 //! ESTALE, and the caller resolves the path again.
 
@@ -50,8 +50,8 @@ impl Fs {
         self.open_place_by(place, flags, mode, self.opener())
     }
 
-    /// Opens the object at a place, which must exist, and keeps it open for programs of this node;
-    /// this doesn't count as a use by a program.
+    /// Opens the object at a place, which must exist, and keeps it open for programs of this node.
+    /// Such an open doesn't count as a use by a program.
     ///
     /// # Errors
     /// As open(2).
@@ -83,8 +83,8 @@ impl Fs {
     ) -> Result<u32> {
         match self.open_place_once(place, flags, mode, opener) {
             // Without a keeper, dead processes may still occupy places in the table of
-            // descriptions. With O_EXCL there is no second try: it would find the file that the
-            // first try made.
+            // descriptions. With O_EXCL there is no second try: a second try would find the file
+            // that the first one made.
             Err(Errno::NFILE)
                 if flags & libc::O_EXCL == 0
                     && self
@@ -226,8 +226,8 @@ impl Fs {
         self.open_found(e, flags, fresh, (parent, name), &mut remote, self.opener())
     }
 
-    /// Opens an object and keeps it open for programs of this node; this doesn't count as a use by
-    /// a program.
+    /// Opens an object and keeps it open for programs of this node. Such an open doesn't count as a
+    /// use by a program.
     ///
     /// # Errors
     /// As for [`Fs::open_object`].
@@ -241,9 +241,9 @@ impl Fs {
     /// until the owner of a conflicting lease gives it up; `lease-break-time` bounds the wait.
     ///
     /// # Errors
-    /// Where it doesn't wait: EAGAIN with O_NONBLOCK; ETXTBSY in programs, which wait themselves so
-    /// that signals can interrupt them (`preload/src/served/leases.rs`); [`ASIDE`] in mounts, which
-    /// wait on a thread that can be interrupted.
+    /// If the call doesn't wait: EAGAIN with O_NONBLOCK; ETXTBSY in programs, which wait themselves
+    /// so that signals can interrupt them (`preload/src/served/leases.rs`); [`ASIDE`] in mounts,
+    /// which wait on a thread that can be interrupted.
     fn open_found(
         &self,
         e: Entry,

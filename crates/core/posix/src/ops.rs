@@ -653,7 +653,7 @@ impl Fs {
         }
         for moved in [Some(source), t.entry.filter(|_| exchange)] {
             if let Some(moved) = moved.filter(|m| m.kind == S_IFDIR && f.dir.id != t.dir.id) {
-                // The directory's ".." changes: that requires write permission on it.
+                // The directory's ".." changes, which requires write permission on the directory.
                 let inode = self
                     .cluster()
                     .namespace()

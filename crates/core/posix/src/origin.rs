@@ -76,8 +76,8 @@ impl<'a> OriginGate<'a> {
         self.caches.off.as_ref()
     }
 
-    /// An open file as a request names it: its id, and the directory and name by which it was
-    /// opened.
+    /// An open file as a request names it: the file's id, and the directory and name by which it
+    /// was opened.
     pub(crate) fn opened_as(&self, open: u32) -> (ObjectId, ObjectId, Vec<u8>) {
         let o = self.store().objects().open_file(open);
         let mut name = Vec::new();

@@ -31,8 +31,8 @@ pub enum Fail {
     Errno(Errno),
     /// The path leads out of the pool, to this absolute path.
     Outside(Vec<u8>),
-    /// The path leads to a file that is at the pool's origin only. This is the file's absolute path
-    /// for the kernel.
+    /// The path leads to a file that is at the pool's origin only. The value is the file's absolute
+    /// path for the kernel.
     Origin(Vec<u8>),
 }
 
@@ -61,7 +61,7 @@ pub enum Purpose {
     /// To open the object.
     Open,
     /// To make a file that doesn't exist yet. If only a peer knows whether the file exists, no
-    /// look-up is sent: the attempt to make the file finds it out.
+    /// look-up is sent: the attempt to make the file shows it.
     MakeNew,
     /// To make a directory, or to rename one to this name.
     MakeDirectory,
@@ -696,8 +696,8 @@ impl<'a> Resolver<'a> {
             self.dir_info(start),
             Process(self.store()).entered_from(start),
         ) {
-            // The working directory was removed: it has no entries, but `..` still leads to its
-            // former parent.
+            // The working directory was removed. A removed directory has no entries, but `..` still
+            // leads to its former parent.
             (Err(Errno::NOENT), Some(parent)) if matches!(path, b".." | [b'.', b'.', b'/', ..]) => {
                 return Ok((self.dir_info(parent)?, 2, b".."));
             }
@@ -770,7 +770,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Looks a component up. If it is at the pool's origin only, the walk ends there.
+    /// Looks up a component. If the object is at the pool's origin only, the walk ends there.
     fn find_on_walk(
         &self,
         walk: &mut Walk,

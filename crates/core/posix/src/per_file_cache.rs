@@ -12,7 +12,7 @@ const FILES: usize = 32;
 
 /// The cache; see the module.
 pub(crate) struct PerFileCache<T> {
-    /// Number of slots in use. It is usually 0, and a look-up needs no search then.
+    /// Number of slots in use. The number is usually 0, and a look-up needs no search then.
     taken: AtomicU32,
     slots: [Slot<T>; FILES],
     /// Held by the thread that takes a slot.

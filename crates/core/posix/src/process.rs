@@ -67,7 +67,8 @@ impl Process<'_> {
         (id != 0).then_some(ObjectId(id))
     }
 
-    /// Records the working directory (None: it isn't in the pool). Returns the one before.
+    /// Records the working directory (None: it isn't in the pool). Returns the previous working
+    /// directory.
     ///
     /// # Errors
     /// As for [`Process::attach`].
@@ -106,7 +107,7 @@ impl Process<'_> {
         }
     }
 
-    /// Gives the calling thread its own working directory and umask from now on, in `own`. They
+    /// Gives the calling thread its own working directory and umask from now on, in `own`. Both
     /// begin as copies of those that the thread has now.
     pub fn begin_own_fs(self, own: &'static ThreadFs) {
         let cwd = self.working_dir().map_or(0, |dir| dir.0);
@@ -274,8 +275,8 @@ impl Process<'_> {
         self.0.end_lending();
     }
 
-    /// Takes over, in a forked child, the slot that was reserved for it. If this returns false, the
-    /// child has no descriptors of the pool and no working directory in it.
+    /// Takes over, in a forked child, the slot that was reserved for it. If the result is false,
+    /// the child has no descriptors of the pool and no working directory in it.
     pub fn adopt(self, reserved: u32) -> bool {
         self.0.between_slots();
         let adopted = slots::claim(self.0.control(), reserved)

@@ -7,8 +7,8 @@
 //! service fetches whole blocks, and evicts none of them while the file is open.
 //!
 //! A process remembers which blocks are in the pool (`known_blocks.rs`), so it asks once for each
-//! block. This knowledge is valid for one *fill*: a number that distinguishes the bytes fetched
-//! since the last eviction from earlier ones. The description has the number.
+//! block. The knowledge about blocks is valid for one *fill*: a number that distinguishes the bytes
+//! fetched since the last eviction from earlier ones. The description has the number.
 
 use crate::{Fs, OriginGate};
 use forebay_client::origin::{BLOCK, Request};

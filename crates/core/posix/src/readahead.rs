@@ -19,7 +19,7 @@ use forebay_store::controls::declared;
 use rustix::io::Result;
 use std::time::{Duration, Instant};
 
-/// Number of bytes fetched for the first read. It doubles for each sequential read, up to
+/// Number of bytes fetched for the first read. Each sequential read doubles the number, up to
 /// `MAX_AHEAD_BYTES`.
 const FIRST: usize = 64 << 10;
 const MAX_AHEAD_BYTES: usize = 512 << 10;

@@ -78,7 +78,7 @@ impl Fs {
     }
 
     /// As `mkdir`, for a directory that will be renamed to `becomes` in the same parent directory.
-    /// Its content is distributed as that of a directory made with the name `becomes`.
+    /// The directory's content is distributed as that of a directory made with the name `becomes`.
     ///
     /// # Errors
     /// As for `mkdir`.

@@ -19,7 +19,7 @@ const MEMBERS: usize = 4;
 pub struct ThreadFs {
     /// Ids of the threads that share this state; 0: free.
     members: [AtomicU32; MEMBERS],
-    /// More threads share this state than `members` can hold: it is never reused for others.
+    /// More threads share this state than `members` can hold: the state is never reused for others.
     is_crowded: AtomicBool,
     /// Id of the working directory; 0: it isn't in the pool.
     pub(crate) cwd: AtomicU64,

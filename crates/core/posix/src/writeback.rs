@@ -10,7 +10,7 @@
 //! An error of publishing is reported once: by the next fsync or close of the file or, if there is
 //! none, on standard error. Until then, writes to the file aren't buffered.
 //!
-//! A forked child begins with an empty buffer: its parent publishes the writes. A child of vfork
+//! A forked child begins with an empty buffer: the parent publishes the writes. A child of vfork
 //! buffers nothing, and neither do faces other than the library ([`Fs::for_program`]).
 
 use crate::buffers::{BufferCaches, BufferedWrites, Window};
@@ -341,7 +341,7 @@ impl<'a> FileBuffers<'a> {
     /// Publishes the buffered writes of an open file.
     ///
     /// # Errors
-    /// An error of sending buffered writes, which are lost. It is returned once.
+    /// An error of sending buffered writes, which are lost. The error is returned once.
     pub fn publish(&self, open: u32) -> Result<()> {
         let Some(all) = self.writeback() else {
             return Ok(());

@@ -340,7 +340,7 @@ fn expected(first: &str, second: &str) -> Vec<Outcome> {
     expected
 }
 
-/// Carries both operations out, the second at request `at` of the first one, and compares. Returns
+/// Carries out both operations, the second at request `at` of the first one, and compares. Returns
 /// false if the first one sends fewer requests.
 fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind: bool) -> bool {
     let dir = format!("/between{n}");

@@ -207,7 +207,7 @@ fn nodes_of(dirs: &str) -> Nodes {
     Nodes::open(dirs.split(':').map(Into::into).collect(), 60)
 }
 
-/// Not a test: carries an operation out. Arguments: the nodes' directories, operation, number, the
+/// Not a test: carries out an operation. Arguments: the nodes' directories, operation, number, the
 /// request at which the process is killed (0: none), and whether it is killed after that request.
 /// Prints the number of requests.
 #[test]

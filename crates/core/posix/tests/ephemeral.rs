@@ -402,7 +402,7 @@ fn carry_out(fs: &Fs, what: &str, n: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Carries an operation out. Arguments: the nodes' directories, operation, number, the request at
+/// Carries out an operation. Arguments: the nodes' directories, operation, number, the request at
 /// which the process is killed, and whether it is killed after that request.
 fn among(a: &[String]) {
     let nodes = Nodes::open(a[0].split(':').map(Into::into).collect(), 60);

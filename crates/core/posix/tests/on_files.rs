@@ -397,7 +397,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             no_memory_is_used(&nodes, "cut");
         }
     }
-    // The nodes that have the bytes carry copies out.
+    // The nodes that have the bytes carry out copies.
     let fs = &nodes.views[2];
     for (from, to) in [
         ("/s/0", "/s/copy"),

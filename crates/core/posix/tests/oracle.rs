@@ -66,7 +66,7 @@ impl Model {
         Ok(&mut self.files[id])
     }
 
-    /// Carries a call out. Returns the number of bytes read; 0 for calls that read nothing.
+    /// Carries out a call. Returns the number of bytes read; 0 for calls that read nothing.
     fn apply(&mut self, call: &Call) -> Result<usize> {
         match call {
             Call::Write(path, at, seed, len) => {

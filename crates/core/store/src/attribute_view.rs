@@ -10,9 +10,9 @@
 //! The view stores only the paths of its directories that a program has looked up: 'W' records, on
 //! the node of the look-up. Such a record leads from a directory's id to its path, and so to the
 //! attributes that it lists. The content of a directory, and whether it has a name, come from the
-//! index each time ([`crate::index`]). Links are relative, so they lead to the same file wherever
-//! the pool is seen. A link has the file's name. Where several links would have the same name, `~`
-//! and the object's number follow it. Any link can be found by its numbered name.
+//! index each time ([`crate::index`]). Links are relative, so a link leads to the same file
+//! wherever the pool is seen. A link has the file's name. Where several links would have the same
+//! name, `~` and the object's number follow it. Any link can be found by its numbered name.
 
 use crate::record::{Word, hash_of};
 use crate::views::Index;

@@ -3,9 +3,9 @@
 //!
 //! A checkpoint begins a generation of the journal. All shards are locked for the moment in which
 //! the old generation is written out and LMDB's snapshots are taken. The checkpoint's file is
-//! written while other processes go on. Until it is complete and renamed, the previous checkpoint
-//! and all generations since are kept. So there is always a checkpoint and an unbroken journal from
-//! that checkpoint on. [`Durability::load`] reads both back.
+//! written while other processes go on. Until this file is complete and renamed, the previous
+//! checkpoint and all generations since are kept. So there is always a checkpoint and an unbroken
+//! journal from that checkpoint on. [`Durability::load`] reads both.
 //!
 //! ```text
 //! file:    "FBYCKP01" version:4 shards:4 generation:8 position:8, then frames
@@ -61,8 +61,8 @@ impl Durability<'_> {
     /// Makes a checkpoint if the journal has grown to its bound and no other process makes one.
     pub(crate) fn checkpoint_if_due(&self) {
         if self.generation_len() > self.journal_state().bound.load(Relaxed) {
-            // If this fails, the commit that reached the bound is valid all the same. The next
-            // commit tries again to make a checkpoint.
+            // If the checkpoint fails, the commit that reached the bound is valid all the same. The
+            // next commit tries again to make a checkpoint.
             let _ = self.checkpoint();
         }
     }

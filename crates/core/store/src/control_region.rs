@@ -47,8 +47,8 @@ pub const PATH_MAX: usize = 4096;
 const MAGIC: u64 = 0x3731_4c54_4359_4246; // "FBYCTL17"
 /// Minimum and maximum by which a table grows at a time; between them, by a quarter. Bytes.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
-/// Memory that each table has from the beginning. Bytes. With it and the areas of the first
-/// `FIRST_SLOTS` slots, programs can start, open files, and remove some on a full /dev/shm.
+/// Memory that each table has from the beginning. Bytes. With this memory and the areas of the
+/// first `FIRST_SLOTS` slots, programs on a full /dev/shm can start, open files, and remove some.
 const FIRST: u64 = 128 << 10;
 pub(crate) const FIRST_SLOTS: usize = if cfg!(loom) { MAX_PROCESSES } else { 64 };
 /// Number of reserved slots whose areas have memory from the beginning: for processes that release
@@ -110,8 +110,8 @@ impl Table for Control {
 
 impl Control {
     /// Reserves memory for a part of the region's file. A process that has no descriptor left, or
-    /// has become another user, can't open the file. It reserves the memory through the mapping,
-    /// which the children that it forks have, too.
+    /// has become another user, can't open the file. Such a process reserves the memory through the
+    /// mapping, which its forked children have, too.
     ///
     /// # Errors
     /// ENOSPC; errors of open, if the kernel can't reserve memory through a mapping (before 5.14).

@@ -9,8 +9,8 @@
 //! whether the user writes ([`WRITES`]).
 //! - `exclusive`: the lock is exclusive, except towards descriptions of the same party.
 //! - `immutable`: each description that writes holds a lock. When the last one is closed, the file
-//!   is laminated, unless it is empty. A file whose writer was killed isn't laminated: it may be
-//!   incomplete, and can be written again.
+//!   is laminated, unless it is empty. A file whose writer was killed isn't laminated: the file may
+//!   be incomplete, and can be written again.
 //! - `append`: every change of the file is checked while the file is locked
 //!   ([`DeclaredControls::check_change`]).
 //!

@@ -3,7 +3,7 @@
 //! A file is cut into chunks of [`CHUNK`] bytes. The extents of a chunk cover it from its start
 //! without gaps. The extents of chunk 0 lie in the live entry (and in the inode's record), those of
 //! later chunks in records of their own. Extents are added, removed by truncation, and moved from
-//! memory to `files` media (`drain.rs`, `on_files.rs`). They are never moved while the file is
+//! memory to `files` media (`drain.rs`, `on_files.rs`). Extents are never moved while the file is
 //! mapped.
 //!
 //! Writers of one file take turns (the live entry's lock). Readers take no lock: they copy, and

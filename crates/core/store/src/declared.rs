@@ -24,7 +24,7 @@ pub(crate) const OURS: u64 = LAMINATED | COUNTED;
 
 /// Bit of a recorded use: the opener may write the file.
 pub const WRITES: u64 = 1;
-/// Bit of a recorded use: it began before the controls were declared, and is never refused.
+/// Bit of a recorded use: the use began before the controls were declared, and is never refused.
 pub const THERE: u64 = 2;
 /// All bits of a recorded use.
 pub(crate) const ALL: u64 = WRITES | THERE;
@@ -106,7 +106,7 @@ pub fn checked(word: u64) -> Option<u64> {
     Declared::from_bits(word & !OURS).map(|_| word & !COUNTED)
 }
 
-/// Whether a file with this word is ephemeral: it is removed when its creator ends.
+/// Whether a file with this word is ephemeral, that is, removed when its creator ends.
 pub fn is_ephemeral(word: u64) -> bool {
     word != 0 && declared(word).0.persistence == Some(Persistence::Process)
 }

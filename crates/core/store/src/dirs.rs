@@ -4,9 +4,9 @@
 //! shard after shard and remembers the last name. So entries that exist all the time are returned
 //! exactly once, whatever other entries are made or removed meanwhile.
 //!
-//! The modification time of a directory changes with every entry made or removed. It is kept in a
-//! table in shared memory, and written to the directory's record when another directory needs the
-//! table's entry.
+//! The modification time of a directory changes with every entry made or removed. The time is kept
+//! in a table in shared memory. When another directory needs the table's entry, the time is written
+//! to the directory's record.
 
 use crate::ObjectId;
 use crate::codec::Wire;
@@ -50,7 +50,7 @@ impl DirPosition {
 pub const LIST_BYTES: usize = 64 << 10;
 
 /// An entry in a listing: shard, name, and entry. Instead of an entry that is about to change,
-/// there is None: the receiver has to look the name up.
+/// there is None: the receiver has to look up the name.
 pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
 
 impl Wire for Listed {

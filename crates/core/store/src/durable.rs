@@ -1,10 +1,10 @@
-//! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage.
-//! Their order leaves a consistent store after a loss of power at any instant.
+//! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage,
+//! in an order that leaves a consistent store after a loss of power at any instant.
 //!
 //! The steps below are those of a pool with a journal. Other pools have a medium in memory, whose
 //! bytes are lost with the node anyway: there, the record is written back and the media are synced.
 //!
-//! 1. The file's record is written: its commit is in the journal.
+//! 1. The file's record is written: the commit is in the journal.
 //! 2. The media's bytes are written to stable storage.
 //! 3. The pages that were initialised before step 2 are recorded as durable in the journal.
 //! 4. The journal is written to stable storage.
@@ -98,8 +98,8 @@ impl<'s> Durability<'s> {
     }
 
     /// Makes the first page of `map` durable if the record still contains the bytes of the file.
-    /// Must be called before `map` replaces these bytes in the record: they may have been synced,
-    /// and afterwards are only in this page.
+    /// Must be called before `map` replaces these bytes in the record: the bytes may have been
+    /// synced, and afterwards are only in this page.
     pub(crate) fn keep_promise(&self, live: &Live, map: &ChunkMap) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             return Ok(());

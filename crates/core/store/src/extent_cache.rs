@@ -1,5 +1,5 @@
-//! The extents of recently used chunks, per process. They save a look-up in the records at each
-//! access to a file of more than one chunk.
+//! The extents of recently used chunks, per process. The cache saves a look-up in the records at
+//! each access to a file of more than one chunk.
 //!
 //! Entries are read and replaced without locks, each guarded by a version that is odd
 //! while it is written.

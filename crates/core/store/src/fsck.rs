@@ -2,10 +2,10 @@
 //!
 //! [`Checker::inspect`] compares all data structures with each other: the pages of the record
 //! files, records, names, link counts, sizes, extents, the maps of free pages, and the control
-//! region. It changes nothing, and other processes may use the store meanwhile. It takes its view
-//! of the store during quiescence (see [`crate::quiescence`]), when no operation is half done, and
-//! checks that view afterwards. [`Checker::mend`] also repairs; no other process may use the store
-//! meanwhile.
+//! region. It changes nothing, and other processes may use the store meanwhile.
+//! [`Checker::inspect`] takes its view of the store during quiescence (see [`crate::quiescence`]),
+//! when no operation is half done, and checks that view afterwards. [`Checker::mend`] also repairs;
+//! no other process may use the store meanwhile.
 //!
 //! The check applies its repairs to a model of the store in memory as it goes. So consequences of
 //! one defect aren't reported as further defects, and the effect of a repair has been tried.
@@ -70,8 +70,8 @@ impl Checker<'_> {
         }
         let sound = |f: &Finding| !["control", "records", TREES].contains(&f.part);
         if !report.findings.iter().all(sound) {
-            // The check of the files' bytes reads records and the control region as programs do:
-            // they must be sound.
+            // The check of the files' bytes reads records and the control region as programs do, so
+            // both must be sound.
             let repair = "checksums of files; repair what was found first";
             report.left_out.get_or_insert_with(|| repair.into());
             return Ok(report);

@@ -1,19 +1,19 @@
 //! The index of user attributes: which objects have a key with a value.
 //!
 //! For each attribute `user.KEY` of a file or directory there is a record 'V' beside the object's
-//! other records. It is changed in the same transaction as the attribute and the object's name, on
-//! which it depends. 'V' records are sorted by the hashes of key, value and name. So the objects
-//! with an attribute, with several, or with a certain name are found by a seek and a scan
-//! ([`query`]). A record 'R' is sorted by the order of values ([`Order`]), for searches by
-//! comparison ([`find`]). It doesn't contain the object's name, but like 'V' exists only while the
-//! object has one. Forebay's own attributes have no 'R' records.
+//! other records. The 'V' record depends on the attribute and on the object's name, and is changed
+//! in the same transaction as these. 'V' records are sorted by the hashes of key, value and name.
+//! So the objects with an attribute, with several, or with a certain name are found by a seek and a
+//! scan ([`query`]). A record 'R' is sorted by the order of values ([`Order`]), for searches by
+//! comparison ([`find`]). An 'R' record doesn't contain the object's name, but like 'V' exists only
+//! while the object has one. Forebay's own attributes have no 'R' records.
 //!
 //! A file's inode doesn't contain the file's names. 'P' records contain the names by which the file
 //! got an attribute, and all later names; the first of them is its name in the index. If a file has
-//! names but none is recorded, one is searched for. That takes long, but happens only to files with
-//! several names, and to those that get an attribute through a descriptor whose name isn't known. A
-//! directory's inode contains its only name. All names of an ephemeral file (`ephemeral.rs`) are
-//! recorded, from the first on.
+//! names but none is recorded, one is searched for. The search takes long. It is needed only for
+//! files with several names, and for files that get an attribute through a descriptor whose name
+//! isn't known. A directory's inode contains its only name. All names of an ephemeral file
+//! (`ephemeral.rs`) are recorded, from the first on.
 //!
 //! Objects without user attributes have none of these records, and cost one read of their inode.
 
@@ -356,8 +356,8 @@ impl<'s> Index<'s> {
             w.attach(id, &Key::known_name(id, name.0, &name.1), &[])?;
             after = Some(name);
         }
-        // An object has no name while a rename moves it. It is added to the index with its next
-        // name.
+        // An object has no name while a rename moves it. The object is added to the index with its
+        // next name.
         let Some(name) = &after else {
             return Ok(());
         };

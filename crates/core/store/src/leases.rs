@@ -3,8 +3,8 @@
 //! An open file description contains its lease. The live entry of a file with a lease has
 //! [`flag::LEASED`], so that opening a file without leases costs one load. A process that opens a
 //! file with leases *breaks* those that conflict: the owner of such a lease gets a signal, and has
-//! `lease-break-time` seconds to give the lease up or to downgrade it. After that time the lease is
-//! removed.
+//! `lease-break-time` seconds to give the lease up or to downgrade it. After `lease-break-time` the
+//! lease is removed.
 //!
 //! No opener is missed: a process that sets a lease records it first and then looks for other
 //! openers; an opener makes its description first and then looks for leases.

@@ -6,10 +6,10 @@
 //! shard instead: hashes of the names under which attributes may still be in the index. If the
 //! object has no inode any more, all its remaining records are to be removed.
 //!
-//! The process that made the change carries the steps out before its call returns
-//! ([`Names::settle_leftovers_of`]). If it dies, or has no space, the keeper does. Each step is a
-//! transaction over [`STEP`] records. Any process can carry it out, at any time, also twice. The
-//! record 'T' is removed with the last step, unless it has changed since the first one.
+//! The process that made the change carries out the steps before its call returns
+//! ([`Names::settle_leftovers_of`]). If that process dies, or has no space, the keeper does. Each
+//! step is a transaction over [`STEP`] records. Any process can carry out a step, at any time, also
+//! twice. The record 'T' is removed with the last step, unless it has changed since the first one.
 //!
 //! Until then, searches find the object by some attributes under its old name, by others under its
 //! new one. A removed object isn't found, since it has no name.

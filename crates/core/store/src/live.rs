@@ -364,9 +364,9 @@ impl<'s> Objects<'s> {
             live.refs.load(Relaxed) == 0,
             "a free live entry has no user: {index}"
         );
-        // A process may still read the entry through its former chain (`live_probe`). If it sees
-        // any of these stores, it also sees that the former chain's version has changed: hence
-        // Release, here and in all stores below.
+        // A process may still read the entry through its former chain (`live_probe`). If that
+        // process sees any of these stores, it also sees that the former chain's version has
+        // changed: hence Release, here and in all stores below.
         live.id.store(id.0, Release);
         live.refs.store(1, Relaxed);
         live.flags.store(0, Release);
@@ -486,7 +486,7 @@ impl<'s> Objects<'s> {
         );
     }
 
-    /// Drops a use of an entry. With the last use, writes the entry back, or removes the object if
+    /// Drops a use of an entry. With the last use, writes back the entry, or removes the object if
     /// it has no name any more.
     ///
     /// # Errors

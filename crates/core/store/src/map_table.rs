@@ -81,8 +81,8 @@ pub(crate) struct Chains([AtomicU32; CHAINS]);
 pub struct MapTable<'a> {
     pub(crate) heads: &'a Heads,
     pub(crate) chains: &'a Chains,
-    /// Whether chains and marks have memory. Chains and marks without memory must not be read: they
-    /// are empty.
+    /// Whether chains and marks have memory. Chains and marks without memory are empty, and must
+    /// not be read.
     pub(crate) has_memory: bool,
     pub(crate) places: &'a [MapRef],
     /// A bit for each place that has to lose pages.
@@ -315,7 +315,7 @@ impl<'a> MapTable<'a> {
         (self.at(link).address.load(Relaxed), link)
     }
 
-    /// Puts `place` into the tree. Its address must not change from now on.
+    /// Puts `place` into the tree. From now on, the address of this mapping must not change.
     pub fn insert(&self, place: &MapRef) {
         let Some(new) = self.link_of(place) else {
             return;

@@ -2,10 +2,11 @@
 //!
 //! A mapping consists of the segment's own pages, so a page that a process still maps must not be
 //! given to another file. Once a file has been mapped, truncation doesn't free the pages beyond the
-//! new end: they are zeroed, and stay the file's. The truncating process notifies the processes
-//! that map these pages, and they remove the pages from their mappings. The pages are freed by the
-//! last user of the file's live entry ([`Mappings::settle_maps`]). Each mapping counts as a user,
-//! from before pages are handed out until after the kernel has unmapped them.
+//! new end, but zeroes them, and they stay the file's. The truncating process notifies the
+//! processes that map these pages, and these processes remove the pages from their mappings. The
+//! pages are freed by the last user of the file's live entry ([`Mappings::settle_maps`]). Each
+//! mapping counts as a user, from before pages are handed out until after the kernel has unmapped
+//! them.
 
 use crate::chunks::{CHUNK, MAX_SIZE, pages};
 use crate::control_region::{
@@ -37,7 +38,7 @@ pub struct MapPiece {
 }
 
 /// The signal that tells a process to check its mappings: ignored by a process that has no handler
-/// for it. It is sent with [`NOTICE_VALUE`].
+/// for it. The signal is sent with [`NOTICE_VALUE`].
 pub const NOTICE: i32 = libc::SIGURG;
 /// `si_value` of a notice.
 pub const NOTICE_VALUE: usize = 0x666f_7265_6261_7901;
@@ -574,8 +575,8 @@ impl<'s> Mappings<'s> {
         })
     }
 
-    /// Marks the mappings of file `index` in the table of the process in `slot`: they have to lose
-    /// their pages beyond `size`. False if the process has no such mapping.
+    /// Marks the mappings of file `index` in the table of the process in `slot`: these mappings
+    /// have to lose their pages beyond `size`. False if the process has no such mapping.
     fn mark_cut(&self, slot: u32, index: u32, size: u64) -> bool {
         let p = self.control.process(slot as usize);
         let end = p.maps_end.load(Acquire) as usize;

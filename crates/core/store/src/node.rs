@@ -75,11 +75,12 @@ pub trait Remote: Send + Sync {
     /// EHOSTDOWN; EIO.
     fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>>;
 
-    /// Laminates an object if that is due, when a description of it has ended. The object is
-    /// another node's, or other nodes have parts of it. `live`: its live entry on this node.
+    /// Laminates an object if lamination is due, when a description of the object has ended. The
+    /// object is another node's, or other nodes have parts of it. `live`: its live entry on this
+    /// node.
     ///
     /// # Errors
-    /// ENOSPC: it isn't laminated; EHOSTDOWN.
+    /// ENOSPC: the object isn't laminated; EHOSTDOWN.
     fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()>;
 }
 
@@ -195,7 +196,7 @@ impl Store {
     // ---- record files and media ----
 
     /// Frees the reader slots of this process's idle read transactions, before the process ends or
-    /// executes another program. If it continues, it takes new slots.
+    /// executes another program. A process that continues takes new slots.
     pub fn end_readers(&self) {
         self.envs.iter().for_each(Env::end_readers);
     }

@@ -158,8 +158,8 @@ impl Wire for RenameMode {
     }
 }
 
-/// The identity of a process that makes ephemeral files. It is unique among all processes of a
-/// pool, ended ones included.
+/// The identity of a process that makes ephemeral files. The identity is unique among all processes
+/// of a pool, ended ones included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Creator {
     /// The creator's node; 0 in a pool of one.

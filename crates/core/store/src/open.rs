@@ -78,8 +78,8 @@ impl<'s> Objects<'s> {
         self.0.control.open_file(index)
     }
 
-    /// Makes an open file description with one reference. It takes over the caller's reference to
-    /// the live entry `live`.
+    /// Makes an open file description with one reference. The description takes over the caller's
+    /// reference to the live entry `live`.
     ///
     /// # Errors
     /// ENFILE if all are in use; ENOSPC if there is no memory for more.
@@ -149,7 +149,8 @@ impl<'s> Objects<'s> {
         self.open_set_name(o, new.name);
         if let Some((live, held)) = live {
             // Passes the reference from `held` to the description. If this process dies, the
-            // references of both are released. So they never have the reference at the same time.
+            // references of both are released. So `held` and the description never have the
+            // reference at the same time.
             drop(held);
             debug_assert!(
                 self.objects().live(live).refs.load(Acquire) > 0,
@@ -216,7 +217,7 @@ impl<'s> Objects<'s> {
     pub fn open_retain_at(&self, place: &AtomicU32) -> Option<u32> {
         loop {
             let index = place.load(Acquire).checked_sub(1)?;
-            // A description without references has ended: its entry is about to be freed.
+            // A description without references has ended, and its entry is about to be freed.
             if self.open_retain(index).is_err() {
                 spin_loop();
                 continue;
@@ -423,7 +424,7 @@ impl<'s> Objects<'s> {
             })
         };
         // A child that hasn't needed the pool yet hasn't claimed the slot that was reserved for it.
-        // It may claim the slot between two checks, hence the second look at used slots.
+        // The child may claim its slot between two checks, hence the second look at used slots.
         let states = [slot_state::USED, slot_state::RESERVED, slot_state::USED];
         let slot = states.into_iter().find_map(slot_in)?;
         let area = self.map_area(slot as u32).ok()?;

@@ -2,7 +2,8 @@
 //!
 //! Some changes take several steps: pages are taken, then recorded; a reference is counted, then
 //! stored. A process that dies between two steps leaves something that no record leads to. Such
-//! changes are made inside a [`Section`], which is counted in the process's slot. This guarantees:
+//! changes are made inside a [`Section`], which is counted in the process's slot. Sections
+//! guarantee:
 //! - A process that died outside of all sections has lost nothing: [`crate::views::Recovery::reap`]
 //!   finds everything that it held.
 //! - During quiescence everything can be counted again: what is neither recorded nor held by a
@@ -159,8 +160,8 @@ fn begin_first(control: &Control, me: u32, critical: Critical) -> Result<Section
 pub(crate) fn quiet(control: &Control, me: u32, timeout: Duration) -> Result<Quiet<'_>> {
     debug_assert_eq!(MINE.with(|m| m.find(control)), None);
     let critical = Critical::enter();
-    // A stopped process won't leave its section, so quiescence isn't tried: it would only make
-    // other processes wait.
+    // A stopped process won't leave its section, so quiescence isn't tried: the attempt would only
+    // make other processes wait.
     if in_sections(control).any(|(_, pid)| process::is_stopped(pid)) {
         return Err(Errno::BUSY);
     }
@@ -272,8 +273,8 @@ mod tests {
                 drop(section);
                 began_after
             });
-            // The thread waits at this point, or hasn't begun yet: these can't be told apart, and
-            // both are right.
+            // The thread waits at this point, or hasn't begun yet: the test can't distinguish these
+            // states, and both are right.
             std::thread::sleep(Duration::from_millis(50));
             assert!(!other.is_finished());
             is_over.store(true, SeqCst);

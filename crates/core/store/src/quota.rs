@@ -109,7 +109,7 @@ impl<'s> Quota<'s> {
     }
 
     /// Charges the quota before a file of this node grows from `from` to `to` bytes. Locked. If the
-    /// growth then fails, [`Quota::shrinks`] takes the charge back.
+    /// growth then fails, [`Quota::shrinks`] cancels the charge.
     ///
     /// # Errors
     /// EDQUOT: nothing is charged.

@@ -311,7 +311,7 @@ impl Walk<'_> {
             };
             if kind == BRANCH {
                 let child = u64::from(low) | u64::from(node_flags) << 32;
-                // The first node's key has no meaning: that node leads to all keys of the page
+                // The first node's key has no meaning: the first node leads to all keys of the page
                 // below the second node's key.
                 if n > 0 {
                     if last.as_ref().is_some_and(|l| !is_below(l, key, numbers)) {

@@ -1,9 +1,9 @@
 //! The operations on records: on entries, on objects, and on the records attached to objects.
 //!
-//! Only the implementation knows how records are found and stored. Its callers look names up,
-//! create, link, rename and remove, and read and change inodes. So another index of names and
-//! objects can replace LMDB, or copies of records can be kept elsewhere, without a change in the
-//! callers. `shards.rs` has the one implementation, over LMDB. The reasons for these operations:
+//! Only the implementation knows how records are found and stored. Callers look up names, create,
+//! link, rename and remove, and read and change inodes. So another index of names and objects can
+//! replace LMDB, or copies of records can be kept elsewhere, without a change in the callers.
+//! `shards.rs` has the one implementation, over LMDB. The reasons for these operations:
 //! docs/decisions/0092-records-behind-operations.md.
 //!
 //! - [`Records`] is the interface of a store's records: views for reading, transactions for
@@ -12,9 +12,9 @@
 //! - [`ChangeRecords`] is a transaction: several operations become visible together, or none does.
 //!
 //! Besides its inode an object has *attached records*, each under a [`Key`]: extended attributes,
-//! extents of chunks after the first, checksums, names on other nodes, keys in the index. They form
-//! an ordered map, with the operations `attach`, `detach` and `each_attached`. These operations
-//! don't reach entries and inodes.
+//! extents of chunks after the first, checksums, names on other nodes, keys in the index. Attached
+//! records form an ordered map, with the operations `attach`, `detach` and `each_attached`. These
+//! operations don't reach entries and inodes.
 //!
 //! The implementation is chosen at compile time: no call goes through a table of functions.
 //!
@@ -72,16 +72,16 @@ impl ShardSet {
     }
 }
 
-/// The space that a transaction is about to take or give back.
+/// The space that a transaction is about to take or free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// The transaction adds up to this many bytes of records.
     Bytes(usize),
     /// The transaction frees more than it takes: allowed on a full file system.
     Removal,
-    /// The transaction updates existing records, with up to 4 KiB of content. It is allowed on a
-    /// full file system as long as enough room is left for removals: otherwise bytes written before
-    /// would be lost.
+    /// The transaction updates existing records, with up to 4 KiB of content. Such a transaction is
+    /// allowed on a full file system as long as enough room is left for removals: otherwise bytes
+    /// written before would be lost.
     Update,
 }
 
@@ -182,9 +182,9 @@ pub trait ReadRecords {
     fn each_record(&self, from: &[u8], each: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
 }
 
-/// A transaction. Its operations see each other's changes; other readers see them after the commit.
-/// An operation may concern shards of the transaction's set only. Errors are ENOSPC, and EIO for a
-/// damaged record; after an error the caller must give the transaction up.
+/// A transaction. The operations of one transaction see each other's changes; other readers see
+/// them after the commit. An operation may concern shards of the transaction's set only. Errors are
+/// ENOSPC, and EIO for a damaged record; after an error the caller must abandon the transaction.
 pub trait ChangeRecords {
     // ---- entries ----
 

@@ -95,9 +95,9 @@ impl<'s> Recovery<'s> {
         self.release_owned(slot, process::identity(&self.control, slot), false)
     }
 
-    /// As [`Recovery::detach`], for a process that is about to end. If it has other threads, their
-    /// operations end with it, and are found by its slot. So the slot isn't freed then, but left to
-    /// the process that reaps it.
+    /// As [`Recovery::detach`], for a process that is about to end. If the process has other
+    /// threads, their operations end with it, and its slot leads to them. So the slot isn't freed
+    /// then, but left to the process that reaps it.
     ///
     /// # Errors
     /// As for [`Recovery::detach`].

@@ -1,10 +1,11 @@
 //! Objects of other nodes: what this store knows about them.
 //!
-//! A store among several keeps the entries and objects of its own slots. Of other nodes' objects it
-//! keeps no records, only the uses and locks by processes of this node. An entry may name an object
-//! of another node. A live entry may stand for one (`REMOTE`), with a number by which the object's
-//! home knows the use. When such a use or lock ends on this node, even by the death of its process,
-//! [`crate::Remote`] notifies the home. A store alone in its pool has no [`crate::Remote`].
+//! A store among several keeps the entries and objects of its own slots. Of other nodes' objects
+//! the store keeps no records, only the uses and locks by processes of this node. An entry may name
+//! an object of another node. A live entry may stand for one (`REMOTE`), with a number by which the
+//! object's home knows the use. When such a use or lock ends on this node, even by the death of its
+//! process, [`crate::Remote`] notifies the home. A store alone in its pool has no
+//! [`crate::Remote`].
 
 use crate::control_region::live_flag as flag;
 use crate::live::Chain;

@@ -1,8 +1,9 @@
 //! Repairs what dead processes left half changed in the control region.
 //!
 //! A live entry whose lock was abandoned is repaired by the process that takes the lock next
-//! ([`Recovery::repair_live`]). It removes what was written beyond the end of the file, and counts
-//! the pages again. Entries and pages that only the dead process knew: see [`crate::recount`].
+//! ([`Recovery::repair_live`]). The repair removes what was written beyond the end of the file, and
+//! counts the pages again. Entries and pages that only the dead process knew: see
+//! [`crate::recount`].
 
 use crate::ObjectId;
 use crate::control_region::live_flag as flag;

@@ -118,7 +118,7 @@ impl Store {
     /// Waits until a shard's counter is even. The process that made it odd holds the shard's lock.
     ///
     /// # Errors
-    /// EIO: the counter stays odd although no process holds the lock. It was overwritten.
+    /// EIO: the counter stays odd although no process holds the lock, so it was overwritten.
     #[inline]
     pub(crate) fn wait_even(
         &self,
@@ -531,7 +531,7 @@ impl<'s> Write<'s> {
         self.store.quota().credit((0, 1));
     }
 
-    /// Gives bytes and files back to the quota, once the transaction is committed.
+    /// Returns bytes and files to the quota, once the transaction is committed.
     pub fn free_quota(&mut self, bytes: i64, files: i64) {
         self.freed.0 += bytes;
         self.freed.1 += files;

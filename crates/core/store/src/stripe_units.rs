@@ -8,8 +8,8 @@
 //!
 //! - *Cuts* count the file's truncations: a request based on an earlier state is refused
 //!   ([`CHANGED`]).
-//! - A *lease* lets one process at a time truncate all parts, or append after the first chunk. It
-//!   expires by itself.
+//! - A *lease* lets one process at a time truncate all parts, or append after the first chunk. The
+//!   lease expires by itself.
 
 pub use crate::errors::CHANGED;
 
@@ -25,7 +25,8 @@ use forebay_media::PAGE;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-/// The home's view of a file: its size is at least `size`, until the file is truncated again.
+/// The home's view of a file: the file's size is at least `size`, until the file is truncated
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     pub size: u64,
@@ -130,8 +131,8 @@ impl<'s> Parts<'s> {
             return Err(CHANGED);
         }
         if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
-            // This write comes first: processes that have written beyond the end already repeat
-            // their writes.
+            // The checked write takes precedence: processes that have written beyond the end
+            // already repeat their writes.
             live.flags.fetch_and(!flag::BEHIND, AcqRel);
             live.appends.fetch_add(1, AcqRel);
         }
@@ -196,8 +197,8 @@ impl<'s> Parts<'s> {
         live.flags.fetch_or(flag::DIRTY, AcqRel);
     }
 
-    /// Gives the lease back. If `cuts` is larger than the file's number of truncations, the file is
-    /// truncated to `size`; otherwise it has grown to `size`. False, and nothing is done, if
+    /// Releases the lease. If `cuts` is larger than the file's number of truncations, the file is
+    /// truncated to `size`; otherwise the file has grown to `size`. False, and nothing is done, if
     /// another process has the lease now.
     pub fn end_lease_here(
         &self,
@@ -395,8 +396,8 @@ impl<'s> Parts<'s> {
             Ok(size.min(live.size.load(Relaxed)))
         })?;
         if id.stripe().is_none() {
-            // The rest of the chunk was reserved. It is reserved again, unless another process took
-            // the pages.
+            // The rest of the chunk was reserved, and is reserved again, unless another process
+            // took the pages.
             let end = size.next_multiple_of(CHUNK);
             let _ = self.content().reserve_here(part, size, end - size, true);
         }
@@ -453,8 +454,8 @@ impl<'s> Parts<'s> {
     pub fn remember_locked(live: &Live, size: u64, cuts: u64) {
         let before = live.cuts.load(Relaxed);
         if before < cuts {
-            // In this order: a process that reads size and truncations never takes a size for that
-            // of later truncations.
+            // The order matters: a process that reads size and truncations never takes a size for
+            // that of later truncations.
             live.size.store(0, Release);
             live.cuts.store(cuts, Release);
         }

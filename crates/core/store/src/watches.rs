@@ -9,8 +9,8 @@
 //! So order, limits, and the merging of equal events are the kernel's too.
 //!
 //! Watches belong to the node: they report what processes of this node do, wherever the object
-//! lies. As long as there are none, the cost is a test of one word. The keeper removes the remains
-//! of killed watchers (`sweep.rs`).
+//! lies. Without watches, the cost is a test of one word. The keeper removes the remains of killed
+//! watchers (`sweep.rs`).
 
 mod event;
 mod shadow;
@@ -91,7 +91,7 @@ impl<'s> Watches<'s> {
 
     /// Reports that `what` (bits of inotify(7)) happened to an object. `at`: the directory and the
     /// name in it by which the object was reached; the directory's watchers are notified first. For
-    /// a directory, `at` isn't needed: its inode has both.
+    /// a directory, `at` isn't needed: the directory's inode has both.
     #[inline]
     pub fn tell(&self, id: ObjectId, kind: u32, at: Option<(ObjectId, &[u8])>, what: u32) {
         if self.has_watches() {

@@ -17,7 +17,7 @@ pub extern "C" fn la_version(version: u32) -> u32 {
     version
 }
 
-/// Passes an object of the program's namespace on to the preload library. Called by the loader for
+/// Passes an object of the program's namespace to the preload library. Called by the loader for
 /// each object that it has mapped. Returns 0: bindings to the object aren't audited.
 ///
 /// # Safety

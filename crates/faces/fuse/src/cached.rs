@@ -49,7 +49,7 @@ pub struct Cached {
 
 /// A mapped file, as of the last check.
 struct File {
-    /// The handles through which the kernel read pages or wrote them back.
+    /// The handles through which the kernel read or wrote back pages.
     handles: Vec<u32>,
     changed: Option<(i64, u64)>,
     at: Instant,

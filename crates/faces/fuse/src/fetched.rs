@@ -178,7 +178,7 @@ impl Fetched {
             let Some((&node, _)) = largest else { return };
             (node, files.clock)
         };
-        // The kernel writes changed pages back first. It may keep pages that it gets from now on,
+        // The kernel writes back changed pages first. It may keep pages that it gets from now on,
         // so their content stays here, too.
         notices.forget_pages(node);
         self.files().keep(node, |_, page| page.age > clock);

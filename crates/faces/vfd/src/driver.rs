@@ -213,7 +213,7 @@ pub extern "C" fn H5PLget_plugin_info() -> *const c_void {
     (&raw const CLASS).cast()
 }
 
-/// Whether `$HDF5_USE_FILE_LOCKING` turns locks off.
+/// Whether `$HDF5_USE_FILE_LOCKING` disables locks.
 fn locks_are_off() -> bool {
     std::env::var("HDF5_USE_FILE_LOCKING").is_ok_and(|v| v == "FALSE" || v == "0")
 }

@@ -38,8 +38,8 @@ enum Paths {
 }
 
 impl DirectoryStore {
-    /// Opens the store for `path`, as the user wrote it. Its root is the deepest existing directory
-    /// on the path, with symbolic links followed.
+    /// Opens the store for `path`, as the user wrote it. The store's root is the deepest existing
+    /// directory on the path, with symbolic links followed.
     ///
     /// # Errors
     /// The errors of open(2) for `/` or the working directory.

@@ -18,7 +18,7 @@ pub struct PoolStore<F> {
     /// While nodes are dead: the directories that are found without the salvage, by path. None: not
     /// found.
     plain: Mutex<HashMap<Vec<u8>, Option<ObjectId>>>,
-    /// The process's umask. It restricts the modes of new directories, as in the kernel's file
+    /// The process's umask, which restricts the modes of new directories, as in the kernel's file
     /// systems.
     umask: u32,
 }

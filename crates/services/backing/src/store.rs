@@ -126,8 +126,8 @@ pub trait SlowStore: Send + Sync {
 
     // ---- Stores of whole objects: a file appears with its content and attributes in one step ----
 
-    /// Whether the store has whole objects only: it has no `create`, and attributes are set only by
-    /// [`SlowStore::put_attributes`].
+    /// Whether the store has whole objects only: such a store has no `create`, and attributes are
+    /// set only by [`SlowStore::put_attributes`].
     fn is_object_store(&self) -> bool {
         false
     }

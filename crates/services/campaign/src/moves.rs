@@ -4,14 +4,14 @@
 //!
 //! 1. The record gets the new place (`moving`).
 //! 2. The data are hidden.
-//! 3. They are copied to the hidden name of the new place, repeatedly until a copy finds nothing to
-//!    do.
+//! 3. The data are copied to the hidden name of the new place, repeatedly until a copy finds
+//!    nothing to do.
 //! 4. The data at the new place get their visible name.
 //! 5. The record gets the new place as that of the data, and the old one as still to be removed.
 //! 6. The old data are removed, and the record no longer names them.
 //!
 //! If a record says that a move has begun, [`carry_on`] starts at step 2. A step that was carried
-//! out before does nothing. If the data can't be copied, they get their visible name back, and the
+//! out before does nothing. If the data can't be copied, they regain their visible name, and the
 //! move will be tried again.
 
 use crate::Result;

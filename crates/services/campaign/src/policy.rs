@@ -1,5 +1,5 @@
-//! Decides which action is due for a campaign at a given time. It has no side effects; `service`
-//! carries the action out.
+//! Decides which action is due for a campaign at a given time. The decision has no side effects;
+//! `service` carries out the action.
 
 use crate::record::{AtEnd, Campaign, State};
 

@@ -185,7 +185,8 @@ impl Campaign {
     }
 }
 
-/// Checks a campaign's name: letters, digits, `-`, `_` and `.`. It can't begin with `.` or `-`.
+/// Checks a campaign's name: letters, digits, `-`, `_` and `.`. The name can't begin with `.` or
+/// `-`.
 ///
 /// # Errors
 /// A message: the name is empty, too long, or has other characters.

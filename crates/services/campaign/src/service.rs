@@ -24,7 +24,7 @@ const MAIL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Options<'a> {
     /// Maximum age of a campaign's usage, before it is counted again. Seconds.
     pub count_every: u64,
-    /// Whether a pool still uses a campaign's data. Err: this host can't find that out.
+    /// Whether a pool still uses a campaign's data. Err: this host can't find out.
     pub is_used: &'a dyn Fn(&PoolOf) -> Result<bool>,
     /// Called for each action that succeeded or failed, with the campaign's name and a message.
     pub tell: &'a dyn Fn(&str, &str),

@@ -1,6 +1,6 @@
 //! The tiers that a site or a user configures, and the rules for campaigns on them.
 //!
-//! They are configured in one TOML file: `$FOREBAY_CAMPAIGNS`, else
+//! Tiers are configured in one TOML file: `$FOREBAY_CAMPAIGNS`, else
 //! `~/.config/forebay/campaigns.toml`, else `/etc/forebay/campaigns.toml`. If none of these exists,
 //! the tiers are directories of the user ([`OwnPlaces`]).
 //!
@@ -141,8 +141,8 @@ struct File {
     tier: BTreeMap<String, TierText>,
 }
 
-/// Settings for reaching the registry's etcd. In them, `{user}` stands for the user's name, and
-/// `~/` for the home directory.
+/// Settings for reaching the registry's etcd. In these settings, `{user}` stands for the user's
+/// name, and `~/` for the home directory.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EtcdText {

@@ -32,7 +32,7 @@ pub struct Account {
     groups: Vec<u32>,
 }
 
-/// While this exists, this thread accesses files as the user.
+/// While this value exists, its thread accesses files as the user.
 pub struct Acting {
     groups: Option<Vec<Gid>>,
     // Makes the type !Send, since the identity is one thread's.

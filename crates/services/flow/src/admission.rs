@@ -5,11 +5,11 @@
 //! address, such as a login node or proxy. IPv6 addresses count by their /64 network, since one
 //! user may have all of its addresses.
 //!
-//! - A new connection is always admitted. If its address has [`MAX_OF_ONE`] connections already,
-//!   the slowest of them loses its place. If the service has [`MAX_CONNECTIONS`], the slowest
-//!   connection of the address or token with the most connections does. The loser's socket is shut
-//!   down for reading, and its thread replies 503. Connections of tokens lose their place only if
-//!   no other connections exist.
+//! - A new connection is always admitted. If the connection's address has [`MAX_OF_ONE`]
+//!   connections already, the slowest of them loses its place. If the service has
+//!   [`MAX_CONNECTIONS`], the slowest connection of the address or token with the most connections
+//!   does. The loser's socket is shut down for reading, and its thread replies 503. Connections of
+//!   tokens lose their place only if no other connections exist.
 //! - A request whose token has [`MAX_OF_ONE`] requests in progress is refused (503).
 //!
 //! Lock order: the table's lock is the innermost. Nothing blocks while it is held.
@@ -106,7 +106,7 @@ impl Table {
             // SeqCst here and in `begin_reply`: at least one of the two threads sees the other's
             // flag.
             connection.is_lost.store(true, Ordering::SeqCst);
-            // Wakes the connection's thread. If it hasn't begun to reply, it can still send the
+            // Wakes the connection's thread. A thread that hasn't begun to reply can still send the
             // reason.
             let how = if connection.is_replying.load(Ordering::SeqCst) {
                 Shutdown::Both
@@ -184,7 +184,7 @@ impl Place {
     }
 
     /// Records that sending the reply begins. Returns whether the connection still has its place.
-    /// If it doesn't, only a short reply may be sent.
+    /// A connection without a place may only send a short reply.
     pub fn begin_reply(&self) -> bool {
         self.connection.is_replying.store(true, Ordering::SeqCst);
         !self.connection.is_lost.load(Ordering::SeqCst)

@@ -15,8 +15,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(90);
 /// Maximum size of a JSON reply. Bytes.
 const MAX_REPLY_BYTES: u64 = 64 << 20;
-/// Maximum number of attempts to send a request. It is sent again if the service is busy, or if no
-/// reply comes and the request may be repeated.
+/// Maximum number of attempts to send a request. A request is sent again if the service is busy, or
+/// if no reply comes and the request may be repeated.
 const ATTEMPTS: u32 = 3;
 /// Maximum pause before a request is sent again, even if the service requests a longer one.
 /// Seconds.

@@ -81,7 +81,7 @@ pub enum Body {
 /// A function that answers requests.
 pub type Handler = dyn Fn(&Head, &mut Incoming<'_>) -> Reply + Send + Sync;
 
-/// The body of a request. It can be read once.
+/// The body of a request, which can be read once.
 pub struct Incoming<'a> {
     channel: &'a mut Channel,
     /// Bytes of the body that were received with the head.
@@ -497,7 +497,7 @@ pub fn encoded(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// The Content-Security-Policy of pages: they may load resources from this service only.
+/// The Content-Security-Policy of pages, which may load resources from this service only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

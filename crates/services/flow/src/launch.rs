@@ -126,8 +126,8 @@ pub fn prepare(places: &Places) -> Result<File> {
         .map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Sends a signal to the process group of a run's Snakemake. It is sent as the run's user, because
-/// `pid` comes from a file of that user.
+/// Sends a signal to the process group of a run's Snakemake. The signal is sent as the run's user,
+/// because `pid` comes from a file of that user.
 pub fn signal(account: &Account, pid: &str, name: &str) {
     let is_pid = pid.parse::<u32>().is_ok_and(|pid| pid > 1);
     if is_pid {

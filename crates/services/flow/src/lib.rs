@@ -2,8 +2,8 @@
 //! login sessions.
 //!
 //! Guarantees:
-//! - A run continues while the service is dead: its Snakemake has its own session ([`keep`]). The
-//!   next service adopts the run, or starts it again if it has ended without an exit code
+//! - A run continues while the service is dead: the run's Snakemake has its own session ([`keep`]).
+//!   The next service adopts the run, or starts it again if it has ended without an exit code
 //!   ([`engine`]).
 //! - Records are replaced in one step and synced ([`records`]). One service at a time uses a state
 //!   directory.

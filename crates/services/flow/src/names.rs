@@ -12,8 +12,8 @@ const MAX_USER_NAME_BYTES: usize = 64;
 /// Maximum length of a parameter's value. Bytes.
 pub const MAX_VALUE_BYTES: usize = 1000;
 
-/// Checks the name of a workflow or campaign: letters, digits, `-`, `_` and `.`. It can't begin
-/// with `-` or `.`.
+/// Checks the name of a workflow or campaign: letters, digits, `-`, `_` and `.`. The name can't
+/// begin with `-` or `.`.
 ///
 /// # Errors
 /// A message: the name is empty, too long, or has other characters.

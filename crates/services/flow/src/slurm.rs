@@ -1,5 +1,5 @@
-//! The jobs of a run in Slurm. Their names are `fb-ID_UUID`, given by the executor plug-in; ID is
-//! the run's.
+//! The jobs of a run in Slurm. The jobs' names are `fb-ID_UUID`, given by the executor plug-in; ID
+//! is the run's.
 
 use crate::{Result, programs};
 use std::process::Command;

@@ -125,7 +125,7 @@ pub fn revoke(state: &Path, id: &str) -> Result<()> {
     }
 }
 
-/// Returns the token with this text. None: it isn't valid now, or its file can't be read.
+/// Returns the token with this text. None: the token isn't valid now, or its file can't be read.
 pub fn check(state: &Path, text: &str) -> Option<Token> {
     let id = id_of(text)?;
     let token: Token = disk::load(&path(state, id)).ok()??;

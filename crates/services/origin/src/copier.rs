@@ -1,5 +1,5 @@
-//! A copier, which runs on a node other than the service's: it moves the bytes of files whose home
-//! is its node. So the bytes cross the network once, and the links of all nodes to the origin are
+//! A copier, which runs on a node other than the service's and moves the bytes of files whose home
+//! is that node. So the bytes cross the network once, and the links of all nodes to the origin are
 //! used.
 //!
 //! The service gives orders, waits for them, and changes marks; a copier knows nothing of marks.

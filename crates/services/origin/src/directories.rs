@@ -95,8 +95,8 @@ impl Directories {
     /// holds the lock on the paths.
     ///
     /// # Errors
-    /// ENOENT: the directory was removed. EXDEV: it isn't below the origin's root. EBUSY: others
-    /// keep renaming it. Errors of mkdir(2) at the origin.
+    /// ENOENT: the directory was removed. EXDEV: the directory isn't below the origin's root.
+    /// EBUSY: others keep renaming it. Errors of mkdir(2) at the origin.
     pub fn settle(&self, dir: ObjectId) -> Result<Vec<u8>> {
         // Repeated, since a directory that only the pool has may be renamed or removed meanwhile.
         for _ in 0..ATTEMPTS {

@@ -55,7 +55,7 @@ struct Visit<'a> {
     has_written: bool,
 }
 
-/// Writes changes back, in passes over the tree.
+/// Writes back changes, in passes over the tree.
 pub struct Drain {
     shared: Arc<Shared>,
     tree: Arc<Tree>,
@@ -99,7 +99,7 @@ impl Drain {
         }
     }
 
-    /// Writes changes back until the pool is removed.
+    /// Writes back changes until the pool is removed.
     pub fn drain_for_ever(&self) {
         let lag = Duration::from_millis(self.shared.config.lag_ms);
         while self.shared.is_there() {
@@ -122,7 +122,7 @@ impl Drain {
         }
     }
 
-    /// Writes all changes below a path back, without a lag. Blocks.
+    /// Writes back all changes below a path, without a lag. Blocks.
     ///
     /// # Errors
     /// Paths that couldn't be written back, each with the reason.

@@ -32,8 +32,8 @@ const LOOK: Duration = Duration::from_secs(5);
 const ATTEMPTS: usize = 8;
 const RETRY_INTERVAL: Duration = Duration::from_millis(7);
 
-/// Returns the ledger's key for a directory that couldn't be read. It differs from the directory's
-/// path, since writing the directory back may work.
+/// Returns the ledger's key for a directory that couldn't be read. The key differs from the
+/// directory's path, since writing back the directory may work.
 fn look_key(at: &[u8]) -> Vec<u8> {
     below(at, LOOKED_AT)
 }

@@ -21,11 +21,11 @@
 //! On each other node, a [`copier`] moves the bytes of files on its node when the service orders it
 //! to ([`orders`]).
 //!
-//! The service consists of parts in layers ([`service`]). It runs as threads of the keeper of the
-//! pool's first node: one accepts requests ([`serve`]), one writes changes back ([`drain`]), one
-//! compares the origin with the pool to find changes by others ([`external_changes`]), one receives
-//! the kernel's events about such changes ([`notices`]), one evicts files while the media are
-//! nearly full ([`room`]). One thread at a time works on an object ([`object_locks`]).
+//! The service consists of parts in layers ([`service`]). The service runs as threads of the keeper
+//! of the pool's first node: one accepts requests ([`serve`]), one writes back changes ([`drain`]),
+//! one compares the origin with the pool to find changes by others ([`external_changes`]), one
+//! receives the kernel's events about such changes ([`notices`]), one evicts files while the media
+//! are nearly full ([`room`]). One thread at a time works on an object ([`object_locks`]).
 
 mod attributes;
 mod base;
@@ -149,8 +149,8 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     Ok(())
 }
 
-/// Starts the copier of a node other than the service's. If that fails, the service's node copies
-/// the files of this node.
+/// Starts the copier of a node other than the service's. If the copier can't be started, the
+/// service's node copies the files of this node.
 fn start_copier(pool: Arc<Pool>, config: OriginConfig) {
     let Ok(side) = forebay_backing::open(&config.path, config.timeout()) else {
         return;

@@ -205,7 +205,7 @@ impl Links {
         Ok(all)
     }
 
-    /// Writes objects with several names back. `seen`: the names that a pass has met.
+    /// Writes back objects that have several names. `seen`: the names that a pass has met.
     pub fn write_linked(&self, seen: &Linked, lag: Duration, pass: &mut Pass) -> Result<()> {
         let _held = self.tree.paths();
         let mut ids = Vec::new();
@@ -250,7 +250,7 @@ impl Links {
         Ok(true)
     }
 
-    /// Writes objects with all their names back. The caller holds the objects' locks and the lock
+    /// Writes back objects with all their names. The caller holds the objects' locks and the lock
     /// on the paths.
     fn write_names(&self, ids: &[ObjectId], pass: &mut Pass) -> Result<()> {
         let mut inodes = HashMap::new();
@@ -297,7 +297,7 @@ impl Links {
         Ok(())
     }
 
-    /// Writes one object back: its content under one name, then the other names as links.
+    /// Writes back one object: the content under one name, then the other names as links.
     fn write_object(
         &self,
         id: ObjectId,
@@ -457,7 +457,7 @@ impl Links {
         Ok(false)
     }
 
-    /// Writes a dirty file back before it gets another name at the origin. Otherwise the new name
+    /// Writes back a dirty file before it gets another name at the origin. Otherwise the new name
     /// could show half of the file's bytes. `name`: the file's only name; None if it has several.
     /// The caller holds the object's lock and the lock on the paths.
     ///

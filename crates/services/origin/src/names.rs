@@ -120,7 +120,7 @@ impl NameChanges {
             (false, false) if self.write_back.is_known(at, there, &inode.origin) => {
                 self.shared.side.unlink(at)
             }
-            // The origin now has another file under this name. It isn't removed.
+            // The origin now has another file under this name, which isn't removed.
             _ => Ok(()),
         };
         match removed {
@@ -171,7 +171,7 @@ impl NameChanges {
         let (old, new) = (below(&old, from.1), new.map(|dir| below(&dir, to.1)));
         let mut all = vec![ids.0];
         all.extend(ids.1);
-        // The same object may have both names; it is locked once.
+        // The same object may have both names, but is locked once.
         all.sort_by_key(|id| id.0);
         all.dedup();
         let _working: Vec<_> = all.iter().map(|id| self.marks.lock(*id)).collect();

@@ -1,4 +1,4 @@
-//! Locks on objects. A thread holds one while it writes an object back, fetches it or changes its
+//! Locks on objects. A thread holds one while it writes back an object, fetches it or changes its
 //! mark.
 //!
 //! A thread that locks several objects takes them in the order of their ids.

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// takes up to [`PART`] bytes of memory.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
-/// A file to be written: its path at the origin, and the version that it replaces.
+/// A file to be written: the path at the origin, and the version that the file replaces.
 pub struct Put<'p> {
     pub id: ObjectId,
     pub path: &'p [u8],

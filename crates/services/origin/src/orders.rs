@@ -2,8 +2,8 @@
 //! node sees the origin.
 //!
 //! If the node doesn't see the origin, or its copier fails, the service copies the file itself.
-//! Before that, it makes sure that the copier has stopped ([`Order::Stop`] with a new number): no
-//! other process may write to a file on which the service works.
+//! Before copying, the service makes sure that the copier has stopped ([`Order::Stop`] with a new
+//! number): no other process may write to a file on which the service works.
 
 use crate::base::Base;
 use crate::remote_copiers::{Copiers, number};
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 const WORTH: u64 = 1 << 20;
 /// Maximum total length of the names of files in one order. Bytes.
 const NAMES: usize = 16 << 10;
-/// Maximum number of attempts to stop a copier on a node that reports that it has none: its daemon
-/// may be about to start.
+/// Maximum number of attempts to stop a copier on a node that reports that it has none: the node's
+/// daemon may be about to start.
 const ATTEMPTS: usize = 3;
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(300);
 
@@ -205,7 +205,7 @@ impl CopierOrders {
         }
     }
 
-    /// Stops a copier that has failed. It isn't used again for a while.
+    /// Stops a copier that has failed. The copier isn't used again for a while.
     ///
     /// # Errors
     /// EHOSTDOWN, ETIMEDOUT: the copier may still be at work.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Resolution of time stamps: two writes within this time may get the same one.
 pub const TICK: Duration = Duration::from_nanos(forebay_store::TICK as u64);
-/// A name of an object: its directory in the pool, and its path at the origin.
+/// A name of an object: the directory in the pool, and the path at the origin.
 pub type Named = (ObjectId, Vec<u8>);
 
 /// All known names of objects with several names, by the object's id.
@@ -24,8 +24,8 @@ pub type EachObject<'e> = dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()
 /// The result of a pass.
 #[derive(Default)]
 pub struct Pass {
-    /// Number of objects that wait for a later pass: they changed too recently, or while they were
-    /// copied.
+    /// Number of objects that wait for a later pass, because they changed too recently, or while
+    /// they were copied.
     pub young: u64,
     /// Whether the pass has ended early because the origin's server can't be reached.
     pub is_cut_off: bool,

@@ -4,11 +4,11 @@
 //! Two amounts count against the limits: the content of the origin when the pool started (`base`),
 //! and the usage of all nodes (`used`), which includes changes that aren't written back yet. If an
 //! operation would exceed its node's grant, the node sends a request and waits. The service takes
-//! all unused grants back, gives that node the amount it needs, and shares out the rest. EDQUOT is
+//! back all unused grants, gives that node the amount it needs, and shares out the rest. EDQUOT is
 //! returned only if the quota's total rest is too small.
 //!
-//! A node that can't be reached keeps its grant. Changes by others at the origin are added to
-//! `base` when the pool notices them; they are never refused.
+//! A node that can't be reached keeps its grant. Changes by others at the origin are never refused,
+//! but added to `base` when the pool notices them.
 
 use forebay_client::origin::{Quota as Limits, QuotaStatus};
 use forebay_posix::Fs;
@@ -292,7 +292,7 @@ impl State {
         since.is_some_and(|since| since.elapsed() < UNREACHABLE_RETRY_INTERVAL)
     }
 
-    /// Takes all grants back and divides the rest of the quota. Node `needs` gets `wanted` first.
+    /// Takes back all grants and divides the rest of the quota. Node `needs` gets `wanted` first.
     fn share_out(&mut self, fs: &Fs, needs: u32, wanted: Amount) -> Result<()> {
         let (mut reached, mut left) = (Vec::new(), self.kept.budget());
         for node in fs.cluster().room().quota_nodes() {

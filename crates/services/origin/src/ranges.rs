@@ -1,7 +1,7 @@
 //! Reading large files by ranges: blocks are fetched on demand, and ahead of sequential readers.
 //!
-//! Such a file stays released until all its blocks are in the pool; then it is archived. The list
-//! of present blocks ([`Fill`]) is in memory only. A restarted service fetches present blocks
+//! Such a file stays released until all its blocks are in the pool; then the file is archived. The
+//! list of present blocks ([`Fill`]) is in memory only. A restarted service fetches present blocks
 //! again, which writes the same bytes.
 //!
 //! The bytes that a released file has in the pool are those of the version in its mark. Before the

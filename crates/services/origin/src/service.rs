@@ -1,4 +1,4 @@
-//! The service: its parts, in the order in which they are made.
+//! The service's parts, in the order in which they are made.
 //!
 //! A part holds the parts that it uses, which are made before it. So no part calls a later one.
 //! Each part is in the file of its name; `docs/decisions/0096-parts-of-the-origin-service.md` shows
@@ -37,7 +37,7 @@ use std::time::Duration;
 /// Interval between two records of the quota's usage.
 const QUOTA_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The origin service. It runs on one node.
+/// The origin service, which runs on one node.
 pub struct Origin {
     pub shared: Arc<Shared>,
     pub tree: Arc<Tree>,

@@ -1,5 +1,5 @@
 //! Settings that users change while the pool exists: paths that aren't evicted to make room, and
-//! whether writing back is on hold. They are stored in a file of the node's directory.
+//! whether writing back is on hold. The settings are stored in a file of the node's directory.
 
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use serde::{Deserialize, Serialize};

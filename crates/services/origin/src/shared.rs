@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Number of threads that list, fetch or write back one directory or file.
 pub const THREADS: usize = 4;
-/// Number of threads that write small files of one directory back. They mostly wait for the origin:
-/// each file takes about ten operations there.
+/// Number of threads that write back small files of one directory. The threads mostly wait for the
+/// origin: each file takes about ten operations there.
 pub const WRITERS: usize = 8;
 
 /// The pool and its origin, with the counters and problems of the service.
@@ -27,7 +27,7 @@ pub struct Shared {
     /// The origin.
     pub side: Box<dyn SlowStore>,
     pub ledger: Ledger,
-    /// Counter that increases with any progress: it distinguishes a long request from one that
+    /// Counter that increases with any progress, which distinguishes a long request from one that
     /// hangs.
     moved: AtomicU64,
     /// The limit on bytes per second from and to the origin.
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     /// Syncs the pool before files are written back, if the pool outlives a loss of power. Without
-    /// this, a loss of power could leave a file that is marked clean but lacks its bytes, or is
+    /// the sync, a loss of power could leave a file that is marked clean but lacks its bytes, or is
     /// older than the origin's version.
     pub fn sync_pool(&self) -> Result<()> {
         if self.is_durable() {

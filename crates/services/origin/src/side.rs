@@ -56,10 +56,10 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Returns a fingerprint that distinguishes versions of an object of the origin. It covers inode
-/// number, mode and time of modification; for a file also the size, for a directory also the change
-/// time. (A file's change time changes with its names.) The device number isn't included: a network
-/// file system may get another one at its next mount.
+/// Returns a fingerprint that distinguishes versions of an object of the origin. The fingerprint
+/// covers inode number, mode and time of modification; for a file also the size, for a directory
+/// also the change time. (A file's change time changes with its names.) The device number isn't
+/// included: a network file system may get another one at its next mount.
 ///
 /// For an object of a bucket it covers ETag and size, which listings contain, too.
 pub fn print(meta: &Meta) -> u64 {
@@ -82,8 +82,8 @@ pub fn print(meta: &Meta) -> u64 {
 }
 
 /// Returns the fingerprint of a directory whose names have just been compared. A directory that has
-/// changed within [`SHORTLY`] may change again without a new time stamp. Its result is 1, which
-/// matches no version, so that its names are compared again.
+/// changed within [`SHORTLY`] may change again without a new time stamp. For such a directory the
+/// result is 1, which matches no version, so that its names are compared again.
 pub fn print_of_names(meta: &Meta) -> u64 {
     if i128::from(now()) - meta.mtime.max(meta.ctime) < SHORTLY {
         1

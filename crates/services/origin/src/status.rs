@@ -102,7 +102,8 @@ impl Count {
 struct Problems {
     /// At most [`MAX_PROBLEMS`].
     stored: BTreeMap<Vec<u8>, Problem>,
-    /// The paths of further problems. They are stored when they occur again and `stored` has room.
+    /// The paths of further problems. Such a path is stored when its problem occurs again and
+    /// `stored` has room.
     further: BTreeSet<Vec<u8>>,
 }
 

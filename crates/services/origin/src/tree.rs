@@ -1,5 +1,5 @@
-//! The pool's tree that shows the origin: its entries, their paths at the origin, and the lock on
-//! these paths.
+//! The pool's tree that shows the origin: the tree's entries, their paths at the origin, and the
+//! lock on these paths.
 //!
 //! The lock is shared for threads that work with a path, exclusive for a thread that renames a
 //! directory.
@@ -75,8 +75,8 @@ impl Tree {
     /// two directories.
     ///
     /// # Errors
-    /// ENOENT: the first directory was removed. EXDEV: it isn't below the origin's root. The same
-    /// errors for the second directory are in the last member of the result.
+    /// ENOENT: the first directory was removed. EXDEV: the first directory isn't below the origin's
+    /// root. The same errors for the second directory are in the last member of the result.
     pub fn two_paths_held(
         &self,
         alone: bool,
@@ -125,8 +125,8 @@ impl Tree {
     /// path at the origin, entry and inode.
     ///
     /// # Errors
-    /// EHOSTDOWN: a node can't be reached. It is returned after the objects of all other nodes were
-    /// visited. Errors of `each`, at once.
+    /// EHOSTDOWN: a node can't be reached. This error is returned after the objects of all other
+    /// nodes were visited. Errors of `each`, at once.
     pub fn each_object(&self, relative: &[u8], each: &mut EachObject<'_>) -> Result<()> {
         let top = self
             .shared

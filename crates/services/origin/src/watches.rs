@@ -43,8 +43,8 @@ impl Watches {
     }
 
     /// Makes the kernel watch a directory of the origin. `dir`: the directory in the pool; `path`:
-    /// its path for this process. If the kernel refuses, checks of the whole directory find its
-    /// changes.
+    /// the directory's path for this process. If the kernel refuses, checks of the whole directory
+    /// find its changes.
     pub fn watch(&self, path: &[u8], dir: ObjectId) {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE

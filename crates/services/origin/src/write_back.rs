@@ -27,8 +27,8 @@ use std::sync::Arc;
 /// Maximum number of files, and of their bytes, in one batch.
 pub const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
-/// Maximum number of files in one batch to a bucket. It is smaller, because objects share no sync,
-/// and a process that removes a file of the batch waits for the whole batch.
+/// Maximum number of files in one batch to a bucket. The number is smaller, because objects share
+/// no sync, and a process that removes a file of the batch waits for the whole batch.
 pub const OBJECTS: usize = 64;
 /// Maximum number of attempts to remove an incomplete file while the origin returns errors.
 const PART_ATTEMPTS: usize = 5;
@@ -47,7 +47,7 @@ pub struct Dirty {
     pub inode: Inode,
 }
 
-/// Writes files back.
+/// Writes back files.
 pub struct WriteBack {
     shared: Arc<Shared>,
     tree: Arc<Tree>,

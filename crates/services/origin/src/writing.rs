@@ -3,7 +3,7 @@
 //!
 //! A version is recorded before it is copied, and removed when the pool's mark says that the origin
 //! has it. The file has a line of JSON for each version. In a pool that outlives a loss of power,
-//! the file does, too: it is beside the journal and synced. Because a mark reaches stable storage
+//! this file does, too: it is beside the journal and synced. Because a mark reaches stable storage
 //! later than its version reaches the origin, this file has all versions of the last
 //! [`MARK_SYNC_TIME`].
 

@@ -3,8 +3,8 @@
 //! A request leaves one node (`LINK_SEND`) and is carried out on another (`SERVE_ENTER` to
 //! `SERVE_EXIT`), whose reply comes back (`LINK_REPLY`). So the other node's clock can't be so far
 //! ahead that `SERVE_EXIT` is after the reply, nor so far behind that `SERVE_ENTER` is before the
-//! sending. All requests between two nodes bound the difference of their clocks to an interval. Its
-//! middle becomes the offset, and half its length is the maximum error.
+//! sending. All requests between two nodes bound the difference of their clocks to an interval. The
+//! interval's middle becomes the offset, and half its length is the maximum error.
 
 use crate::stream::Recording;
 use forebay_trace::Point;

@@ -128,7 +128,7 @@ impl Directories<'_> {
         }
     }
 
-    /// Returns the path of a directory. None: it isn't known.
+    /// Returns the path of a directory. None: the path isn't known.
     fn path(&self, id: u64) -> Option<String> {
         let (mut id, mut below) = (id, Vec::new());
         while let Some((parent, name)) = self.made.get(&id) {

@@ -1,7 +1,7 @@
 //! Figures of a page: curves over time, strips and bars, as SVG without a script.
 //!
-//! A figure fills the given width. Its texts are outside the SVG, in HTML, so that they keep their
-//! size on narrow screens. Colours are classes in the page's style sheet.
+//! A figure fills the given width. A figure's texts are outside the SVG, in HTML, so that they keep
+//! their size on narrow screens. Colours are classes in the page's style sheet.
 
 use std::fmt::Write;
 

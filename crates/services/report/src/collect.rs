@@ -75,7 +75,7 @@ pub struct Collector<W: Write> {
 }
 
 impl<W: Write> Collector<W> {
-    /// Switches tracepoints on, and begins to collect the events of these nodes. With `waits`, a
+    /// Enables tracepoints, and begins to collect the events of these nodes. With `waits`, a
     /// program whose ring is full waits for the collector, so that no event is lost.
     ///
     /// # Errors
@@ -190,8 +190,8 @@ impl<W: Write> Collector<W> {
                 self.collected.damaged += 1;
                 self.damaged.insert(path);
             } else if ended && open.whole && self.writer.is_some() {
-                // Makes room for the rings of other processes. If this fails, the keeper removes
-                // the ring.
+                // Makes room for the rings of other processes. If this process can't do so, the
+                // keeper removes the ring.
                 let _ = self.nodes[node].clear_ring(&path);
             } else {
                 self.open.insert(path, open);
@@ -251,8 +251,8 @@ impl<W: Write> Collector<W> {
         self.failed.get_or_insert(error);
     }
 
-    /// Switches tracepoints off, takes the remaining events, and ends the stream. The stream's end
-    /// has the paths of the directories in which files were opened; `path` returns them by id.
+    /// Disables tracepoints, takes the remaining events, and ends the stream. The stream's end has
+    /// the paths of the directories in which files were opened; `path` returns them by id.
     ///
     /// # Errors
     /// The first error of writing the stream.
@@ -341,7 +341,7 @@ fn header(region: &Region) -> &Header {
     unsafe { region.at(0) }
 }
 
-/// Switches tracepoints of a node on or off.
+/// Enables or disables tracepoints of a node.
 pub fn switch(node: &Node, points: &[usize], on: bool) {
     for &point in points {
         node.shared().on[point].store(on.into(), Release);

@@ -8,7 +8,7 @@
 //!
 //! A log has no single operations. So the series over time distribute a record's bytes evenly
 //! between its first and its last operation. Verdicts on controls compare each rank's intervals of
-//! time. Where these don't show enough, a control counts as contradicted.
+//! time. Where the intervals don't show enough, a control counts as contradicted.
 
 use crate::analyse::{bounded, busiest};
 use crate::groups::{self, Member};

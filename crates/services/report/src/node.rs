@@ -139,9 +139,9 @@ impl Node {
         read(&Words::new(words), from, Extent::All)
     }
 
-    /// Returns the counters of processes, in the order of their slots. They include those of an
-    /// ended process until another process gets its slot. The last block is the sum of all other
-    /// ended processes.
+    /// Returns the counters of processes, in the order of their slots. The counters include those
+    /// of an ended process until another process gets its slot. The last block is the sum of all
+    /// other ended processes.
     ///
     /// # Errors
     /// Errors of reading the file.

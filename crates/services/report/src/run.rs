@@ -1,4 +1,5 @@
-//! The model of a run of programs that reports show. It can be written as JSON and read again.
+//! The model of a run of programs that reports show. The model can be written as JSON and read
+//! again.
 //!
 //! Totals come from exact counters. Access patterns, times of files and sharing come from events;
 //! [`Run::incomplete`] tells where events are missing. [`crate::analyse`] computes a run from a
@@ -389,8 +390,8 @@ pub struct Group {
     pub remote_names: f64,
     /// Number of bytes that nodes other than the creator's read again, after their first reading.
     pub read_again: u64,
-    /// Number of MiB that nodes other than the creator's read at least once. Their first reading
-    /// takes one request for each.
+    /// Number of MiB that nodes other than the creator's read at least once. The first reading of
+    /// these MiB takes one request for each.
     pub fetched: u64,
     /// Verdicts by control, such as `mutability=immutable`.
     pub verdicts: BTreeMap<String, Verdict>,

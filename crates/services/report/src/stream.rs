@@ -152,7 +152,7 @@ pub struct Recording {
     pub directories: BTreeMap<u64, String>,
     /// Number of events of tracepoints that this build doesn't have.
     pub unknown: u64,
-    /// The reason why the stream ended early. None: it is complete.
+    /// The reason why the stream ended early. None: the stream is complete.
     pub cut: Option<String>,
 }
 

@@ -1,8 +1,9 @@
-//! Tests of the advisor with the I/O of the kernels in `examples/kernels`: it proposes the controls
-//! that each kernel declares.
+//! Tests of the advisor with the I/O of the kernels in `examples/kernels`: the advisor proposes the
+//! controls that each kernel declares.
 //!
 //! The declared controls are read from a kernel's source. Further proposals are listed in the
-//! tests: they fit the run, too, but the kernel doesn't declare them because it would gain nothing.
+//! tests: these proposals fit the run, too, but the kernel doesn't declare them because it would
+//! gain nothing.
 
 mod programs;
 

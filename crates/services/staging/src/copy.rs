@@ -1,8 +1,8 @@
 //! Copying, reading back and comparing the content of one file.
 //!
 //! A range is copied segment by segment, so that holes stay holes, and hashed while it is read.
-//! When all ranges of a file are written, each is read back from the destination. Its segments must
-//! have the same hash, and all bytes between them must be zero.
+//! When all ranges of a file are written, each is read back from the destination. The range's
+//! segments must have the same hash, and all bytes between them must be zero.
 
 use crate::Progress;
 use forebay_backing::{Error, StoreFile};

@@ -46,8 +46,8 @@ pub struct Room {
 pub type Names = std::collections::BTreeSet<Vec<u8>>;
 
 impl Options {
-    /// Returns the defaults for stage-in. They don't sync, since nothing in a pool need outlive a
-    /// loss of power.
+    /// Returns the defaults for stage-in. The defaults don't sync, since nothing in a pool need
+    /// outlive a loss of power.
     pub fn stage_in() -> Options {
         Options {
             threads: 0,
@@ -81,7 +81,7 @@ impl Options {
     }
 }
 
-/// An object of the source. `below`: its path relative to the source's root.
+/// An object of the source. `below`: the object's path relative to the source's root.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     #[serde(with = "path")]

@@ -1,6 +1,6 @@
 //! A mover: a process that copies files on its own node for a staging that another process leads.
 //!
-//! It ends when all files are copied, or when the leading process has ended. It leaves no
+//! A mover ends when all files are copied, or when the leading process has ended, and leaves no
 //! incomplete files.
 
 use crate::Progress;
@@ -112,7 +112,7 @@ fn work(
     write_message(&mut *output, &FromMover::Finished)
 }
 
-/// Passes the leading process's orders on to the thread that copies. The end of the input, or an
+/// Passes the leading process's orders to the thread that copies. The end of the input, or an
 /// invalid message, stops the work.
 fn listen(mut input: impl BufRead, give: SyncSender<Vec<Entry>>, progress: &Progress) {
     let mut give = Some(give);

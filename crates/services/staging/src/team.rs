@@ -192,7 +192,7 @@ fn start(job: &Job<'_>, movers: Vec<Mover>, into_pool: bool) -> Vec<Running> {
         probe = made.then(|| path.clone());
         made.then_some(Proof::Target(path))
     };
-    // This process's copying will report the error.
+    // The copying by this process will report the error.
     let Some(proof) = proof else {
         return Vec::new();
     };

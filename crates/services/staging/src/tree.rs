@@ -245,8 +245,8 @@ impl<'a> Job<'a> {
                     .is_ok_and(|m| m.permissions() & 0o1000 == 0)
     }
 
-    /// Creates the destination's directory for `d`. It is writable for this user until its
-    /// attributes are set.
+    /// Creates the destination's directory for `d`. The directory is writable for this user until
+    /// its attributes are set.
     pub fn make_directory(&self, d: &Entry) -> bool {
         let dst = self.target(&d.below);
         let made = self.to.mkdir(&dst, d.meta.permissions() | 0o700);

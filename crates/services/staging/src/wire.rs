@@ -31,7 +31,7 @@ pub enum Order {
 pub struct Begin {
     /// The version of Forebay that the leading process has.
     pub forebay: String,
-    /// Whether files go into the pool. Otherwise they go out of it.
+    /// Whether files go into the pool; false: they go out of it.
     pub into_pool: bool,
     #[serde(with = "path")]
     pub src: Vec<u8>,

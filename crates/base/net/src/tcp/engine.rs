@@ -28,7 +28,7 @@ thread_local! {
     /// This has to be a thread-local. A reply may wait for the next message only if it is given
     /// before [`pass`] returns, on this thread. The handler may instead hand the request to a
     /// worker. If the worker's reply waited, too, it would stay unsent, since no message follows. A
-    /// mark at the request couldn't tell the two threads apart.
+    /// mark at the request couldn't distinguish the two threads.
     static IN_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 

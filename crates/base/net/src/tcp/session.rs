@@ -49,8 +49,8 @@ pub(super) struct Session {
     pub calls: Calls,
     /// Number of the peer's requests that aren't answered yet.
     pub serving: AtomicUsize,
-    /// Whether the peer has given the session up. Messages that it sent before, but that are read
-    /// only now, aren't served: the peer wouldn't learn the result. The peer sends again the
+    /// Whether the peer has abandoned the session. Messages that the peer sent before, but that are
+    /// read only now, aren't served: the peer wouldn't learn the result. The peer sends again the
     /// requests that it still needs.
     pub given_up: AtomicBool,
     /// Number of checks since the session was retired.

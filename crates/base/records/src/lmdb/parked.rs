@@ -153,7 +153,7 @@ pub(super) unsafe fn park(txn: *mut ffi::MDB_txn, last: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Gives up to [`STEP`] parked pages back to LMDB.
+/// Returns up to [`STEP`] parked pages to LMDB.
 ///
 /// # Safety
 /// `txn` is an active write transaction.

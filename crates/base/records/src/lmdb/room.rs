@@ -127,7 +127,7 @@ impl Env {
     }
 
     /// Waits until `pages` freed pages can be reused: until readers that may still use them end, or
-    /// are found dead. Gives parked pages back. False if there are not enough pages. `room`:
+    /// are found dead. Returns parked pages to LMDB. False if there are not enough pages. `room`:
     /// whether a transaction may add some pages to the file.
     #[cold]
     fn wait_for_free_pages(&self, pages: u64, room: bool) -> Result<bool> {

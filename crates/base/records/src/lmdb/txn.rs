@@ -197,7 +197,7 @@ pub struct WriteTxn<'a> {
     pub(super) txn: *mut ffi::MDB_txn,
     /// The last page of the file when the transaction began.
     pub(super) last: u64,
-    /// Whether the commit parks free pages or gives parked ones back.
+    /// Whether the commit parks free pages or returns parked ones to LMDB.
     pub(super) todo: Todo,
 }
 

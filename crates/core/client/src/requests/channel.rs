@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
-/// How much earlier than the requester's own deadline the daemon gives a request up, so that the
+/// How much earlier than the requester's own deadline the daemon abandons a request, so that the
 /// requester still receives the daemon's error, which may name the node that is down. Nanoseconds.
 const EARLY_REPORT: u64 = 300_000_000;
 /// Maximum time a waiting thread sleeps before it checks the clock again.
@@ -476,7 +476,7 @@ fn length(bytes: Bytes) -> usize {
     }
 }
 
-/// A cell that belongs to this thread. Dropping it gives the cell up, in whatever state it is.
+/// A cell that belongs to this thread. Dropping this value abandons the cell, whatever its state.
 struct Mine<'a> {
     shared: &'a Shared,
     index: usize,

@@ -1,10 +1,10 @@
 //! The way of a request from a process to its node's daemon, which sends it to another node.
 //!
 //! All processes of the node map the file `requests` in the node's directory. It holds *cells*,
-//! each for one request and its reply ([`region`]). A process claims a free cell, copies the
-//! request in, posts it and waits for the reply ([`Channel`], which the store uses). The daemon
-//! takes posted cells and sends their bytes directly from the file ([`RequestServer`]), so it
-//! allocates nothing for them. There are no locks: atomic words in a cell say which side owns it
+//! each for one request and its reply ([`region`]). A process claims a free cell, copies its
+//! request into the cell, posts it and waits for the reply ([`Channel`], which the store uses). The
+//! daemon takes posted cells and sends their bytes directly from the file ([`RequestServer`]), so
+//! it allocates nothing for them. There are no locks: atomic words in a cell say which side owns it
 //! ([`cell`]).
 //!
 //! Any process may die at any time. A process that is short of cells reclaims the cells of dead

@@ -1,5 +1,5 @@
 //! The durable part of the reply cache: records of the requests that a node's daemon has carried
-//! out for other nodes. They are in a file of the node's directory and outlive the daemon.
+//! out for other nodes. The records are in a file of the node's directory and outlive the daemon.
 //!
 //! A request that changes something has a record from before it is carried out until the requester
 //! has the reply. So the next daemon knows which requests a killed daemon had begun, and what their
@@ -67,7 +67,7 @@ const _: () = assert!(size_of::<Record>() == 256);
 /// Outcome of a request to an earlier daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// The request was begun: it may have been carried out, partly or completely.
+    /// The request was begun, and may have been carried out, partly or completely.
     Begun,
     /// The request was carried out, with this reply: 0 or an errno, and the head.
     Done(u32, Vec<u8>),
@@ -208,7 +208,8 @@ impl Replies {
         Ok(())
     }
 
-    /// A number that identifies these records. While it doesn't change, no record has been lost.
+    /// A number that identifies these records. While the number doesn't change, no record has been
+    /// lost.
     pub fn id(&self) -> u64 {
         self.header().id.load(Relaxed)
     }

@@ -22,9 +22,9 @@ const DYING: Duration = Duration::from_secs(3);
 /// Maximum time that the daemon sleeps before it checks the cells again, so that a corrupt bell
 /// can't make it sleep for ever.
 const MAX_SLEEP: Duration = Duration::from_secs(3600);
-/// Maximum time that a one-way request waits so that it needn't wake the daemon. It is longer than
-/// a tick of the kernel: a shorter timer would be programmed for each request, which costs 10 us in
-/// a virtual machine.
+/// Maximum time that a one-way request waits so that it needn't wake the daemon. The time is longer
+/// than a tick of the kernel: a shorter timer would be programmed for each request, which costs 10
+/// us in a virtual machine.
 const DOZE: Duration = Duration::from_millis(20);
 
 /// The daemon's side of all cells of a node. A lock ensures that there is one per node.

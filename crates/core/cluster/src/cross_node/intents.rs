@@ -157,7 +157,7 @@ impl<'a> CrossNode<'a> {
     /// false if that process is still working on it.
     pub(super) fn settle_note(&self, name: Named<'_>) -> Result<bool> {
         let at = self.store().entry_ref(name);
-        // The transaction that finds that the owner has ended also takes the intent over, so that
+        // The transaction that finds that the owner has ended also takes over the intent, so that
         // only one process does.
         let note = self.store().transact(at.set(), Need::Removal, |w| {
             let Some((note, owner)) = self.store().intents().note_on(w, name)? else {

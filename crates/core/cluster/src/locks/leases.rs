@@ -1,15 +1,15 @@
 //! Leases of file locks: a node that is cut off notices by them that its locks may be lost.
 //!
 //! The home of a file gives up a node that it can't reach for the pool's lease ([`crate::serve`]).
-//! The home then refuses that node's requests about the file. But it can't refuse accesses to bytes
-//! on that node itself (parts of striped and spilled files). So each live entry of another node's
-//! file contains the time until which the locks are valid (`lease_until`). Each granted lock, and
-//! each reply to RENEW, moves this time to one lease after the moment of the *request*. After this
-//! time, every access to the file by this node's programs returns EIO until all of them have closed
-//! the file. An expired lease is never renewed.
+//! The home then refuses that node's requests about the file. But the home can't refuse accesses to
+//! bytes on that node itself (parts of striped and spilled files). So each live entry of another
+//! node's file contains the time until which the locks are valid (`lease_until`). Each granted
+//! lock, and each reply to RENEW, moves this time to one lease after the moment of the *request*.
+//! After `lease_until`, every access to the file by this node's programs returns EIO until all of
+//! them have closed the file. An expired lease is never renewed.
 //!
 //! The home counts from its last *reply* and waits 1/8 of the lease longer. So the clocks of two
-//! nodes need not agree; they only have to run at about the same speed.
+//! nodes need not agree; both only have to run at about the same speed.
 
 use crate::peers::messages::List;
 use crate::peers::requests::request;

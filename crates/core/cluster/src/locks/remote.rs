@@ -1,10 +1,10 @@
 //! Locks on files that lie on another node.
 //!
-//! The home's lock table contains these locks; its daemon sets them for the requesting process. A
-//! waiting process repeats its request in growing intervals, up to [`MAX_POLL_INTERVAL`]. Before
-//! the first request, this node records the owner and the file, so that the locks are released when
-//! the owner ends. The home may miss the end of an owner, so it periodically asks whether the
-//! owners still have their locks ([`Locks::check_lock_owners`]).
+//! The home's lock table contains these locks; the home's daemon sets them for the requesting
+//! process. A waiting process repeats its request in growing intervals, up to
+//! [`MAX_POLL_INTERVAL`]. Before the first request, this node records the owner and the file, so
+//! that the locks are released when the owner ends. The home may miss the end of an owner, so it
+//! periodically asks whether the owners still have their locks ([`Locks::check_lock_owners`]).
 
 use super::leases::clock;
 use crate::peers::messages::List;

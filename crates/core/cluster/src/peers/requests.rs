@@ -28,7 +28,7 @@ use forebay_store::{Creator, ObjectId, RenameMode, SetAttr, Stub};
 use rustix::io::Errno;
 use std::marker::PhantomData;
 
-/// The threads that carry a request out. A request may wait for replies to requests of lower
+/// The threads that carry out a request. A request may wait for replies to requests of lower
 /// classes only, so threads of several nodes never wait for each other in a circle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {

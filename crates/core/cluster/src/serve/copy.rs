@@ -1,8 +1,8 @@
 //! Copies that other nodes request. A request names two files and ranges, and carries no bytes.
 //!
 //! The request goes to the node that is to store the copied bytes. That node keeps both files open
-//! during the copy, and reads bytes of other nodes as any node does. It replies within about half a
-//! second, but after at least one byte ([`crate::copy_range`]).
+//! during the copy, and reads bytes of other nodes as any node does. The node replies within about
+//! half a second, but after at least one byte ([`crate::copy_range`]).
 
 use super::{Call, Server, check_size, home, part_here};
 use crate::Cluster;

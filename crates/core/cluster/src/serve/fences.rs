@@ -1,11 +1,11 @@
 //! Fences: records by which the home refuses requests of a node that has lost its locks.
 //!
-//! The home gives up a node that it can't reach for the pool's lease. It releases that node's
+//! The home gives up a node that it can't reach for the pool's lease. The home releases that node's
 //! locks, and other nodes get them. The lost node's programs may still run, and don't know that
 //! their locks are lost. So from that moment the home refuses their requests about any file that
 //! one of them had locked, with EOWNERDEAD. The requesting side turns this into EIO and a message.
-//! A fence ends when the lost node opens the file again. It does so only after all its programs
-//! have closed the file.
+//! A fence ends when the lost node opens the file again. A node opens a file again only after all
+//! its programs have closed the file.
 //!
 //! The steps by which a node is given up:
 //!
@@ -50,8 +50,8 @@ pub(super) struct Fences {
     lease: OnceLock<Duration>,
 }
 
-/// A request for a change that has passed the fences. It counts as in progress until this value is
-/// dropped.
+/// A request for a change that has passed the fences. The request counts as in progress until this
+/// value is dropped.
 pub(super) struct Passed<'a>(&'a Fences, NodeId);
 
 impl Drop for Passed<'_> {
@@ -222,7 +222,7 @@ impl Fences {
                 .stat(id)
                 .is_err_and(|e| e == Errno::NOENT)
             {
-                // If this fails, the next call of `lift_lost` tries again.
+                // After a failure, the next call of `lift_lost` tries again.
                 let _ = self.lift(cluster, node, id);
             }
         }

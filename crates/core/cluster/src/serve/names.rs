@@ -1,10 +1,10 @@
 //! Changes of directories and symbolic links, which can make resolved paths wrong.
 //!
 //! In a pool of several nodes, one node (the node of names) carries these changes out, one at a
-//! time. It first notifies all nodes that names are about to change (FREEZE): from then on they
-//! resolve paths again, and create nothing in a directory that is to be removed. Then the node of
-//! names makes the entry's home carry out the change, and notifies all nodes of its end (THAW).
-//! Changes of other files' names continue meanwhile.
+//! time. The node of names first notifies all nodes that names are about to change (FREEZE): from
+//! then on the nodes resolve paths again, and create nothing in a directory that is to be removed.
+//! Then the node of names makes the entry's home carry out the change, and notifies all nodes of
+//! its end (THAW). Changes of other files' names continue meanwhile.
 
 use super::{Call, Server};
 use crate::backoff::Backoff;
@@ -181,7 +181,7 @@ impl<'a> Namespace<'a> {
 enum Unreachable {
     Forbids,
     /// The change is made without the unreachable node. When that node is back, it learns of the
-    /// change before it changes anything on other nodes: these refuse the old epoch in its
+    /// change before it changes anything on other nodes: other nodes refuse the old epoch in its
     /// requests.
     IsLeftOut,
 }
@@ -190,7 +190,8 @@ impl Unreachable {
     /// Unreachable nodes may miss a change of an origin's mark, so that changes are written back
     /// even while a node is dead. Objects of the dead node don't change meanwhile, and changing its
     /// entries of other nodes' objects takes requests to these nodes. But all nodes must know that
-    /// a directory is released: a process that changes it afterwards first brings its entries in.
+    /// a directory is released: a process that changes such a directory afterwards first fetches
+    /// its entries from the origin.
     fn of_set_attr(set: &SetAttr) -> Unreachable {
         let is_only_mark = SetAttr {
             origin: None,

@@ -2,12 +2,12 @@
 //! chunk.
 //!
 //! A truncation is called a cut. The cutting process holds the file's lease, which the home gives
-//! it for a limited time. It first cuts all parts, each of which counts its cuts, then the object
-//! at the home. The cut takes effect with the latter. If the process dies before, some parts have
-//! counted one cut more than the home, and the next process that notices this completes the cut
-//! ([`Stripes::settle_cut`]). A lease whose holder is dead, or whose time is over, can be taken
-//! over: the new holder truncates the file to its present size, so that requests of the former
-//! holder that are still in progress are refused.
+//! it for a limited time. The cutting process first cuts all parts, each of which counts its cuts,
+//! then the object at the home. The cut takes effect with the latter. If the process dies before,
+//! some parts have counted one cut more than the home, and the next process that notices this
+//! completes the cut ([`Stripes::settle_cut`]). A lease whose holder is dead, or whose time is
+//! over, can be taken over: the new holder truncates the file to its present size, so that requests
+//! of the former holder that are still in progress are refused.
 
 use super::writing::{Content, InPlace};
 use super::*;
@@ -23,7 +23,7 @@ pub(super) struct Lease {
 }
 
 impl<'a> Stripes<'a> {
-    /// Waits for the file's lease and returns it. Takes the lease over if its holder is dead.
+    /// Waits for the file's lease and returns it. Takes over the lease if its holder is dead.
     pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
         let me = identity(&self.store().control, self.store().process_slot()?);
         let mut backoff = Backoff::new();
@@ -77,8 +77,8 @@ impl<'a> Stripes<'a> {
         self.cluster.ask(node, request::LIVES, process) == Ok(false)
     }
 
-    /// Gives the lease back, after truncating or extending the file to `size`. EXFULL if another
-    /// process has taken the lease over.
+    /// Releases the lease, after truncating or extending the file to `size`. EXFULL if another
+    /// process has taken over the lease.
     pub(super) fn end_lease(
         &self,
         f: &Striped,
@@ -115,7 +115,7 @@ impl<'a> Stripes<'a> {
     }
 
     /// Completes the truncation that the former holder of `lease` has begun, or truncates the file
-    /// to its present size. Gives the lease back.
+    /// to its present size. Releases the lease.
     fn finish_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
         let Known { size, cuts, .. } = lease.known;
         let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
@@ -123,8 +123,8 @@ impl<'a> Stripes<'a> {
         self.end_lease(f, lease, cuts, Some(size))
     }
 
-    /// Completes, under the lease, a truncation whose process has died. If there was one, gives the
-    /// lease back and returns EXFULL.
+    /// Completes, under the lease, a truncation whose process has died. If there was one, releases
+    /// the lease and returns EXFULL.
     pub(super) fn complete_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
         match self.cut_ahead(f, lease.known.cuts)? {
             None => Ok(()),
@@ -136,8 +136,8 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// Checks, under the lease, that the declared controls permit the change. If not, gives the
-    /// lease back and returns EPERM.
+    /// Checks, under the lease, that the declared controls permit the change. If not, releases the
+    /// lease and returns EPERM.
     fn check_leased(&self, f: &Striped, lease: Lease, change: Change) -> Result<()> {
         let Known {
             size, cuts, word, ..

@@ -11,9 +11,9 @@
 //!   the home ([`PLACE`]), reserves the chunk on a node with room, and makes the home record that
 //!   node ([`ASSIGN`]). If two writers do so, the first record is valid. All room of a placed chunk
 //!   is reserved, so overwriting it never fails with ENOSPC.
-//! - A placement holds until the file is cut below it. It may be cached with the number of cuts; a
-//!   part that was cut since refuses a request with the old number. The fact that a chunk lies at
-//!   the home is never cached.
+//! - A placement holds until the file is cut below it. A placement may be cached with the number of
+//!   cuts; a part that was cut since refuses a request with the old number. The fact that a chunk
+//!   lies at the home is never cached.
 //! - The home never allocates pages for the bytes of a placed chunk from `from` on
 //!   (`Parts::home_limit`).
 //! - A process that doesn't know yet that the file is spilled sends its requests to the home, which
@@ -86,8 +86,8 @@ impl<'a> Stripes<'a> {
     }
 
     /// Returns the nodes to ask for room for chunk `n`, the best first, by the room that they
-    /// reported last. Nodes with little room come last: they may have more now. If no node's room
-    /// is known, returns all other nodes.
+    /// reported last. Nodes with little room come last, since such nodes may have more now. If no
+    /// node's room is known, returns all other nodes.
     pub(crate) fn roomy_nodes(&self, n: u64) -> Vec<NodeId> {
         let Ok(others) = self.cluster.other_nodes() else {
             return Vec::new();

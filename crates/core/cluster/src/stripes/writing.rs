@@ -19,9 +19,9 @@ use std::sync::atomic::Ordering::*;
 /// Number of tries after which a write is done under a lease.
 const TRIES: u32 = 4;
 
-/// The bytes of a repeated write that aren't written again: its first `len` bytes, which lie in
-/// chunks that the file had already. Valid only while the file was truncated `cuts` times. Writing
-/// these bytes again could undo later writes of other processes.
+/// The bytes of a repeated write that aren't written again: the write's first `len` bytes, which
+/// lie in chunks that the file had already. Valid only while the file was truncated `cuts` times.
+/// Writing these bytes again could undo later writes of other processes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct InPlace {
     len: usize,

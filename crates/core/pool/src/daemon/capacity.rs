@@ -68,8 +68,8 @@ impl Capacity {
             // Another thread computes the result. This thread waits only if there is no older
             // result.
             Err(TryLockError::WouldBlock) => {
-                // Not by a match on the guard of `last`: this thread would hold that lock while it
-                // waits for the other thread, which needs it.
+                // Not by a match on the guard of `last`: the calling thread would hold that lock
+                // while it waits for the other thread, which needs it.
                 let last = lock(&self.last).clone();
                 if last.0 == (0, 0) {
                     let known = lock(&self.known);

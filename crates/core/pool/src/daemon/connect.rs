@@ -19,8 +19,8 @@ const CONNECT: Duration = Duration::from_secs(3);
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Link {
-    /// Starts the connecting thread, unless it runs. It connects if necessary, and sends the queued
-    /// requests as soon as possible.
+    /// Starts the connecting thread, unless it runs. The thread connects if necessary, and sends
+    /// the queued requests as soon as possible.
     pub(super) fn need_connection(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.connecting {
             return;

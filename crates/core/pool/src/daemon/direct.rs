@@ -27,7 +27,7 @@ pub struct Direct {
     nodes: Vec<NodeId>,
     core: OnceLock<Weak<Core>>,
     /// Through the links the map can be read even when the core is gone: the links exist as long as
-    /// workers carry requests out.
+    /// workers carry out requests.
     links: OnceLock<Weak<Links>>,
 }
 

@@ -5,7 +5,7 @@
 //! If there is a connection, the thread that posts a request sends it. Otherwise the request is
 //! queued, and a thread tries to connect ([`super::connect`]), with pauses, until the request
 //! timeout. A request that has no reply when the connection is cut is sent again with the same
-//! number. By the number the other daemon knows whether it has carried the request out, even across
+//! number. By the number the other daemon knows whether it has carried out the request, even across
 //! a restart. If that daemon has lost its records ([`forebay_client::requests::Replies`]), the
 //! outcome is unknown; then only a repeatable request is sent again.
 //!
@@ -45,8 +45,8 @@ const CHANGES: [u16; 7] = [
     kind::END_LOCKS,
 ];
 
-/// Time limit given to the transport for long requests. It is never reached: the daemon decides
-/// when to give them up.
+/// Time limit given to the transport for long requests. The limit is never reached: the daemon
+/// decides when to abandon long requests.
 const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
 /// If each side makes a connection within this time, neither knew of the other's connection. Longer
 /// than the time limit for making a connection ([`super::connect`]).

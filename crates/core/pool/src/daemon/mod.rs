@@ -1,5 +1,5 @@
 //! The daemon of a node: serves the node's store to other nodes, and carries the requests of the
-//! node's processes to them. It runs inside the node's keeper.
+//! node's processes to them. The daemon runs inside the node's keeper.
 //!
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
@@ -119,7 +119,7 @@ pub trait Serve: Send + Sync {
     /// Called before `from` gets the reply that an earlier daemon recorded for this request.
     fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
 
-    /// Carries a request out. May block.
+    /// Carries out a request. May block.
     ///
     /// # Errors
     /// The errno that the requester gets.

@@ -67,7 +67,7 @@ type Answer = (u32, Vec<u8>, Vec<u8>);
 pub struct Busy;
 
 impl PendingRequest {
-    /// Makes a request from a cell. It must be answered within `request_timeout`.
+    /// Makes a request from a cell. The request must be answered within `request_timeout`.
     pub fn of_cell(
         taken: Arc<Taken>,
         handling: Handling,

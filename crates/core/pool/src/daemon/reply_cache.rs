@@ -8,8 +8,8 @@
 //! changes something also has a record in the node's directory ([`Replies`]), from before it is
 //! carried out. The record outlives the daemon, so the next daemon answers from it.
 //!
-//! If there is no room for another request, it is neither carried out nor answered
-//! ([`Verdict::Full`]): its requester sends it again, until its timeout.
+//! If there is no room for another request, the request is neither carried out nor answered
+//! ([`Verdict::Full`]): the requester sends it again, until the requester's timeout.
 
 use forebay_client::requests::{Known, Left, Replies, ahead, clock};
 use std::collections::{BTreeMap, HashMap};
@@ -187,8 +187,8 @@ pub struct ReplyCache<R> {
 }
 
 impl<R> ReplyCache<R> {
-    /// A cache that keeps up to `room` bytes of replies. It starts with the requests that earlier
-    /// daemons have `left` in the records.
+    /// A cache that keeps up to `room` bytes of replies. The cache starts with the requests that
+    /// earlier daemons have `left` in the records.
     pub fn new(room: usize, records: Replies, left: Vec<Left>) -> ReplyCache<R> {
         let mut state = State {
             requesters: HashMap::new(),

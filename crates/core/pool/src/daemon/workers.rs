@@ -1,6 +1,6 @@
 //! The worker pool that carries out requests. A thread is started when there is work and no idle
-//! thread, up to a limit. It ends when fewer threads would have sufficed for a while. Occasional
-//! work, which wakes one thread after the other, keeps only one thread alive.
+//! thread, up to a limit. A thread ends when fewer threads would have sufficed for a while.
+//! Occasional work, which wakes one thread after the other, keeps only one thread alive.
 
 use forebay_runtime::threads::{STACK, start};
 use std::collections::VecDeque;

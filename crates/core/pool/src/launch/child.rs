@@ -28,7 +28,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Launches the daemon of node `begin.me`. Its messages and its end are sent to `events`.
+    /// Launches the daemon of node `begin.me`. The daemon's messages and its end are sent to
+    /// `events`.
     ///
     /// # Errors
     /// If the command can't be run.

@@ -137,7 +137,7 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
                         work.settle();
                     }
                     if self.start.is_running() {
-                        // The next message hands the pool over to the user. Before that, the
+                        // The next message hands over the pool to the user. Before that, the
                         // messages to the other nodes must be written.
                         self.children.values_mut().for_each(Child::close);
                     }
@@ -280,8 +280,8 @@ pub fn order(begin: &Begin, launcher: &dyn Launcher) -> Outcome {
         Ok(child) => child,
         Err(e) => return failed(e.to_string()),
     };
-    // Node 0 has the same time limit, and its report is more precise. So this process waits a
-    // second longer.
+    // Node 0 has the same time limit, and reports more precisely. So this process waits a second
+    // longer.
     let late = Instant::now() + begin.plan.within + Duration::from_secs(1);
     let mut nodes = Vec::new();
     loop {

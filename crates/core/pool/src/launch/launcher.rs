@@ -11,8 +11,8 @@ use std::process::Command;
 pub trait Launcher: Send + Sync {
     /// The command that launches the daemon of node `node`.
     fn command(&self, node: u32) -> Command;
-    /// Whether the command ends as soon as the daemon has started. Otherwise it runs as long as the
-    /// daemon.
+    /// Whether the command ends as soon as the daemon has started. Otherwise the command runs as
+    /// long as the daemon.
     fn leaves(&self) -> bool;
 }
 
@@ -41,8 +41,8 @@ pub fn launcher(plan: &Plan) -> Box<dyn Launcher> {
     }
 }
 
-/// The command line of a daemon. It names pool and node only for people who read a list of
-/// processes; the daemon gets its parameters by messages.
+/// The command line of a daemon. The command line names pool and node only for people who read a
+/// list of processes; the daemon gets its parameters by messages.
 struct Words {
     executable: OsString,
     pool: String,

@@ -124,7 +124,8 @@ pub fn hear_greeting(from: &mut impl Read) -> Result<(), Unread> {
     {
         return Err(Unread::Version(*version));
     }
-    // The rest of the line is only shown to users; it may never end, so at most 200 bytes are read.
+    // The rest of the line is only shown to users. At most 200 bytes are read, since the line may
+    // never end.
     let mut byte = [0];
     while heard.len() < 200 && !heard.contains(&b'\n') && from.read(&mut byte)? == 1 {
         heard.push(byte[0]);

@@ -263,8 +263,8 @@ impl Plan {
     /// Reads the plan from a node's directory.
     ///
     /// # Errors
-    /// If the file is missing or malformed, or if others could have written it: it names programs
-    /// to be executed.
+    /// If the file is missing or malformed, or if others could have written it: the file names
+    /// programs to be executed.
     pub fn read(dir: &Path) -> std::io::Result<Plan> {
         use forebay_client::private::{Above, check};
         check(dir, Above::Strict).map_err(std::io::Error::other)?;

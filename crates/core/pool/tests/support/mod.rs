@@ -41,8 +41,8 @@ pub const ASK: u16 = 6;
 pub const FAIL: u16 = 7;
 /// Returns bytes, and records that it did.
 pub const GIVE_ONCE: u16 = 8;
-/// Waits until the node's directory has a file `gate`, and records that it did. It is a request
-/// that may take long.
+/// Waits until the node's directory has a file `gate`, and records that it did. The wait is a
+/// request that may take long.
 pub const WAIT: u16 = 9;
 
 pub const POOL: PoolId = PoolId([5; 16]);

@@ -5,7 +5,7 @@
 //!   removed, the oldest first. All of them are removed before a write fails with ENOSPC.
 //! - The keeper periodically asks the homes, for many files per request, whether the files still
 //!   exist unchanged (`FileData::sweep_copies`). A home doesn't record which nodes have copies of
-//!   its files: it need not notify them, and their death requires no work.
+//!   its files. So a change needs no notice to such nodes, and a node's death requires no work.
 
 use super::*;
 use crate::Extent;
@@ -90,7 +90,7 @@ impl<'s> LocalCopies<'s> {
         let copied = &self.copy_state().pages[..self.media().len().min(MAX_MEDIA)];
         for (i, pages) in copied.iter().enumerate() {
             if pages.load(Relaxed) > 0 && self.would_be_full(i, len) {
-                // If this fails, the write itself reports ENOSPC.
+                // If no room can be made, the write itself reports ENOSPC.
                 let _: Result<()> = self.make_room_on(i, len);
             }
         }

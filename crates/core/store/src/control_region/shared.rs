@@ -68,8 +68,8 @@ pub struct Header {
     pub(super) maps_limit: AtomicU32,
     /// The process that uses the pool exclusively (`exclusive_mount.rs`); 0: none.
     pub exclusive_user: AtomicU32,
-    /// When the keeper last saw that the pool was used. Seconds of CLOCK_BOOTTIME; 0: it didn't
-    /// check yet.
+    /// When the keeper last saw that the pool was used. Seconds of CLOCK_BOOTTIME; 0: the keeper
+    /// didn't check yet.
     pub used: AtomicU64,
     pub quota: QuotaState,
 }
@@ -112,8 +112,8 @@ pub struct Process {
     /// Identity of the process whose lock this process has been waiting for, if it waits long; for
     /// reports.
     pub waits_for: AtomicU32,
-    /// Live entries (index + 1) that its threads use briefly, without an open file description.
-    /// They are released when the process dies.
+    /// Live entries (index + 1) that the process's threads use briefly, without an open file
+    /// description. The uses are released when the process dies.
     pub held: [AtomicU32; HELD_PLACES],
     /// One more than the highest index ever used in [`ProcessArea::held`].
     pub held_end: AtomicU32,
@@ -173,7 +173,7 @@ pub mod live_flag {
     pub const LOADED: u32 = 1;
     /// The entry's attributes are newer than the record.
     pub const DIRTY: u32 = 2;
-    /// The object has no name left: it is removed when its last user leaves.
+    /// The object has no name left: the object is removed when its last user leaves.
     pub const UNLINKED: u32 = 4;
     /// The data lies in the record.
     pub const INLINE: u32 = 8;
@@ -387,7 +387,8 @@ pub struct LockChain {
     pub lock: Lock,
     /// First lock (index + 1).
     pub head: AtomicU32,
-    /// Number of threads that wait for locks of the chain. It is too high if some were killed.
+    /// Number of threads that wait for locks of the chain. The number is too high if some were
+    /// killed.
     pub waiters: AtomicU32,
     /// Counts releases; waiting processes sleep on this word (futex).
     pub changes: AtomicU32,

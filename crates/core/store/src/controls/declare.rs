@@ -184,7 +184,7 @@ impl DeclaredControls<'_> {
             return Ok(Some(result));
         };
         if let Some(before) = before {
-            // Sets the old controls back, unless another process has declared others meanwhile.
+            // Restores the old controls, unless another process has declared others meanwhile.
             let new = word | COUNTED;
             self.objects().with_live(id, |index| {
                 let place = &self.objects().live(index).controls;

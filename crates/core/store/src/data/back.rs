@@ -1,4 +1,4 @@
-//! Writes the live entry of a file back to its record, or removes the file.
+//! Writes back the live entry of a file to its record, or removes the file.
 
 use super::*;
 use crate::views::Content;
@@ -71,8 +71,8 @@ impl Content<'_> {
         );
         if !plan.freed.is_empty() || plan.content.is_some() {
             live.moved.fetch_add(1, AcqRel);
-            // Set before the extents are freed: if this process dies in between, the bytes are
-            // found in the record.
+            // Set before the extents are freed: if this process dies in between, other processes
+            // find the bytes in the record.
             if plan.content.is_some_and(|c| !c.is_empty()) {
                 live.flags.fetch_or(flag::INLINE, AcqRel);
             }

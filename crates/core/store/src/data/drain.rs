@@ -38,8 +38,8 @@ pub struct Drained {
 }
 
 impl<'s> Content<'s> {
-    /// Whether files are moved from memory in this pool: it has a medium of memory, and another
-    /// medium.
+    /// Whether files are moved from memory in this pool: the pool has a medium of memory, and
+    /// another medium.
     pub fn drains(&self) -> bool {
         self.media().iter().any(is_memory) && !self.media().iter().all(is_memory)
     }

@@ -1,10 +1,10 @@
-//! The first change of a file that the pool's origin has: it is recorded before it is made.
+//! The first change of a file that the pool's origin has: the change is recorded before it is made.
 //!
 //! A file is clean while its change time is that of the last comparison with the origin. After a
-//! loss of power, a clean file is taken for the origin's version. So its record must not have the
-//! old change time once its size or bytes have changed: any process's sync may bring the bytes to
-//! stable storage. The cost is one sync of the journal each time the file was written to the
-//! origin.
+//! loss of power, a clean file is taken for the origin's version. So a file's record must not have
+//! the old change time once the file's size or bytes have changed: any process's sync may bring the
+//! bytes to stable storage. The cost is one sync of the journal each time the file was written to
+//! the origin.
 
 use super::*;
 

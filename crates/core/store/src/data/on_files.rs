@@ -6,8 +6,8 @@
 //!
 //! A part of a striped file has a controls word, which says whether its bytes must lie on `files`
 //! media, and whether it has checksums (`sums.rs`). A node that is about to write to parts has
-//! these words set first (`Declarations::prepare_parts`). It does so once for all its processes, as
-//! long as the file is open there.
+//! these words set first (`Declarations::prepare_parts`). The node does so once for all its
+//! processes, as long as the file is open there.
 //!
 //! Bytes that lie in memory when the control is declared are moved ([`Content::to_files`]). Each
 //! node moves its own bytes, for half a second at a time, even while the file is open, unless it is

@@ -6,9 +6,9 @@
 //!   with the file locked. So a process that is killed at any instant leaves no sum that is wrong.
 //! - The last close of a changed file and `fsync` seal all its chunks. Nothing is sealed while the
 //!   file may be mapped for writing, since stores through a mapping aren't noticed.
-//! - A reader copies each block, compares it with its sum, and hands it out. It takes no lock. A
-//!   block that does not match is read once more with the file locked, since it may just be
-//!   changing.
+//! - A reader copies each block, compares the copy with the block's sum, and returns it. Readers
+//!   take no lock. A block that does not match is read once more with the file locked, since it may
+//!   just be changing.
 //! - With a journal, a record says whether the bytes were on stable storage when it was made. After
 //!   a loss of power, only records that say yes are valid. The removal of such a record is on
 //!   stable storage before bytes change.

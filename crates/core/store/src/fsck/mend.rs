@@ -173,7 +173,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Rebuilds the control region: its content is in the records now, or lost.
+    /// Rebuilds the control region: the region's content is in the records now, or lost.
     fn reset_control(&self) -> Result<()> {
         if self.others() > 0 {
             return Err(Errno::BUSY);

@@ -28,7 +28,7 @@ pub(crate) struct Object {
     pub orphan: bool,
     /// The object's names whose entries lie on other nodes, and that count as links.
     pub links: Vec<Name>,
-    /// Names among `links` that aren't confirmed: they needn't be in the index yet.
+    /// Names among `links` that aren't confirmed, and so needn't be in the index yet.
     pub unconfirmed: Vec<Name>,
     /// Keys of the object's extended attributes.
     pub attributes: Vec<Vec<u8>>,

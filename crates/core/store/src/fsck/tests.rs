@@ -458,7 +458,7 @@ fn what_must_not_lie_in_memory() {
         assert!(found.len() == 1 && found[0].contains(words), "{found:#?}");
         let report = s.checker().mend().unwrap();
         assert!(report.findings.iter().all(|f| f.repaired), "{report:?}");
-        // A file that is recorded to be moved is no finding any more. It is moved later.
+        // A file that is recorded to be moved is no finding any more. Such a file is moved later.
         assert_eq!(s.checker().check(), Ok(vec![]));
         assert_eq!(s.content().drain_here(u64::MAX, |_, _| ()).unwrap().left, 0);
         assert_eq!(s.media()[0].usage().used, 0);

@@ -3,11 +3,11 @@
 //!
 //! All records of an object lie in one shard, so each shard is searched alone. The search scans the
 //! index entries of the term that has the fewest in the shard, and checks the other terms against
-//! the objects' attributes. It finds the rarest term by counting up to a growing bound. A match
-//! contains the object's description, so that one request to each node is enough.
+//! the objects' attributes. The search finds the rarest term by counting up to a growing bound. A
+//! match contains the object's description, so that one request to each node is enough.
 //!
-//! A reply is a page. It contains the place where the next page begins, which is the only state of
-//! a search.
+//! A reply is a page. The page says where the next page begins, which is the only state of a
+//! search.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
 use crate::codec::{List, Record, Wire, fields};
@@ -333,7 +333,8 @@ impl<'s> Index<'s> {
         for shard in shard as usize..self.names().shard_count() {
             let records = self.records(shard)?;
             let (led, first) = match at.take() {
-                // The place may come from another node: its key must be one of the index.
+                // The place may come from another node, so it must be checked that the place's key
+                // is one of the index.
                 Some((_, key)) if !matches!(key.first(), Some(b'V' | b'R')) => {
                     return Err(Errno::PROTO);
                 }

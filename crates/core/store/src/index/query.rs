@@ -146,7 +146,7 @@ impl<'s> Index<'s> {
         let shards = shards.collect::<Result<Vec<_>>>()?;
         let pages = shards.iter().map(|s| distinct(s, of, from, most));
         let found = Page::join(pages.collect::<Result<_>>()?, |one| one.0);
-        // The same value may occur in many shards: it is formatted once.
+        // The same value may occur in many shards, but is formatted once.
         let mut items: Vec<Written> = Vec::new();
         for (hash, word, id) in found.items {
             if items.last().is_none_or(|last| last.0 != hash) {

@@ -41,7 +41,7 @@ impl<'a> Writer<'a> {
             w.begin_next();
             let end = state.end.load(Acquire);
             state.written.fetch_min(end, AcqRel);
-            // A pending position at or beyond the end: its record was never appended.
+            // A pending position at or beyond the end: the record for it was never appended.
             for shard in 0..MAX_SHARDS {
                 let pending = &store.control().shard(shard).pending;
                 if pending.load(Acquire) > end {

@@ -126,7 +126,7 @@ fn a_full_table_is_an_error_and_loses_nothing() {
     let one = |at: u64| range(object, owner(1), LockType::Shared, at, at);
     let long = range(object, owner(2), LockType::Shared, 0, 10);
     assert_eq!(s.locks().lock_now(&long), Ok(None));
-    // The entries are taken directly: it would take long to set as many locks in one chain.
+    // The entries are taken directly, because setting as many locks in one chain would take long.
     let mut taken = Vec::new();
     while let Some(i) = s.control.take_lock().unwrap() {
         taken.push(i);

@@ -29,7 +29,7 @@ struct Here {
     wait: Cell<*const Wait>,
     /// Whether a handler of the program has run.
     handled: Cell<bool>,
-    /// Whether a handler without SA_RESTART has run: it interrupts the wait.
+    /// Whether a handler without SA_RESTART has run, which interrupts the wait.
     interrupted: Cell<bool>,
     /// A flag by which another thread can end the wait; or null.
     cancel: Cell<*const AtomicBool>,

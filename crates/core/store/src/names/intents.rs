@@ -202,7 +202,7 @@ impl Intents<'_> {
         self.control.wake_keeper();
     }
 
-    /// Gives an unconfirmed link up: the keeper finds out whether its entry was made.
+    /// Abandons an unconfirmed link: the keeper finds out whether its entry was made.
     pub fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
         self.transact(self.names().object_set(id), Need::Removal, |w| {
@@ -216,7 +216,7 @@ impl Intents<'_> {
         })
     }
 
-    /// Gives an intent up, so that any process may complete it.
+    /// Abandons an intent, so that any process may complete it.
     pub fn disown_note(&self, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
         let at = self.entry_ref(name);
@@ -230,7 +230,7 @@ impl Intents<'_> {
 
     // ---- after deaths ----
 
-    /// Gives all intents and links up, after a loss of shared memory: their processes have ended,
+    /// Abandons all intents and links, after a loss of shared memory: their processes have ended,
     /// and the identities in the records are about to be given to other processes.
     ///
     /// # Errors

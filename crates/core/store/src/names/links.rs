@@ -16,13 +16,13 @@ pub enum Link {
     Counted,
     /// The name counts; whether its entry exists isn't known yet.
     Unconfirmed,
-    /// A rename to the name is in progress: it doesn't count yet. The record's owner is the slot of
-    /// the old name, which distinguishes the renames of one object.
+    /// A rename to the name is in progress: the name doesn't count yet. The record's owner is the
+    /// slot of the old name, which distinguishes the renames of one object.
     Coming,
-    /// A link(2) with the name is in progress: it doesn't count yet.
+    /// A link(2) with the name is in progress: the name doesn't count yet.
     Offered,
-    /// An exchange (`RENAME_EXCHANGE`) that gives the object this name is in progress: it doesn't
-    /// count yet. The record's owner is the lower half of the exchange's number.
+    /// An exchange (`RENAME_EXCHANGE`) that gives the object this name is in progress: the name
+    /// doesn't count yet. The record's owner is the lower half of the exchange's number.
     Exchanged,
 }
 
@@ -196,8 +196,8 @@ impl<'s> Links<'s> {
         })
     }
 
-    /// Counts the offered name, if the object still has another one. With this the link(2) takes
-    /// effect.
+    /// Counts the offered name, if the object still has another one. Counting the name makes the
+    /// link(2) take effect.
     pub fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let nameless = self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
@@ -266,7 +266,8 @@ impl<'s> Links<'s> {
     /// In a transaction: confirms a link whose entry was made, and adds the name to the index.
     pub fn confirm(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<()> {
         match self.link_state(w, id, name)? {
-            // A directory has only one name, which is in its inode: it needs no link record.
+            // A directory has only one name, which is in its inode: a directory needs no link
+            // record.
             Some(Link::Unconfirmed) if self.is_dir_here(w, id)? => {
                 w.detach(id, &Key::link(id, name.0, name.1)).map(|_| ())
             }
@@ -294,7 +295,7 @@ impl<'s> Links<'s> {
         })
     }
 
-    /// Removes an unconfirmed name from the object: its entry wasn't made.
+    /// Removes an unconfirmed name from the object: no entry was made for the name.
     pub fn lose_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let mut freed = Vec::new();

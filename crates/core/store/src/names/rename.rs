@@ -37,8 +37,8 @@ impl<'s> Names<'s> {
             // Two names of one file, or the same name twice: nothing to do.
             (_, Some(t)) if t.id == source.id => Some(Ok(Renamed::Nothing)),
             (RenameMode::Replace, Some(t)) => match (is_dir(source), is_dir(t)) {
-                // A directory's move into itself is checked first. If that can't be checked, since
-                // a directory above lies on another node, the error follows from the kinds.
+                // A directory's move into itself is checked first. If this check isn't possible,
+                // since a directory above lies on another node, the error follows from the kinds.
                 (true, false) if self.is_below(to.0, source.id) == Ok(true) => {
                     Some(Err(Errno::INVAL))
                 }

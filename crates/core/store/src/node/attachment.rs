@@ -131,7 +131,7 @@ impl Store {
         self.between_slots();
         let slot = take(&self.control);
         let slot = slot.and_then(|slot| {
-            // In this order: either a repair sees this slot, or this process sees the repair.
+            // The order matters: either a repair sees this slot, or this process sees the repair.
             let alone = self
                 .no_repair()
                 .and_then(|()| self.declared().end_exclusive_of_others(slot));

@@ -427,8 +427,8 @@ impl Courier {
         moved
     }
 
-    /// Ends an input that no process reads any more: moves the offset back to the first unread
-    /// byte. Does nothing for an input that has ended, and for other descriptions.
+    /// Ends an input that no process reads any more: sets the offset to the first unread byte. Does
+    /// nothing for an input that has ended, and for other descriptions.
     fn put_back(&mut self, i: usize) {
         let s = &mut self.served[i];
         if s.way != Way::Input || s.done {

@@ -149,7 +149,7 @@ fn no_shared_vm_clone(reserved: u32) {
     settle(reserved, None);
 }
 
-/// Hands the reserved slot over to the child, or frees it if there is no child.
+/// Hands over the reserved slot to the child, or frees the slot if there is no child.
 fn settle(reserved: u32, child: Option<u32>) {
     if reserved == process::NONE {
         return;

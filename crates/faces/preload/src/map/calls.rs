@@ -184,7 +184,7 @@ fn range(a: &[i64; 6]) -> (u64, u64) {
     (start, start.saturating_add(len))
 }
 
-/// Serves msync: the kernel writes the pages back; then this library writes the files' records.
+/// Serves msync: the kernel writes back the pages; then this library writes the files' records.
 ///
 /// # Safety
 /// The arguments are those of the program's call.

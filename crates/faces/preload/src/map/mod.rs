@@ -9,8 +9,8 @@
 //! From the bottom to the top:
 //! - `vmas.rs`: the kernel's list of mappings; `spans.rs`: the table; `shadow_copy.rs`: copies of
 //!   remote files; `pages.rs`: mapping pieces of files
-//! - `locked.rs`: locks the table for a call; `remote.rs`: writes changes of copies back to other
-//!   nodes; `follow.rs`: changes mappings when their files change
+//! - `locked.rs`: locks the table for a call; `remote.rs`: writes back changes of shadow copies to
+//!   other nodes; `follow.rs`: changes mappings when their files change
 //! - `mapping.rs`: makes a mapping; `copied.rs`: makes a private copy of a remote file; `remap.rs`:
 //!   mremap and remap_file_pages; `calls.rs`: the system calls
 

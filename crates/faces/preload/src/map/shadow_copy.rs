@@ -36,7 +36,7 @@ const OWN: u16 = u16::MAX;
 /// shadow copy. Smaller values of `medium` are numbers of media.
 pub const MEDIUM: usize = 1 << 32;
 /// Maximum length of a range that is fetched as a whole when it is mapped. Of a longer range, only
-/// touched pages are fetched. Bytes. System calls don't fault pages in, so only fetched pages work
+/// touched pages are fetched. Bytes. System calls don't fault in pages, so only fetched pages work
 /// as their buffers.
 pub const EAGER: usize = 64 << 20;
 /// Number of bytes after a touched page's chunk that are fetched with it.

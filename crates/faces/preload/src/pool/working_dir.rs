@@ -57,7 +57,7 @@ pub fn current(fs: &Fs) -> Option<ObjectId> {
 }
 
 /// Returns a description of the working directory, if it lies in the pool. Programs that don't see
-/// the pool pass the description on to those that do.
+/// the pool pass the description to those that do.
 pub fn description(settings: &settings::Settings) -> Option<Vec<u8>> {
     if is_lost() {
         // The directory is in a pool, but this process doesn't know which one it is; nor will a

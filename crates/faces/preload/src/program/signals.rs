@@ -391,7 +391,7 @@ fn land(context: &mut libc::ucontext_t, to: guard::Landing) {
     let _ = (context, to);
 }
 
-/// Holds a signal back until the critical section ends.
+/// Defers a signal until the critical section ends.
 ///
 /// # Safety
 /// `context` is what the kernel passed to this library's handler.

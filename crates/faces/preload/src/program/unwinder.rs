@@ -4,7 +4,7 @@
 //! relocate and initialise. Only an exception, or the cancellation of a thread, that passes through
 //! this library's functions needs it; a process that throws has loaded it already. So libgcc_s's
 //! functions are defined here, visible to this library alone, as jumps to the real ones; the linker
-//! then leaves libgcc_s out.
+//! then omits libgcc_s.
 //!
 //! Unwind tables of far trampolines that are registered before libgcc_s is loaded are kept until it
 //! is loaded ([`register_kept`]).

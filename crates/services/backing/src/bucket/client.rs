@@ -25,7 +25,8 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// Maximum number of attempts per request.
 pub const ATTEMPTS: u32 = 5;
-/// The pause after the first attempt. It doubles after each attempt; up to half of it is random.
+/// The pause after the first attempt. The pause doubles after each attempt; up to half of it is
+/// random.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Maximum time for connecting.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! Reading an object of a bucket.
 //!
 //! Guarantees: all bytes are of the version whose attributes were read when the object was opened.
-//! A reply that breaks off is requested again from where it ended; it is never taken for the
+//! A reply that breaks off is requested again from where it ended; the break is never taken for the
 //! object's end.
 //!
-//! A request is for up to [`WINDOW`] bytes. Its reply is kept open, so that the next read of a
-//! thread continues it. There is one reply for each thread that reads a separate range.
+//! A request is for up to [`WINDOW`] bytes. The request's reply is kept open, so that the next read
+//! of a thread continues it. There is one reply for each thread that reads a separate range.
 
 use crate::bucket::attributes::Head;
 use crate::bucket::client::{ATTEMPTS, Client};

@@ -35,8 +35,8 @@ const MAX_LINK_TARGET_BYTES: u64 = 4096;
 /// that are small enough to be symbolic links.
 const MAX_ENTRIES_WITH_ATTRIBUTES: usize = 1000;
 
-/// Default number of threads that copy. It exceeds the number of cores, since the threads wait for
-/// the network.
+/// Default number of threads that copy. The number exceeds that of cores, since the threads wait
+/// for the network.
 pub const THREADS: usize = 16;
 
 /// A bucket, or the objects below a prefix of it.
@@ -69,7 +69,7 @@ pub struct Seen {
 
 impl Seen {
     /// Whether the directory of `path` had the name of `path` when the directory was first listed.
-    /// None: it wasn't listed.
+    /// None: the directory wasn't listed.
     fn has_name(&self, path: &[u8]) -> Option<bool> {
         let (directory, name) = split(path);
         Some(lock(&self.names).get(directory)?.contains(name))

@@ -1,7 +1,7 @@
 //! Writing objects, in one request or in parts.
 //!
 //! Guarantees: an object appears only when it is complete, with its attributes, and when the server
-//! has its content. For this, the server confirms the SHA-256 of each body, or the object is read
+//! has its content. To be sure, the server confirms the SHA-256 of each body, or the object is read
 //! back and compared. An object replaces only the version that the copier saw ([`Replaces`]). An
 //! upload in parts that fails is aborted, and its parts are removed. The next run that writes the
 //! same key removes the parts that a killed run has left.
@@ -441,7 +441,7 @@ mod tests {
         }
     }
 
-    /// Reads the object `k` back, as if other bytes of its length had been sent.
+    /// Reads the stored object `k`, as if other bytes of its length had been sent.
     fn read_back(store: &BucketStore) -> Error {
         let range = Range {
             start: 0,

@@ -1,7 +1,7 @@
 //! Credentials, and their sources: the environment and the files of the AWS tools.
 //!
 //! Guarantees: a secret never appears in `Debug` output, in a message or in the arguments of a
-//! process; its memory is cleared when it is dropped.
+//! process; the secret's memory is cleared when it is dropped.
 //!
 //! Sources, in this order: `AWS_NO_SIGN_REQUEST` (no credentials, for public buckets);
 //! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`; the profile `AWS_PROFILE`

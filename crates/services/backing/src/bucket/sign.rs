@@ -1,6 +1,6 @@
 //! Signatures of requests: AWS Signature Version 4, which includes the payload's SHA-256.
 //!
-//! So a server that checks signatures also checks the body: it refuses bytes that were damaged on
+//! So a server that checks signatures also checks the body, and refuses bytes that were damaged on
 //! the network.
 
 use crate::bucket::secret::Credentials;

@@ -46,7 +46,7 @@ pub struct EtcdPlace {
     /// `HOST:PORT` of each endpoint.
     pub endpoints: Vec<String>,
     pub has_tls: bool,
-    /// Prefix of all keys. It begins with a slash, and doesn't end in one.
+    /// Prefix of all keys. The prefix begins with a slash, and doesn't end in one.
     pub prefix: String,
     /// Files: the authority's certificate, the client's certificate and its key.
     pub authority: Option<PathBuf>,
@@ -143,7 +143,7 @@ fn text_in(file: &Path) -> Result<String> {
 /// The records of one user.
 pub struct Etcd {
     client: Arc<Client>,
-    /// Prefix of all keys of the user. It doesn't end in a slash.
+    /// Prefix of all keys of the user, without a slash at the end.
     prefix: String,
     name: String,
 }
@@ -371,8 +371,8 @@ impl Lock {
     /// Writes the record. None: removes it.
     ///
     /// # Errors
-    /// The lock was lost: nothing was written. etcd doesn't answer, or refuses: it isn't known
-    /// whether the record was written.
+    /// The lock was lost: nothing was written. etcd doesn't answer, or refuses: the record may be
+    /// written or not.
     pub fn write(&self, text: Option<&[u8]>) -> Result<()> {
         let failed = |why: String| format!("{}: {why}", self.name);
         let until = Instant::now() + RECONNECT_TIMEOUT;

@@ -1,4 +1,4 @@
-//! An HTML page while it is written: its frame, tables and cells.
+//! An HTML page while it is written: the page's frame, tables and cells.
 
 use crate::text::{self, html};
 use std::fmt::Write;
@@ -53,8 +53,8 @@ pub(super) fn maybe(n: Option<f64>, show: impl Fn(f64) -> String) -> Cell {
     }
 }
 
-/// Returns a path as HTML. Lines may break after directories. If it is shortened, its `title` has
-/// the whole path.
+/// Returns a path as HTML. Lines may break after directories. A shortened path has the whole path
+/// as its `title`.
 pub(super) fn path(path: &str) -> String {
     let short = text::shortened(path, MAX_PATH_CHARS);
     let title = if short == path {

@@ -254,7 +254,7 @@ impl Drop for Log {
         if !self.generation.is_now() || self.state().ended {
             return;
         }
-        // Gives the log up: its next owner undoes or completes the batch.
+        // Abandons the log: its next owner undoes or completes the batch.
         let parts = vec![api::delete(&self.key("owner"))];
         let _ = self.shared.transaction(vec![self.is_mine()], parts, vec![]);
     }

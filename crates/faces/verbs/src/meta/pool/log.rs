@@ -101,8 +101,8 @@ impl Log {
                     part = &part[n..];
                 }
                 failed => {
-                    // Cuts the incomplete entry off: its remains would be read as the beginning of
-                    // the next one.
+                    // Cuts off the incomplete entry: its remains would be read as the beginning of
+                    // the next entry.
                     if let Some(before) = before {
                         self.fs.truncate_open(self.open, before).map_err(cannot)?;
                     }
