@@ -301,8 +301,8 @@ fn member_in_words(member: &Member) -> String {
     format!("{}{rights}", member.user)
 }
 
-/// Fails if the campaign is being moved or has ended: then its data aren't at the place in its
-/// record.
+/// Fails if the campaign is being moved or has ended: then the campaign's data aren't at the place
+/// in its record.
 fn at_its_place(c: &Campaign) -> Result<(), Fail> {
     let name = &c.name;
     match (&c.moving, c.state) {

@@ -2,10 +2,10 @@
 //! at their end.
 //!
 //! A pass covers the campaigns of the user who runs it. With `--all-users`, a process of root only
-//! finds out which users have campaigns. It runs the pass of each user as a process of that user,
-//! so no record and no path gives access to more than the user has anyway. Passes of different
-//! users run concurrently. A pass may take long, since it moves data: until it ends, its user gets
-//! no other pass.
+//! finds out which users have campaigns. This process of root runs the pass of each user as a
+//! process of that user, so no record and no path gives access to more than the user has anyway.
+//! Passes of different users run concurrently. A pass may take long, since it moves data: until it
+//! ends, its user gets no other pass.
 
 use crate::campaign::is_used;
 use crate::campaign_args::Campaignd;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// Default maximum age of a count of usage. Seconds.
 const COUNT_EVERY: u64 = 600;
 /// Maximum number of users' passes that run at once. Passes that take longer than [`LONG`] aren't
-/// counted: they move much data, or hang, and other users must not wait for them.
+/// counted. Such passes move much data, or hang, and other users must not wait for them.
 const MAX_CONCURRENT_PASSES: usize = 8;
 const LONG: Duration = Duration::from_secs(600);
 /// Maximum number of bytes that are read of a pass's standard output (its campaigns) and of its

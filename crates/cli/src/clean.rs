@@ -77,8 +77,8 @@ fn outcome(name: String, a: &Pools) -> Outcome {
     let (removed, why, unclear) = match stale(&name, a.all) {
         Err((why, unclear)) => (false, why, unclear),
         // The pool's time limit has passed and no keeper of it runs here, or its job has ended. If
-        // it can't be removed everywhere, this host's share is removed alone; other hosts remove
-        // theirs.
+        // the pool can't be removed everywhere, this host's share is removed alone; other hosts
+        // remove theirs.
         Ok((why, is_over)) if is_over || a.here => {
             match remove(&name, false).or_else(|_| remove(&name, true)) {
                 Ok(()) => (true, why, false),

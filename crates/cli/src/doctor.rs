@@ -1,7 +1,8 @@
 //! `forebay doctor`: checks whether a pool can work on this host; if not, says what to do.
 //!
 //! Each check is one function that returns a [`Finding`]. The last check, the trial, starts a small
-//! pool, runs a program in it and removes it. It finds problems that no other check looks for.
+//! pool, runs a program in it and removes it. The trial finds problems that no other check looks
+//! for.
 
 mod host;
 mod reach;

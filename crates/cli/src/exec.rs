@@ -105,9 +105,9 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
     Ok(prepared)
 }
 
-/// Whether only a process that sees the pool can start the program. This is so if the program or a
-/// library that it needs lies in the pool, or if the preloaded library must print a hint when the
-/// program starts.
+/// Whether only a process that sees the pool can start the program. The answer is yes if the
+/// program or a library that it needs lies in the pool, or if the preloaded library must print a
+/// hint when the program starts.
 fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
     if program.is_empty() {
         return Err(Fail::new(code::NOT_FOUND, "'': there is no such program"));

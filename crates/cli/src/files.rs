@@ -1,4 +1,4 @@
-//! Commands for files in a pool, in the manner of coreutils and findutils. They use
+//! Commands for files in a pool, in the manner of coreutils and findutils. These commands use
 //! [`forebay_posix::Fs`], so they have the semantics that programs see. For everything else, users
 //! run the original programs: `forebay exec -- cp ...`.
 //!

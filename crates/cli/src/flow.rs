@@ -344,7 +344,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or("-")
 }
 
-/// Describes a run: its state, and its message if it has one.
+/// Describes a run: the state, and the message if there is one.
 fn in_words(run: &Value) -> String {
     match run["message"].as_str() {
         None | Some("") => text(run, "state").into(),

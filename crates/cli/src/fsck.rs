@@ -250,7 +250,7 @@ fn check_unused(name: &str, pools: &[Arc<Pool>]) -> Result<(), Fail> {
 }
 
 /// Checks this node's records against those of the other nodes. Tries again for a while if a daemon
-/// doesn't answer: it may have just been started.
+/// doesn't answer: the daemon may have just been started.
 fn compare(pool: &Pool) -> rustix::io::Result<Report> {
     let until = Instant::now() + RELEASE;
     loop {
@@ -292,7 +292,7 @@ fn words(pool: &Pool, e: rustix::io::Errno) -> String {
     )
 }
 
-/// Repairs a pool that no process uses. Its keeper doesn't run during the repair.
+/// Repairs a pool that no process uses. The pool's keeper doesn't run during the repair.
 fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
     let failed = |e: &dyn std::fmt::Display| Fail::new(code::FAILED, e);
     let before = place.state();

@@ -216,7 +216,7 @@ fn is_program(name: &str) -> bool {
     is_name && std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
-/// Returns when help and usage errors have colours: they are printed before `--color` is parsed.
+/// Returns when help and usage errors have colours. Both are printed before `--color` is parsed.
 fn color_of_help(words: &[OsString]) -> ColorChoice {
     let mut own = words.iter().take_while(|word| *word != "--");
     while let Some(word) = own.next().and_then(|word| word.to_str()) {

@@ -64,8 +64,8 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
 /// the pool's memory, which is shared, and stops the node.
 const OOM_SCORE_ADJ: i32 = -500;
 
-/// Prepares the process of a keeper or daemon. It serves many processes, so it raises its limits of
-/// open files and of file sizes to the hard ones, and lowers its OOM score.
+/// Prepares the process of a keeper or daemon. The process serves many others, so it raises its
+/// limits of open files and of file sizes to the hard ones, and lowers its OOM score.
 pub fn prepare_process() {
     use rustix::process::Resource;
     for (limit, what) in [

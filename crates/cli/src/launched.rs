@@ -122,7 +122,7 @@ fn take(fd: i32) -> std::io::Result<File> {
 
 fn media(begin: &Begin) -> Result<Vec<forebay_media::MediumSpec>, String> {
     // The node with the origin must be able to reach it; so must all nodes, if programs use the
-    // origin's own files. This is checked here, before anything is created.
+    // origin's own files. The access is checked here, before anything is created.
     let origin = begin.plan.origin.as_ref();
     let needs = |o: &&OriginConfig| begin.me == SERVICE_NODE || o.may_be(OriginMode::Off);
     let unseen = |o: &OriginConfig| {

@@ -2,9 +2,9 @@
 //!
 //! The keeper of a pool, and each daemon of a pool of several nodes, has a thread that records when
 //! the pool was last used and checks whether a limit is reached. If one is, the thread calls
-//! `forebay down`, as a person would. That command refuses while the pool is used on any node; then
-//! the thread tries again. Of several daemons, that of node 0 acts first; the others act later, in
-//! case that daemon is dead.
+//! `forebay down`, as a person would. `forebay down` refuses while the pool is used on any node;
+//! then the thread tries again. Of several daemons, that of node 0 acts first; the others act
+//! later, in case that daemon is dead.
 
 use crate::background;
 use crate::output::{age, print_notice};

@@ -150,9 +150,9 @@ pub fn umount(a: &Umount) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours. When its
-/// last descriptor closes, the kernel releases all processes that wait for a reply. Doesn't access
-/// the mount.
+/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours. When the
+/// last descriptor of that process closes, the kernel releases all processes that wait for a reply.
+/// Doesn't access the mount.
 fn kill_server(source: &str, dir: &Path) {
     let pool = source.strip_prefix("forebay:").unwrap_or(source);
     for place in places(pool) {
@@ -254,7 +254,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
             // files.
             let _ = rustix::fs::statfs(&at);
             std::thread::sleep(SETTLING);
-            // Programs with open files of the mount can continue; this process ends after the last
+            // Programs with open files of the mount can continue. This process ends after the last
             // of them.
             let _ = unmount(&at, true);
         });
@@ -372,8 +372,8 @@ fn place_at(prefix: &Path) -> Result<bool, String> {
     }
 }
 
-/// Starts the process that serves the mount. It isn't a child of this process, which becomes a
-/// program that doesn't expect children.
+/// Starts the process that serves the mount. The server isn't a child of this process, which
+/// becomes a program that doesn't expect children.
 fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> {
     let mut command = background::command();
     command.args(["mount", "--pool", &pool.config().name]);

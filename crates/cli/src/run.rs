@@ -225,7 +225,7 @@ fn judge(saved: Saved, name: &str, status: ExitStatus) -> Result<(), Fail> {
     })
 }
 
-/// Stages in. If that fails, the program isn't run.
+/// Stages in. If the stage-in fails, the program isn't run.
 fn bring(
     pool: &Arc<Pool>,
     pairs: &[(PathBuf, OsString)],

@@ -5,7 +5,7 @@
 //! command line override both. `$FOREBAY_CONFIG` names a file to use instead of the site's.
 //!
 //! A file with an unknown key or an invalid value is refused, with its line: a misspelled limit
-//! would limit nothing. Limits keep users from mistakes. They are no boundary against users who
+//! would limit nothing. Limits keep users from mistakes. Limits are no boundary against users who
 //! want to exceed them, since daemons run with the user's rights and no others.
 //! docs/reference/configuration.md lists all keys.
 
@@ -66,7 +66,7 @@ struct Limits {
     networks: Option<Vec<Spanned<String>>>,
 }
 
-/// A settings file that was read: its content and path.
+/// A settings file that was read: the content and the path.
 #[derive(Debug)]
 struct Read {
     path: PathBuf,

@@ -43,8 +43,8 @@ fn assert_nothing_left(p: &Place) {
     loop {
         let processes = processes(p);
         let mut files: Vec<_> = std::fs::read_dir(&p.home).unwrap().flatten().collect();
-        // The lock file of a start that was killed stays: it is empty, and the next start reuses
-        // it.
+        // The lock file of a start that was killed stays. The file is empty, and the next start
+        // reuses it.
         files.retain(|f| !f.file_name().as_encoded_bytes().starts_with(b".starting-"));
         let media = std::fs::read_dir(p.at("ssd")).into_iter().flatten();
         files.extend(media.flatten());
@@ -245,8 +245,8 @@ fn nodes_are_killed_paused_and_restarted() {
     assert_nothing_left(&p);
 }
 
-/// Creates a substitute for a remote shell. It runs the command on this machine if its first
-/// argument is a host name that it knows; otherwise it fails.
+/// Creates a substitute for a remote shell. The substitute runs the command on this machine if its
+/// first argument is a host name that it knows; otherwise the substitute fails.
 fn remote_shell(p: &Place) -> String {
     let path = p.at("rsh");
     let script = "#!/bin/sh\nhost=$1; shift\ncase $host in\n\

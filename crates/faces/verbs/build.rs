@@ -1,4 +1,4 @@
-//! Sets the SONAME of `libforebay_iov.so`. It contains the ABI number (`IOV_ABI` in
+//! Sets the SONAME of `libforebay_iov.so`. The SONAME contains the ABI number (`IOV_ABI` in
 //! `include/forebay/iov.h`), so a program never starts with a library of another ABI.
 
 use std::os::unix::fs::symlink;

@@ -1,6 +1,6 @@
-//! Reads the headers of an ELF program: its interpreter, and the directories in which the
-//! interpreter searches for libraries. Files that this crate doesn't understand are left to the
-//! kernel.
+//! Reads from the headers of an ELF program the path of its interpreter, and the directories in
+//! which the interpreter searches for libraries. Files that this crate doesn't understand are left
+//! to the kernel.
 
 #![warn(missing_docs)]
 
@@ -203,8 +203,9 @@ impl Elf {
         self.machine == EM_X86_64
     }
 
-    /// Whether the program makes its system calls itself, without libc: it is linked statically, or
-    /// made by Go's compiler. An interception of libc's functions doesn't see such calls.
+    /// Whether the program makes its system calls itself, without libc, because it is linked
+    /// statically, or made by Go's compiler. An interception of libc's functions doesn't see such
+    /// calls.
     pub fn calls_directly(&self, file: &dyn Source) -> bool {
         const GO: &[u8] = b"Go\0\0";
         let mut notes = self.segments.iter().filter(|s| s.kind == PT_NOTE);

@@ -83,8 +83,8 @@ pub struct Client {
     cluster: AtomicU64,
     user: Option<Login>,
     nobody: &'static str,
-    /// The token of the last login. It expires when it isn't used for some minutes, and when etcd
-    /// is restarted.
+    /// The token of the last login. The token expires when it isn't used for some minutes, and when
+    /// etcd is restarted.
     token: Mutex<Option<String>>,
 }
 

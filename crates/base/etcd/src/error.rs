@@ -36,7 +36,7 @@ pub enum Error {
     LoggedOut,
     /// etcd refuses this client's certificate, which names a user.
     CommonName,
-    /// etcd refused the request: it wasn't carried out.
+    /// etcd refused the request, and didn't carry it out.
     Refused {
         /// The errno for the refusal.
         errno: Errno,

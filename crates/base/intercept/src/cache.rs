@@ -151,8 +151,9 @@ fn head(object: &Object, count: usize) -> Head {
     }
 }
 
-/// Whether a directory belongs to this user alone. Otherwise its content is neither trusted nor
-/// written: a process that can put a file there can have any code patched into every program.
+/// Whether a directory belongs to this user alone. Otherwise the directory's content is neither
+/// trusted nor written: a process that can put a file there can have any code patched into every
+/// program.
 pub(crate) fn is_private(dir: &CStr) -> bool {
     let at = i64::from(libc::AT_FDCWD);
     let nofollow = i64::from(libc::AT_SYMLINK_NOFOLLOW);

@@ -1,6 +1,6 @@
 //! The hooks that intercepted calls lead to, and the types of their arguments and results.
 
-/// One system call as the program made it: its number and its six arguments, used or not.
+/// One system call as the program made it: the number and the six arguments, used or not.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -27,15 +27,16 @@ pub const WATCH: i64 = PASS + 1;
 /// if the call has succeeded.
 pub const FOLLOW: i64 = PASS + 2;
 
-/// The hooks of a process. They must stay valid and unchanged for ever; [`install`] copies them.
+/// The hooks of a process. The hooks must stay valid and unchanged for ever; [`install`] copies
+/// them.
 #[repr(C)]
 pub struct Hooks {
     /// Called for each intercepted call that the filter doesn't pass to the kernel. Returns what
     /// the kernel would have returned (`-errno` on error), or [`PASS`], [`WATCH`], [`FOLLOW`].
     ///
     /// The function runs on the caller's stack, with the caller's thread-local storage, in any
-    /// context (signal handlers, the child of a vfork, a thread that is starting or ending). Its
-    /// own calls of libc functions are intercepted, too.
+    /// context (signal handlers, the child of a vfork, a thread that is starting or ending). The
+    /// function's own calls of libc functions are intercepted, too.
     ///
     /// A thread may be cancelled in it at any point: glibc makes cancellation asynchronous around
     /// calls that may block, and then unwinds from wherever the signal (32) hits. A handler that

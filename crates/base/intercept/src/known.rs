@@ -1,6 +1,6 @@
 //! The table of libraries without `syscall` instructions, so that they needn't be searched again.
-//! It is one file for all libraries, with hashes as keys. A lost or overwritten entry only costs
-//! another search.
+//! The table is one file for all libraries, with hashes as keys. A lost or overwritten entry only
+//! costs another search.
 
 use crate::arch::raw;
 use crate::cache::{self, Path, mix};

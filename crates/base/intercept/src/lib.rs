@@ -13,8 +13,9 @@
 //! `pthread_cancel`, debuggers) passes through the trampolines. A damaged cache is detected and
 //! ignored.
 //!
-//! Limits: it knows nothing of files; it doesn't see `syscall` instructions in functions that
-//! `.eh_frame` doesn't describe (Go, hand-written assembly), in static programs, or in the vDSO.
+//! Limits: this crate knows nothing of files, and doesn't see `syscall` instructions in functions
+//! that `.eh_frame` doesn't describe (Go, hand-written assembly), in static programs, or in the
+//! vDSO.
 
 #![warn(missing_docs)]
 
@@ -55,9 +56,9 @@ fn private(cache_dir: Option<&CStr>) -> Option<&CStr> {
 /// also for libc calls that the calling library itself makes.
 ///
 /// `cache_dir` is an existing directory that keeps the sites by build id, so that later processes
-/// needn't search for them. It may be absent or unwritable. It isn't used unless it belongs to the
-/// effective user and nobody else can write to it. A cache file isn't used if others can write it,
-/// or if it belongs to neither this user nor root.
+/// needn't search for them. The directory may be absent or unwritable. The directory isn't used
+/// unless it belongs to the effective user and nobody else can write to it. A cache file isn't used
+/// if others can write it, or if it belongs to neither this user nor root.
 ///
 /// # Safety
 ///

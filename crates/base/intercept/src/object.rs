@@ -1,4 +1,4 @@
-//! The loaded objects whose code is patched: their addresses, build ids and functions. This module
+//! The addresses, build ids and functions of the loaded objects whose code is patched. This module
 //! reads only the mapped image, never a file, and only inside the segments that the loader reports.
 
 use crate::report::MAX_OBJECTS;

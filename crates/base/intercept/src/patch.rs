@@ -357,8 +357,8 @@ fn code_pages(object: &Object) -> (usize, usize) {
 unsafe fn patch(job: &Job, (low, len): (usize, usize)) -> Result<u32, Error> {
     // For libc the whole segment is made writable at once: protecting a part would leave several
     // mappings behind. If the kernel refuses code that is writable and executable, the code isn't
-    // executable for a moment. That only matters to other threads: the code that runs here isn't in
-    // libc.
+    // executable for a moment. This moment only matters to other threads: the code that runs here
+    // isn't in libc.
     protect(low, len, RWX).or_else(|_| protect(low, len, RW))?;
     let mut slot = job.first;
     let mut patched = 0;

@@ -1,6 +1,6 @@
-//! A program that patches itself. Its code is far from libc, so the trampolines get a separate
-//! mapping, with a registered unwind table. Other threads are inside calls meanwhile, and a second
-//! installation is refused.
+//! A program that patches itself. The program's code is far from libc, so the trampolines get a
+//! separate mapping, with a registered unwind table. Other threads are inside calls meanwhile, and
+//! a second installation is refused.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod test {

@@ -1,5 +1,5 @@
-//! Unmodified programs under the `passthrough` library, in all its modes: they must behave as
-//! without it. Each process has a time limit.
+//! Unmodified programs under the `passthrough` library, in all its modes, must behave as without
+//! the library. Each process has a time limit.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};

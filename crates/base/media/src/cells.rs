@@ -3,8 +3,8 @@
 //! Each cell of 256 pages has two bitmaps in the medium's map: `used` and `init`. Pages are taken
 //! and freed by compare-and-swap on words of `used`; there are no locks. A run of up to 64 pages
 //! lies inside one word; a longer run starts at a word. Two summary bitmaps over the cells (`full`,
-//! `busy`) shorten the search. They are hints: before the medium counts as full, every cell is
-//! examined.
+//! `busy`) shorten the search. The summaries are hints: before the medium counts as full, every
+//! cell is examined.
 //!
 //! Two more bitmaps over the cells mark those whose room was given back to the file system: see
 //! [`crate::parking`].

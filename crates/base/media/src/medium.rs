@@ -479,8 +479,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Advises the kernel that these pages won't be read soon: it drops cached pages of a `files`
-    /// medium that are written back. Does nothing on `memory`.
+    /// Advises the kernel that these pages won't be read soon: the kernel drops cached pages of a
+    /// `files` medium that are written back. Does nothing on `memory`.
     pub fn let_go(&self, start: u64, pages: usize) {
         if let (MediumKind::Files(_), Ok(file)) = (&self.kind, self.file()) {
             let (at, len) = (start * PAGE as u64, (pages * PAGE) as u64);

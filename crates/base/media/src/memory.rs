@@ -1,15 +1,15 @@
 //! Finds out how much memory is available on the host, and in the control groups of this process.
 //!
 //! Shared memory is charged to the process that reserves it. Where a control group limits memory (a
-//! batch job, a container), the kernel doesn't return ENOSPC at the limit: it kills processes. The
+//! batch job, a container), the kernel doesn't return ENOSPC at the limit, but kills processes. The
 //! same holds for the memory of the host. So [`reserve`] checks first, and fails with ENOSPC before
 //! a limit is reached.
 //!
 //! Both versions of control groups are read. A limit that can't be read counts as none: without
 //! /proc or /sys, only the file system's own limit remains.
 //!
-//! A check takes some 50 microseconds. So its result, minus what this process has reserved since,
-//! is reused for [`FRESH`], unless it is small.
+//! A check takes some 50 microseconds. So a check's result, minus what this process has reserved
+//! since, is reused for [`FRESH`], unless it is small.
 
 use crate::{PAGE, Region};
 use rustix::fd::AsFd;
@@ -222,8 +222,8 @@ pub fn may_take(bytes: u64) -> Result<()> {
     }
 }
 
-/// Reserves room for `len` bytes at `at` of a pool's file in memory. After that, touching these
-/// bytes can't fail.
+/// Reserves room for `len` bytes at `at` of a pool's file in memory. Touching reserved bytes can't
+/// fail.
 ///
 /// # Errors
 /// ENOSPC if the file system, the host or a control group of this process doesn't have that much

@@ -84,7 +84,7 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
             .ok_or_else(bad)?;
     }
     if !number.is_empty() {
-        // A number without a unit must be alone; it means seconds.
+        // A number without a unit must be alone, and means seconds.
         if number.len() != text.len() {
             return Err(bad());
         }

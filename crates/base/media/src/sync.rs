@@ -1,5 +1,5 @@
-//! Writes files to stable storage. This is the only module that does, so that a test can record
-//! what has become durable, or make it fail.
+//! Writes files to stable storage. No other module does, so that a test can record what has become
+//! durable, or make syncs fail.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Result;
@@ -23,7 +23,7 @@ fn observed(fd: BorrowedFd<'_>) -> Result<()> {
 /// Makes the bytes of a file durable, and the metadata needed to find them.
 ///
 /// # Errors
-/// EIO and others. The kernel reports an error only once: it must not be ignored.
+/// EIO and others. The kernel reports an error only once, so it must not be ignored.
 pub fn sync_data(fd: BorrowedFd<'_>) -> Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::fdatasync(fd))?;
     observed(fd)

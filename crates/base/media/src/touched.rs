@@ -1,9 +1,9 @@
 //! Tracks which pages of a segment this process has touched.
 //!
 //! The first touch of a page costs a fault, even if the page exists and only the process's page
-//! table lacks it. If the first touch is a write, the kernel maps this page alone. If it is a read,
-//! the kernel maps the pages around it, too; in a shared writable mapping they are writable. So
-//! each group of pages is read once before it is first written.
+//! table lacks it. If the first touch is a write, the kernel maps this page alone. If the first
+//! touch is a read, the kernel maps the neighbouring pages, too; in a shared writable mapping these
+//! pages are writable. So each group of pages is read once before it is first written.
 
 use crate::{CELL_PAGES, PAGE};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};

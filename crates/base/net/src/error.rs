@@ -51,7 +51,7 @@ pub enum Error {
         /// The kernel's error.
         why: String,
     },
-    /// The peer closed the connection without an answer: it doesn't hold the key, or it has too
+    /// The peer closed the connection without an answer: the peer doesn't hold the key, or has too
     /// many connections.
     Silent {
         /// The peer that was called.

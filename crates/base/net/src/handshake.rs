@@ -98,7 +98,7 @@ pub struct Seal(StatelessTransportState);
 
 impl Seal {
     /// Maximum number of messages in one direction, far below what AES-GCM allows with one key.
-    /// After that, the connection ends.
+    /// After this number of messages, the connection ends.
     pub const MESSAGES: u64 = 1 << 36;
 
     /// Encrypts `plain` and appends the result to `out`.

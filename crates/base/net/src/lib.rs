@@ -12,8 +12,8 @@
 //!
 //! Everything is bounded: sizes ([`envelope`]), requests in progress ([`WINDOW`]), waits (a
 //! deadline for each request, a time limit for a peer that stalls within a message), and
-//! unauthenticated connections. A connection that is cut isn't made again: its requests fail, and
-//! the caller connects again. While there is no work, no thread wakes up.
+//! unauthenticated connections. A connection that is cut isn't made again: requests in progress
+//! fail, and the caller connects again. While there is no work, no thread wakes up.
 //!
 //! The layers above use only the traits in [`transport`]; [`tcp`] is the one implementation.
 

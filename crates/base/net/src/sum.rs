@@ -1,5 +1,5 @@
 //! The checksum of a body: XXH3 of each of its blocks, seeded with the checksum up to the block
-//! before. Whole blocks are summed in place, which is twice as fast as feeding XXH3 piece by piece.
+//! before. Summing whole blocks in place is twice as fast as feeding XXH3 piece by piece.
 
 use twox_hash::XxHash3_64;
 

@@ -1,10 +1,10 @@
 //! The transport over TCP. For each pair of nodes there are two TCP connections: one per lane.
 //!
 //! One thread accepts connections ([`accept`]), three serve all control lanes, a few serve the bulk
-//! lanes ([`engine`]). Their number doesn't grow with the number of nodes. They sleep in epoll. A
-//! sender writes to the socket at once unless another thread does ([`send`]), so that a request and
-//! its reply wake as few threads as possible. Messages that other threads send during a write go
-//! out with the next write.
+//! lanes ([`engine`]). The number of threads doesn't grow with the number of nodes. The threads
+//! sleep in epoll. A sender writes to the socket at once unless another thread does ([`send`]), so
+//! that a request and its reply wake as few threads as possible. Messages that other threads send
+//! during a write go out with the next write.
 //!
 //! - [`dial`], [`accept`] and [`half_open`] make connections, up to the end of the handshake;
 //! - [`session`] is a connection after the handshake; [`send`] and [`receive`] are its two
@@ -55,7 +55,7 @@ pub struct Options {
     pub node: NodeId,
     /// The pool's key.
     pub key: PoolKey,
-    /// Whether to encrypt bodies, too. They are encrypted if either side of a connection asks for
+    /// Whether to encrypt bodies, too. Bodies are encrypted if either side of a connection asks for
     /// it.
     pub encrypt: bool,
     /// Limits on memory, connections and times.
@@ -279,7 +279,7 @@ impl Core {
         lock(&self.sessions).all.len() >= self.options.limits.sessions
     }
 
-    /// Puts a session into service: it may receive from now on.
+    /// Puts a session into service: the session may receive from now on.
     fn adopt(&self, session: &Arc<Session>) -> Result<(), Error> {
         let oldest = {
             let mut sessions = lock(&self.sessions);

@@ -107,11 +107,11 @@ pub struct Reply {
 }
 
 /// A function that is called once with a request's result: on a thread of the transport or, if the
-/// connection ends during the sending, on the sending thread. It must be quick, never block, and
-/// take no lock that is held while sending.
+/// connection ends during the sending, on the sending thread. The function must be quick, never
+/// block, and take no lock that is held while sending.
 pub type Done = Box<dyn FnOnce(Result<Reply, Error>) + Send>;
 
-/// A connection to one other node. It works in both directions, whichever node made it.
+/// A connection to one other node. The connection works in both directions, whichever node made it.
 pub trait Connection: Send + Sync {
     /// The other end.
     fn peer(&self) -> Peer;
@@ -203,8 +203,9 @@ pub trait Handler: Send + Sync {
         self.serve(request, reply);
     }
 
-    /// Whether requests of this kind are quick. They may be served before another request that came
-    /// with them, on the same thread; their replies are sent together with that request's reply.
+    /// Whether requests of this kind are quick. Quick requests may be served before another request
+    /// that came with them, on the same thread. Their replies are sent together with that request's
+    /// reply.
     fn is_brief(&self, _kind: u16) -> bool {
         false
     }
@@ -263,8 +264,8 @@ impl Responder {
         });
     }
 
-    /// Sends the reply. If it can't be sent (too large, connection cut), the requester gets an
-    /// error.
+    /// Sends the reply. If the reply can't be sent (too large, connection cut), the requester gets
+    /// an error.
     pub fn answer(mut self, answer: Answer) {
         if let Some(to) = self.to.take() {
             to.reply(Some(answer));

@@ -144,8 +144,8 @@ fn a_recorded_handshake_is_worth_nothing() {
             let answer = relay.replay(lane, Duration::from_secs(2)).unwrap();
             assert!(answer.is_empty(), "a hello is answered once");
         }
-        // After a restart, a node remembers no hellos. It answers a replayed one, but the replay
-        // can't continue.
+        // After a restart, a node remembers no hellos. A node answers a replayed hello, but the
+        // replay can't continue.
         let again = node(2, &key);
         let relay = Relay::start(again.peer().address).unwrap();
         for lane in &recorded {
@@ -424,7 +424,7 @@ fn ten_thousand_unauthenticated_connections() {
 const ATTACKS_PER_SECOND: u32 = 20_000;
 
 /// Makes ten thousand connections while `attacking` is set: silent ones, garbage, incomplete
-/// hellos. They stay open.
+/// hellos. The connections stay open.
 fn attack(to: SocketAddr, attacking: &AtomicBool, made: &AtomicU64) {
     // A real attacker has its own machine, so this thread should take little time here.
     let _ = rustix::process::nice(10);

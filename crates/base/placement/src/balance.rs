@@ -86,9 +86,9 @@ impl Share {
         self.held.strict_add_signed(self.change)
     }
 
-    /// Returns the number of slots that the node must give (negative) or take. If it is off its
-    /// share by more than twice the slack, it must get within twice the slack; if it has less than
-    /// half of its share, it gets the whole share.
+    /// Returns the number of slots that the node must give (negative) or take. A node that is off
+    /// its share by more than twice the slack must get within twice the slack; a node with less
+    /// than half of its share gets the whole share.
     fn must(&self) -> i32 {
         let (least, most) = (self.floor - 2 * self.slack(), self.ceil + 2 * self.slack());
         let to = match self.held {

@@ -11,8 +11,8 @@
 //! ```
 //! Numbers without a width are LEB128; others are little-endian. Flags: the state (2 bits), and 4,
 //! 8, 16: since, weight, media equal those of the previous node and are left out. Decoding accepts
-//! any bytes; if they are a map, encoding it gives the same bytes. Decoding allocates memory in
-//! proportion to the bytes, and no more than the limits in [`crate::map`] allow.
+//! any bytes; if the bytes are a map, encoding that map gives the same bytes. Decoding allocates
+//! memory in proportion to the bytes, and no more than the limits in [`crate::map`] allow.
 
 use crate::map::{
     Address, MAX_ADDRESSES, MAX_MEDIA, MAX_NAME, MAX_NODES, Medium, MediumKind, Node, PoolMap,

@@ -38,8 +38,8 @@ use twox_hash::XxHash3_64;
 /// There are many times more slots than nodes in the largest pool, so that shares are even.
 pub const SLOTS: u32 = 1 << 18;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
-/// Number of neighbouring slots that share the entries of a `local-all` directory. They usually
-/// belong to one node. `GROUP` is at most the number of a node's shards.
+/// Number of neighbouring slots that share the entries of a `local-all` directory. Such a group
+/// usually belongs to one node. `GROUP` is at most the number of a node's shards.
 const GROUP: u32 = 64;
 
 /// Identity of an object: a sequence number and, in the low bits, its slot.
@@ -86,9 +86,9 @@ impl Slot {
     /// The slot of chunk `chunk` of `id`, where chunks are spread over the pool.
     ///
     /// The first chunk has the slot of the object's records, so that a file of one chunk has one
-    /// home. The slots of the others are steps of the golden section around the ring of slots, from
-    /// a start that a hash of `id` gives. This spreads any run of chunks over nodes more evenly
-    /// than a hash of each chunk would.
+    /// home. The slots of the other chunks are steps of the golden section around the ring of
+    /// slots, from a start that a hash of `id` gives. This spreads any run of chunks over nodes
+    /// more evenly than a hash of each chunk would.
     pub fn of_chunk(id: ObjectId, chunk: u64) -> Slot {
         /// Slots from one chunk to the next. Odd, so that all slots are visited before one repeats.
         const STEP: u64 = 162_013;
@@ -109,7 +109,8 @@ impl Slot {
     }
 }
 
-/// Returns a hash over all bits of an id. It doesn't correlate with the slot that the id contains.
+/// Returns a hash over all bits of an id. The hash doesn't correlate with the slot that the id
+/// contains.
 pub(crate) fn hash_of(id: ObjectId) -> u64 {
     XxHash3_64::oneshot(&id.0.to_le_bytes())
 }

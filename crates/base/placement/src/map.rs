@@ -24,7 +24,7 @@ pub const MAX_MEDIA: usize = 16;
 pub enum State {
     /// The node serves its slots.
     Up,
-    /// The node can't be reached. It keeps its slots.
+    /// The node can't be reached, but keeps its slots.
     Down,
     /// The node will get slots.
     Joining,
@@ -275,7 +275,7 @@ impl PoolMap {
     }
 
     /// Returns the map with one more node. The node gets the number [`PoolMap::next_number`] and is
-    /// `Joining`. It has no slots until the moves to [`PoolMap::target`] are made.
+    /// `Joining`. The node has no slots until the moves to [`PoolMap::target`] are made.
     ///
     /// # Errors
     /// [`MapError`] if the node isn't valid, or there are too many.

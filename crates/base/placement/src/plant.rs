@@ -1,7 +1,8 @@
 //! Planted faults. The simulator has to find each of them, to show that it would find such a fault
 //! in real code.
 //!
-//! Without the feature `plant`, no fault is active. With it, `FOREBAY_PLANT` names the active one.
+//! Without the feature `plant`, no fault is active. With the feature, `FOREBAY_PLANT` names the
+//! active fault.
 
 /// Whether the fault `name` is active.
 #[cfg(feature = "plant")]

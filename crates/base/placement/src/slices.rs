@@ -25,7 +25,7 @@ impl fmt::Display for NodeId {
 pub enum Claim {
     /// A share in proportion to this weight.
     Weight(u32),
-    /// Exactly the slots that the node has now: it can't be reached.
+    /// Exactly the slots that the node has now, because it can't be reached.
     Keep,
 }
 
@@ -34,9 +34,9 @@ pub enum Claim {
 pub struct Moved {
     /// The slots.
     pub slots: Range<u32>,
-    /// Their old node.
+    /// The slots' old node.
     pub from: NodeId,
-    /// Their new node.
+    /// The slots' new node.
     pub to: NodeId,
 }
 

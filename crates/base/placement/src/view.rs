@@ -1,4 +1,4 @@
-//! Ids of objects in the view by attributes (`.by`): its directories, and the links in them.
+//! Ids of objects in the view by attributes (`.by`): the view's directories, and the links in them.
 //!
 //! No node stores these objects, but every node can decode their ids.
 //!

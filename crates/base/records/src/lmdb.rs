@@ -44,8 +44,8 @@ thread_local! {
     /// Whether this thread is in [`hidden`].
     ///
     /// This has to be a thread-local. LMDB is written in C and opens its files by libc's functions.
-    /// Their system calls reach the preloaded library as the program's do. The thread is all that
-    /// connects such a call with the caller of [`hidden`].
+    /// The system calls of libc's functions reach the preloaded library as the program's do. The
+    /// thread is all that connects such a call with the caller of [`hidden`].
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -68,7 +68,7 @@ pub struct Env {
     path: PathBuf,
     map_size: usize,
     ptr: AtomicPtr<ffi::MDB_env>,
-    /// In a forked child, the parent's environment: it is closed, never used.
+    /// In a forked child, the parent's environment, which is closed, never used.
     inherited: AtomicPtr<ffi::MDB_env>,
     opening: ProcessLock,
     /// Number of reader slots in the lock file that have memory, as far as this process knows.
@@ -220,8 +220,8 @@ impl Env {
         }
     }
 
-    /// Forgets that the file is open: it was opened by another process that shares this one's
-    /// memory and has ended. The file stays mapped.
+    /// Forgets that the file is open: another process, which shared this one's memory and has
+    /// ended, opened it. The file stays mapped.
     pub fn forget(&self) {
         self.opening.reset();
         let env = self.ptr.swap(null_mut(), AcqRel);
@@ -250,7 +250,7 @@ impl Env {
                 match unsafe { ffi::mdb_txn_renew(txn) } {
                     0 => return Ok(Snapshot { env: self, txn }),
                     // The slot was freed, and may be in use by another process. The transaction is
-                    // never touched again; its few hundred bytes are leaked.
+                    // never touched again; a few hundred bytes are leaked.
                     ffi::MDB_BAD_RSLOT => continue,
                     rc => return Err(check(rc).err().unwrap_or(Errno::IO)),
                 }

@@ -314,7 +314,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRecord {
     pub entry: Entry,
-    /// Whether several nodes are changing the entry: it is being renamed, exchanged or removed. A
+    /// Whether several nodes are changing the entry, by renaming, exchanging or removing it. A
     /// look-up of the name waits, since only the intent for this name tells the outcome.
     pub changing: bool,
 }
@@ -345,7 +345,7 @@ impl EntryRecord {
     }
 }
 
-/// The bytes of a record. They are on the stack, unless they contain a small file's content.
+/// The bytes of a record, on the stack unless they contain a small file's content.
 pub type RecordBytes = SmallVec<[u8; 256]>;
 
 /// Content of the tail of an inode record.
@@ -376,9 +376,9 @@ pub struct Inode {
     pub ctime: i64,
     pub atime: i64,
     pub btime: i64,
-    /// For a directory: its parent.
+    /// For a directory: the parent.
     pub parent: u64,
-    /// For a device: its number.
+    /// For a device: the device number.
     pub rdev: u64,
     /// For a file that lies on several nodes, and for its parts: number of the file's truncations.
     pub cuts: u64,
@@ -788,7 +788,7 @@ mod tests {
         for cut in 0..bytes.len() - b"payload".len() {
             assert!(Inode::decode(&bytes[..cut]).is_none());
         }
-        // The most frequent inode: that of a file that was just created.
+        // The most frequent inode: the inode of a file that was just created.
         let t = 1_764_212_345_678_901_234;
         let new = Inode {
             mode: libc::S_IFREG | 0o644,

@@ -1,7 +1,7 @@
-//! Atomics, fences and waits for data in shared memory. They are those of the standard library and
-//! the kernel; with `--cfg loom`, the same names mean those of the model checker loom. So loom
-//! checks the code that is really used, over all orders of its steps and all values that a load may
-//! see (`loom_models.rs` of the media and of the store).
+//! Atomics, fences and waits for data in shared memory. The definitions are those of the standard
+//! library and the kernel; with `--cfg loom`, the same names mean those of the model checker loom.
+//! So loom checks the code that is really used, over all orders of its steps and all values that a
+//! load may see (`loom_models.rs` of the media and of the store).
 
 #[cfg(not(loom))]
 mod real {

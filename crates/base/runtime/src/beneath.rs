@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Maximum number of directories that a tree keeps open. When it is reached, all are closed.
+/// Maximum number of directories that a tree keeps open. At the maximum, all are closed.
 const MAX_OPEN_DIRECTORIES: usize = 64;
 /// Maximum length of a path that one system call gets. Bytes, without the zero at its end.
 const MAX_PIECE: usize = libc::PATH_MAX as usize - 1;
@@ -104,7 +104,7 @@ impl Tree {
         }
     }
 
-    /// Returns the same tree; its directories stay open after their first use.
+    /// Returns the same tree, whose directories stay open after their first use.
     #[must_use]
     pub fn keeping(self) -> Tree {
         Tree {

@@ -22,8 +22,9 @@ thread_local! {
 /// outermost section: a `fn()`, or null.
 static ON_LEAVING: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// A section in which no signal handler of the program runs on this thread. It is needed while a
-/// lock is held, since a handler that used the pool would wait for its own thread. Sections nest.
+/// A section in which no signal handler of the program runs on this thread. The section is needed
+/// while a lock is held, since a handler that used the pool would wait for its own thread. Sections
+/// nest.
 ///
 /// Signals aren't blocked, since that would take two system calls. Instead, handlers that may use
 /// the pool are wrapped when they are installed. If [`is_critical`], the wrapper only notes the
@@ -103,7 +104,7 @@ impl ProcessLock {
         ProcessLock(AtomicU32::new(0))
     }
 
-    /// Waits for the lock and takes it. Its holders keep it for short moments only, inside a
+    /// Waits for the lock and takes it. Holders keep the lock for short moments only, inside a
     /// critical section.
     #[inline]
     pub fn hold(&self) -> ProcessGuard<'_> {

@@ -1,11 +1,11 @@
 //! The line that a process prints before it ends because of a bug in Forebay: a failed assertion,
 //! or any other panic.
 //!
-//! An assertion states what our own code guarantees. If it fails, the process ends as by SIGKILL:
-//! its further behaviour is unknown, and other processes repair what it leaves. The process may be
-//! a program of a user who has never heard of our source files. So one line says which assertion
-//! failed and where, what remains of the data, and what to do with the line. It is written by a raw
-//! system call, whatever state the program is in.
+//! An assertion states what our own code guarantees. If an assertion fails, the process ends as by
+//! SIGKILL: the process's further behaviour is unknown, and other processes repair what it leaves.
+//! The process may be a program of a user who has never heard of our source files. So one line says
+//! which assertion failed and where, what remains of the data, and what to do with the line. The
+//! line is written by a raw system call, whatever state the program is in.
 //!
 //! [`report_with`] sets the hook of this library's own copy of the standard library. So if a shared
 //! library of ours is loaded into a Rust program, the program's panics aren't affected.

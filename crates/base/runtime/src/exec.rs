@@ -9,10 +9,10 @@ static EXECUTING: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// Whether this thread is about to execute another program.
     ///
-    /// This has to be a thread-local. A thread in exec still uses the pool: it closes descriptors
-    /// and writes back files, by the same functions as all other threads. Each of these functions
-    /// may need the process's slot, and only where the slot is taken does it matter which thread
-    /// calls. An argument would have to go through every operation of the store.
+    /// This has to be a thread-local. A thread in exec still uses the pool: the thread closes
+    /// descriptors and writes back files, by the same functions as all other threads. Each of these
+    /// functions may need the process's slot, and only where the slot is taken does it matter which
+    /// thread calls. An argument would have to go through every operation of the store.
     static EXECUTES: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, O
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Maximum number of descriptor numbers for Forebay's own descriptors. They lie just below
+/// Maximum number of descriptor numbers for Forebay's own descriptors. These numbers lie just below
 /// [`USUAL_LIMIT`], or below the soft limit if that is lower.
 pub const HIGH_FD_ROOM: u64 = 160;
 
@@ -56,9 +56,9 @@ mod mobility {
     pub const MOVABLE: u8 = 1;
 }
 
-/// A function that makes a move. It gets the descriptor and a closure, which moves the descriptor
-/// and returns its new number. Returns that number, or the error; after an error the descriptor
-/// hasn't moved.
+/// A function that makes a move. The function gets the descriptor and a closure, which moves the
+/// descriptor and returns its new number. The function returns that number, or the error; after an
+/// error the descriptor hasn't moved.
 pub type Around = fn(BorrowedFd<'_>, &mut dyn FnMut() -> Result<RawFd>) -> Result<RawFd>;
 
 static INTERNAL_FDS: [Kept; MAX_KEPT] = [const {
@@ -416,7 +416,7 @@ pub fn unfollow(fd: RawFd) {
 
 /// Gives the number `fd` of ours to the program: moves our descriptor to another number, then calls
 /// `replace`, which makes the old number the program's. Until this function returns, no thread uses
-/// numbers of ours. (In a vfork child, our descriptor isn't moved: its parent keeps it.)
+/// numbers of ours. (In a vfork child, our descriptor isn't moved: the parent keeps it.)
 ///
 /// # Errors EBUSY if the descriptor can't move, or other threads use numbers of ours for more than
 /// 1 s; EMFILE if no number is left. After an error, `replace` wasn't called.

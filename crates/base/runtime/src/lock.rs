@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::time::Duration;
 
 const WAITERS: u32 = 1 << 31;
-/// Number of spins before sleeping. They take less time than one futex call.
+/// Number of spins before sleeping. That many spins take less time than one futex call.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 60 };
 const WAIT_INTERVAL: Duration = Duration::from_millis(20);
 /// After this many waits for the same holder (30 s) the operation fails rather than hangs.
@@ -43,7 +43,7 @@ pub enum Acquired {
 }
 
 impl Lock {
-    /// Returns a free lock. It need not lie in shared memory.
+    /// Returns a free lock, which need not lie in shared memory.
     pub const fn new() -> Lock {
         Lock(AtomicU32::new(0))
     }

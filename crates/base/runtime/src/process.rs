@@ -163,9 +163,9 @@ thread_local! {
     /// Whether this thread serves other processes, and therefore never waits for one of them.
     ///
     /// This has to be a thread-local: the value holds for all that the thread does, from its start
-    /// on. It matters where a wait begins: in a lock whose holder may be stopped, or where a file
-    /// is fetched from the origin. Every operation of the pool leads to such waits, so every caller
-    /// would have to pass the same constant.
+    /// on. The value matters where a wait begins: in a lock whose holder may be stopped, or where a
+    /// file is fetched from the origin. Every operation of the pool leads to such waits, so every
+    /// caller would have to pass the same constant.
     static ANSWERS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -197,7 +197,8 @@ pub fn is_stopped(pid: u32) -> bool {
 
 /// Whether the calling thread is this process's only one; false if that can't be determined.
 pub fn is_alone() -> bool {
-    // /proc/self/task has one directory per thread; its link count is that plus two.
+    // /proc/self/task has one directory per thread; its link count is the number of threads plus
+    // two.
     rustix::fs::stat("/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
 }
 
@@ -209,7 +210,8 @@ pub fn name(pid: u32, text: &mut [u8; 16]) -> &str {
 }
 
 /// Writes one line to standard error by a raw system call, without allocation, whatever state the
-/// host program is in. Writes nothing if standard error is a file of a pool: that would need locks.
+/// host program is in. Writes nothing if standard error is a file of a pool, since such a write
+/// would need locks.
 pub fn write_notice(what: std::fmt::Arguments<'_>) {
     use std::io::Write;
     let mut line = [0u8; 256];

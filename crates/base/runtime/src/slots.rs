@@ -24,8 +24,8 @@ pub trait Table {
     const FIRST: usize;
     /// The slot's owner word: state, process id and start time of the owner. 0: free.
     fn owner(&self, slot: u32) -> &AtomicU64;
-    /// The generation: how many owners the slot has had. It distinguishes a lock that an earlier
-    /// owner left from a lock of the present owner.
+    /// The generation: how many owners the slot has had. The generation distinguishes a lock that
+    /// an earlier owner left from a lock of the present owner.
     fn generation(&self, slot: u32) -> &AtomicU32;
     /// Identity of the process for whose lock the slot's owner has been waiting for a while. For
     /// reports.
@@ -40,7 +40,7 @@ pub fn noted_word(table: &impl Table, slot: u32) -> Option<u64> {
     (is_mine(table, slot) && owner & TIME != 0).then_some(noted)
 }
 
-/// Whether a running process is responsible for `slot`: its owner or, if the owner is dead, the
+/// Whether a running process is responsible for `slot`: the owner or, if the owner is dead, the
 /// process that reaps the slot.
 pub fn is_alive(table: &impl Table, slot: u32) -> bool {
     if slot as usize >= MAX_PROCESSES {
@@ -87,8 +87,8 @@ static USES_RESERVE: AtomicBool = AtomicBool::new(false);
 
 /// Lets this process use the reserved entries of every table from now on: process slots, live
 /// entries, descriptions, locks and reader slots. For commands that inspect a pool, repair it or
-/// save its data, and for keepers and daemons: they must work even when programs have used up the
-/// rest.
+/// save its data, and for keepers and daemons. Such processes must work even when programs have
+/// used up the rest.
 pub fn use_reserve() {
     USES_RESERVE.store(true, Relaxed);
 }
@@ -220,7 +220,7 @@ pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
         return false;
     }
     let me = pid();
-    // If this process dies during the reaping, others must be able to notice that.
+    // If this process dies during the reaping, other processes must be able to notice its death.
     let Ok(started) = own_start(me) else {
         return false;
     };

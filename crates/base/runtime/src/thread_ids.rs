@@ -2,8 +2,9 @@
 //! numbers of threads.
 //!
 //! Linux keeps user, groups and capabilities for each thread; libc's functions change them for all
-//! threads of a process at once. The functions of this module return the calling thread's ids. They
-//! make the system calls directly, since libc's functions would be intercepted like the program's.
+//! threads of a process at once. The functions of this module return the calling thread's ids. This
+//! module's functions make the system calls directly, since libc's functions would be intercepted
+//! like the program's.
 
 /// The number of the initial user namespace (PROC_USER_INIT_INO in the kernel).
 pub const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;

@@ -62,8 +62,8 @@ pub fn watch(name: &str, mut look: impl FnMut() -> Option<()> + Send + 'static) 
     start(Builder::new().name(name.into()), WATCH_STACK, 0, watch).map(drop)
 }
 
-/// Waits until all threads that [`start`] started have begun, at most 10 s. After that, a lack of
-/// memory when they begin can't end the process any more.
+/// Waits until all threads that [`start`] started have begun, at most 10 s. Afterwards, a lack of
+/// memory at their beginning can't end the process any more.
 pub fn have_begun() {
     let until = Instant::now() + Duration::from_secs(10);
     while STARTED.load(Acquire) > 0 && Instant::now() < until {

@@ -88,7 +88,7 @@ pub fn read_text(path: &Path, links: Links, limit: u64) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::InvalidData, "it isn't UTF-8"))
 }
 
-/// Creates a file for writing. An object at the path is removed first: it is neither followed nor
+/// Creates a file for writing. An object at the path is removed first, and so neither followed nor
 /// written to.
 ///
 /// # Errors

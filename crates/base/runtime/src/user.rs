@@ -1,9 +1,9 @@
 //! Buffers of system calls: memory of the program, or of a caller that acts for it.
 //!
 //! The rules for such memory, which [`UserSlice`] and [`UserSliceMut`] keep:
-//! - it may be unmapped, read-only, or vanish at any moment. So it is accessed only by copies under
-//!   the fault guard ([`guard`]); a fault gives EFAULT. Bytes that were copied before the fault
-//!   stay copied;
+//! - it may be unmapped, read-only, or vanish at any moment. So the memory is accessed only by
+//!   copies under the fault guard ([`guard`]); a fault gives EFAULT. Bytes that were copied before
+//!   the fault stay copied;
 //! - other threads of the program may change it meanwhile. So no reference to it is ever made, and
 //!   nothing is read twice;
 //! - it may be a slice of Forebay's own, which stays borrowed while the value exists.

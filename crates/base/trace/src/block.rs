@@ -1,8 +1,8 @@
 //! A process's block of counters in shared memory: the kinds of operations, and the counters of
 //! each kind.
 //!
-//! A block belongs to a process. It stays unchanged after the process has ended. The next process
-//! that gets the block first adds the block's numbers to the node's [`Ended`]
+//! A block belongs to a process. The block stays unchanged after the process has ended. The next
+//! process that gets the block first adds the block's numbers to the node's [`Ended`]
 //! ([`Block::hand_over`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};

@@ -1,14 +1,14 @@
 //! Tracepoints and counters of a node's processes, in shared memory.
 //!
-//! * [`event!`] records an event at a [`Point`] if that point is switched on; otherwise it costs a
-//!   load and a branch. Points are switched one by one, for all processes of the node at once, by
-//!   one byte per point in shared memory ([`shared`]).
+//! * [`event!`] records an event at a [`Point`] if that point is switched on; otherwise the macro
+//!   costs a load and a branch. Points are switched one by one, for all processes of the node at
+//!   once, by one byte per point in shared memory ([`shared`]).
 //! * An event goes into the process's [`ring`], a file in shared memory. The ring has the newest
 //!   events, also after the process was killed.
 //! * [`count`] counts operations, bytes, errors and time by kind of [`Operation`], always.
 //! * Time is measured in ticks of the cheapest clock ([`clock`]).
 //!
-//! All of this runs inside any program. It takes no lock, allocates no memory except to make a
+//! All of this runs inside any program. Tracing takes no lock, allocates no memory except to make a
 //! ring, and may be interrupted by a signal handler at any instruction. Without a pool, the shared
 //! memory is zeroed memory of this process: everything is off.
 

@@ -2,8 +2,9 @@
 //! of a build.
 //!
 //! A point whose name ends with `_ENTER` has a partner that ends with `_EXIT`; the work between
-//! them is done by one thread. The template describes in words what happened. In it, `{field}`
-//! stands for a field, formatted according to its [`Kind`], and `{text}` for a name or path.
+//! them is done by one thread. The template describes in words what happened. In the template,
+//! `{field}` stands for a field, formatted according to its [`Kind`], and `{text}` for a name or
+//! path.
 
 /// How a field is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@
 //! 64 bytes   Header: magic, version, number of events, process, program, clock
 //! 64 bytes   each event: number, time, point and thread, request, up to four fields
 //! ```
-//! An event is one cache line. Its number determines its place, and is written last. So a reader
-//! sees complete events only, also in the ring of a process that was killed. A text takes the place
-//! of a second event. Writers don't wait for each other. If the ring wraps around while an event is
-//! being written, another writer may overwrite the event; the reader then drops it.
+//! An event is one cache line. An event's number determines its place, and is written last. So a
+//! reader sees complete events only, also in the ring of a process that was killed. A text takes
+//! the place of a second event. Writers don't wait for each other. If the ring wraps around while
+//! an event is being written, another writer may overwrite the event; the reader then drops it.
 //!
 //! The ring is made at the process's first event, and remains after the process has ended. A forked
 //! child gets its own.
@@ -48,7 +48,7 @@ pub struct Header {
     pub next: AtomicU64,
     /// The reader has taken all events with lower numbers than this.
     pub taken: AtomicU64,
-    /// Readers don't show events with lower numbers than this: they were cleared.
+    /// Readers don't show events with lower numbers than this: such events were cleared.
     pub cleared: AtomicU64,
     /// The program's name.
     pub name: [AtomicU64; 2],

@@ -1,10 +1,10 @@
 //! The shared memory of a node's tracing: which points are on, how rings are made, and the slowest
 //! operations.
 //!
-//! This memory is a part of the node store's control region. Each process maps it over a static
-//! ([`crate::attach`]). So a look at a point is one load from a fixed address, and no pointer
-//! dangles when a pool is closed. A process that uses several pools sees the points of the one that
-//! it attached to last.
+//! The shared memory is a part of the node store's control region. Each process maps it over a
+//! static ([`crate::attach`]). So a look at a point is one load from a fixed address, and no
+//! pointer dangles when a pool is closed. A process that uses several pools sees the points of the
+//! one that it attached to last.
 
 use crate::clock::{self, Moment};
 use crate::points::{MAX_POINTS, Point, table};

@@ -1,4 +1,4 @@
-//! State of a thread: its id, its current request, and its lane of the counters.
+//! State of a thread: the thread's id, its current request, and its lane of the counters.
 //!
 //! All fields are in one thread-local variable, since each access to a thread-local is a function
 //! call in a library that is loaded into programs.
@@ -112,7 +112,7 @@ pub(crate) fn forked() {
 }
 
 /// Returns the id of this thread's request; begins a request if there is none. The id contains the
-/// node and the process that began the request ([`parts`]). It is unique in the pool unless a
+/// node and the process that began the request ([`parts`]). The id is unique in the pool unless a
 /// process begins more than 2^30 requests.
 pub fn request() -> u64 {
     with(|thread| match thread.request.get() {

@@ -17,7 +17,7 @@ pub const POINTS: [Point; 3] = [
     Point::POSIX_WRITE_EXIT,
 ];
 
-/// Maximum number of names kept. When it is reached, all names are forgotten.
+/// Maximum number of names kept. At the maximum, all names are forgotten.
 const MAX_CACHED_NAMES: usize = 100_000;
 /// Maximum number of rows of each list.
 const MAX_ROWS: usize = 200;

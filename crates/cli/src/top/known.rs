@@ -1,7 +1,7 @@
 //! All that top knows of a pool: the latest readings of counters, states and lists, with times.
 //!
-//! The threads in [`super::collect`] write it; [`super::view`] computes the screen's content from
-//! it. It is plain data, which tests can make up.
+//! The threads in [`super::collect`] write this state; [`super::view`] computes the screen's
+//! content from it. The state is plain data, which tests can make up.
 
 use super::files::Hot;
 use crate::slow::SlowOperation;

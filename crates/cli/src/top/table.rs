@@ -1,8 +1,8 @@
 //! Tables that fit the width: columns are left out, least important first, so that no number is
 //! truncated.
 //!
-//! One column of a table may be elastic: it holds a path, gets the remaining width, and loses its
-//! beginning if it is longer.
+//! One column of a table may be elastic. This column holds a path and gets the remaining width; a
+//! longer path loses its beginning.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

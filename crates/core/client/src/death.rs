@@ -40,7 +40,7 @@ impl fmt::Display for Death {
     }
 }
 
-/// Records the counts of the control groups of this process, which is the keeper of the pool or
+/// Records the counts of this process's control groups. This process is the keeper of the pool or
 /// node in `dir`.
 pub(crate) fn note_start(dir: &Path) {
     let groups = limiting_groups();

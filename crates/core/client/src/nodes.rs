@@ -198,8 +198,8 @@ pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
     Ok(places.swap_remove(at))
 }
 
-/// Takes the stores of pool `name` whose keepers are dead over into this process's PID and user
-/// namespaces. A failure isn't returned: opening the pool will fail, too.
+/// Moves into this process's PID and user namespaces those stores of pool `name` whose keepers are
+/// dead. A failure isn't returned: opening the pool will fail, too.
 pub fn take_over(name: &str) {
     let places = places(name).into_iter();
     for place in places.filter(|p| p.state() == PoolState::Stale) {

@@ -158,8 +158,8 @@ impl<'a> Cluster<'a> {
             .is_some_and(|peers| peers.nodes().first() == Some(&peers.this_node()))
     }
 
-    /// Returns the node of names, which carries out all changes of the names of directories and
-    /// symbolic links, one at a time. None in a pool of one node.
+    /// Returns the node of names: the node that carries out all changes of the names of directories
+    /// and symbolic links, one at a time. None in a pool of one node.
     pub(crate) fn names_node(&self) -> Option<NodeId> {
         self.peers()?.nodes().first().copied()
     }

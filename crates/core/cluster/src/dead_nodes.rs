@@ -318,7 +318,7 @@ impl<'a> DeadNodes<'a> {
         salvage.inode(id).filter(|_| salvage.is_invented(id))
     }
 
-    /// Whether the salvage has the entries of `node`, which a listing can't get from `node` itself.
+    /// Whether the salvage has the entries of `node`. A listing can't get them from `node` itself.
     pub(crate) fn is_salvaged(&self, node: NodeId) -> bool {
         self.salvage_for(node).is_some()
     }
@@ -335,7 +335,7 @@ impl<'a> DeadNodes<'a> {
         (salvage.is_invented(dir) || salvage.is_invented(entry.id)).then_some(entry)
     }
 
-    /// Returns from the salvage an entry whose home, `node`, hasn't replied.
+    /// Returns an entry from the salvage; the entry's home, `node`, hasn't replied.
     pub(crate) fn salvaged_entry(
         &self,
         node: NodeId,
@@ -346,14 +346,15 @@ impl<'a> DeadNodes<'a> {
         salvage.entry(dir, name).map(Some).ok_or(Errno::HOSTDOWN)
     }
 
-    /// Returns from the salvage the inode and name of a directory whose home, `node`, hasn't
+    /// Returns a directory's inode and name from the salvage; the directory's home, `node`, hasn't
     /// replied.
     pub(crate) fn salvaged_inode(&self, node: NodeId, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
         let salvage = self.salvage_for(node).ok_or(Errno::HOSTDOWN)?;
         salvage.inode(id).ok_or(Errno::HOSTDOWN)
     }
 
-    /// Returns the entries of a directory whose homes are dead nodes, after the name `after`.
+    /// Returns a directory's entries after the name `after`, as far as the entries' homes are dead
+    /// nodes.
     pub(crate) fn salvaged_entries(&self, dir: ObjectId, after: &[u8]) -> Vec<(Vec<u8>, Entry)> {
         let salvage = self.cluster.salvage_cell().get();
         let entries = salvage.as_ref().and_then(|s| s.entries.get(&dir));

@@ -1,7 +1,7 @@
 //! Finds objects by their attributes, and describes objects, on all nodes.
 //!
-//! A search in a directory asks all nodes for pages, which arrive in any order. A description comes
-//! from the object's home; one request covers many objects.
+//! A search in a directory asks all nodes for pages. The pages arrive in any order. A description
+//! comes from the object's home; one request covers many objects.
 
 use crate::peers::messages::{List, decode, encode};
 use crate::peers::requests::request;

@@ -6,8 +6,8 @@
 //! - [`requests`] declares each request once; [`messages`] encodes arguments and replies.
 //!
 //! A node has the entries and objects of its slots. An operation on an entry or object of another
-//! node is sent to its home, which carries it out on its store as any process there does
-//! (`serve.rs`). So each rule has one implementation. See
+//! node is sent to the home of that entry or object. The home carries out the operation on its
+//! store as any process there does (`serve.rs`). So each rule has one implementation. See
 //! docs/decisions/0020-operations-across-nodes.md.
 
 pub mod messages;

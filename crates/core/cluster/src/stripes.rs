@@ -2,8 +2,8 @@
 //!
 //! The object of a striped file lies at its home, with its size and chunk 0. So a file of one chunk
 //! is like any other. Each other node may have a *part*, a separate object ([`ObjectId::part`]): a
-//! sparse file with the offsets of the whole file, which contains that node's chunks. A node
-//! creates its part when one of its chunks is first written.
+//! sparse file that contains that node's chunks at the offsets of the whole file. A node creates
+//! its part when one of its chunks is first written.
 //!
 //! - A write sends its pieces to all their nodes at once. If it makes the file longer, it then
 //!   reports the new end to the home (GROW). So every byte below the size has been written. If

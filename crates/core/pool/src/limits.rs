@@ -19,8 +19,8 @@ const MAX_IN_PROGRESS: u64 = 256 << 20;
 pub struct Limits {
     /// The cores on which the daemon's threads may run.
     pub cpus: Option<Cpus>,
-    /// Memory of the daemon itself, without the media and records of the pool, which all processes
-    /// share. Bytes.
+    /// Memory of the daemon itself, without the pool's media and records, since all processes share
+    /// those. Bytes.
     pub memory: Option<u64>,
     /// Maximum bandwidth to other nodes, and from them. Bytes per second.
     pub bandwidth: Option<u64>,

@@ -89,10 +89,10 @@ pub struct DirEntry {
 /// The process for which a view opens and makes files.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller {
-    /// Id of a thread of the process for which the view works. 0: this process.
+    /// Id of a thread; the view works for that thread's process. 0: this process.
     /// [`UNSEEN`](crate::controls::UNSEEN): a process that the face can't see.
     pub process: u32,
-    /// Controls of new files, which override those of the directory and of the rules.
+    /// Controls of new files. These controls override those of the directory and of the rules.
     pub declared: Declared,
 }
 
@@ -388,8 +388,8 @@ impl Fs {
     }
 
     /// Makes each check read the calling thread's credentials from now on. Must be called when one
-    /// of several threads has changed its own credentials, or before the child of a vfork, which
-    /// shares this memory, does so. `with_namespace`: the thread or child is in another user
+    /// of several threads has changed its own credentials, or before a vfork child does so, since
+    /// that child shares this memory. `with_namespace`: the thread or child is in another user
     /// namespace.
     pub fn credentials_differ(&self, with_namespace: bool) {
         self.shared.cred.ask_each_time(with_namespace);

@@ -340,8 +340,8 @@ impl Process<'_> {
         self.0.end_readers();
     }
 
-    /// Frees this process's reader slots in the records, which the next program after exec couldn't
-    /// find.
+    /// Frees this process's reader slots in the records, because the next program after exec
+    /// couldn't find them.
     pub fn end_readers(self) {
         self.0.end_readers();
     }

@@ -10,7 +10,7 @@ use rustix::io::{Errno, Result};
 
 impl Fs {
     /// Notifies the watchers of the object at a place, and of its directory, of `what` (bits of
-    /// inotify(7)). Not needed for changes of names and operations on open files, which notify
+    /// inotify(7)). Not needed for changes of names and for operations on open files: both notify
     /// watchers themselves.
     pub fn notify_place(&self, place: &Place, what: u32) {
         if self.store().watches().has_watches()

@@ -1,7 +1,7 @@
 //! Threads with a working directory and umask of their own, as unshare(2) gives them with CLONE_FS.
 //!
-//! Nearly all threads share the working directory and umask of their process, which are in its area
-//! ([`crate::Process`]). A thread with its own ones, and the threads that it makes, share a
+//! Nearly all threads share their process's working directory and umask, which are in the process's
+//! area ([`crate::Process`]). A thread with its own ones, and the threads that it makes, share a
 //! [`ThreadFs`] in a small table. A new thread finds out once, with kcmp(2), which one it shares:
 //! one in the table if a thread that is recorded there still runs and shares it, otherwise the
 //! process's.

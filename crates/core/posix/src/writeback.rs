@@ -341,7 +341,7 @@ impl<'a> FileBuffers<'a> {
     /// Publishes the buffered writes of an open file.
     ///
     /// # Errors
-    /// An error of sending buffered writes, which are lost. The error is returned once.
+    /// An error of sending buffered writes; these writes are lost. The error is returned once.
     pub fn publish(&self, open: u32) -> Result<()> {
         let Some(all) = self.writeback() else {
             return Ok(());

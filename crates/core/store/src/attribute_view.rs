@@ -30,7 +30,7 @@ pub struct View {
     pub depth: usize,
     /// The pairs of key and value that all listed objects have.
     pub words: Vec<Word>,
-    /// The key at the end of the path, whose value the next component will be.
+    /// The key at the end of the path. The next component will be a value of this key.
     pub key: Option<Vec<u8>>,
 }
 

@@ -6,7 +6,7 @@
 //! ([`ObjectId::copy`]). So extents, deaths of processes and free space are handled as for any
 //! file.
 //!
-//! - *Presence* is shown by the "initialised" bits of the pages, which are set after the bytes are
+//! - *Presence* is shown by the pages' "initialised" bits, which are set after the bytes are
 //!   written. A small copy that lies in its record was written as a whole. So a process that
 //!   fetches may be killed at any time, and two may fetch the same bytes.
 //! - *Edition*: each lamination makes another *edition* of the file ([`crate::Inode::edition`]),

@@ -116,7 +116,7 @@ impl<'s> DeclaredControls<'s> {
         }
     }
 
-    /// Clears the flag [`LAMINATES`] of description `open`, whose process was killed: the end of
+    /// Clears the flag [`LAMINATES`] of description `open` after its process was killed: the end of
     /// the description then doesn't laminate the file.
     pub(crate) fn cut_short(&self, open: u32) {
         self.objects()

@@ -1,16 +1,16 @@
 //! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage,
 //! in an order that leaves a consistent store after a loss of power at any instant.
 //!
-//! The steps below are those of a pool with a journal. Other pools have a medium in memory, whose
-//! bytes are lost with the node anyway: there, the record is written back and the media are synced.
+//! The steps below are those of a pool with a journal. Other pools have a medium in memory, and
+//! lose its bytes with the node anyway: there, the record is written back and the media are synced.
 //!
 //! 1. The file's record is written: the commit is in the journal.
 //! 2. The media's bytes are written to stable storage.
 //! 3. The pages that were initialised before step 2 are recorded as durable in the journal.
 //! 4. The journal is written to stable storage.
 //!
-//! A record in the journal whose bytes weren't synced does no harm: a page that isn't recorded as
-//! durable reads as zero after a loss of power, whatever the medium contains there.
+//! A record in the journal does no harm if the file's bytes weren't synced: a page that isn't
+//! recorded as durable reads as zero after a loss of power, whatever the medium contains there.
 
 use crate::ObjectId;
 use crate::control_region::{Live, MAX_LIVE, live_flag as flag};

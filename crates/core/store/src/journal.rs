@@ -62,7 +62,8 @@ impl<'s> Durability<'s> {
         Writer::lock(self.0, journal)
     }
 
-    /// Appends the changes of a commit on `shards`, which are locked, before the records change.
+    /// Appends the changes of a commit on `shards`, before the records change. The caller has
+    /// locked these shards.
     pub(crate) fn note_commit(
         &self,
         journal: &Journal,

@@ -39,7 +39,7 @@ struct Progress {
 
 impl Names<'_> {
     /// In a transaction: leaves records of `id` to later steps. `name` is the hash of a name under
-    /// which its attributes are in the index.
+    /// which the attributes of `id` are in the index.
     pub(crate) fn leave_behind(
         &self,
         w: &mut Write<'_>,

@@ -181,7 +181,7 @@ impl Live {
 
 impl Live {
     /// The stamp of a copy: see [`Inode::copy_stamp`]. The stamp shares a field with the number of
-    /// truncations, which isn't counted for copies.
+    /// truncations, as truncations of copies aren't counted.
     pub fn copy_stamp(&self) -> &AtomicU64 {
         &self.cuts
     }
@@ -639,7 +639,7 @@ impl<'s> Objects<'s> {
         Ok(self.with_live(id, is_open)?.unwrap_or(false))
     }
 
-    /// If `id` is open, calls `f` with its live entry, which is locked meanwhile.
+    /// If `id` is open, calls `f` with its live entry. The entry is locked meanwhile.
     pub fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
         let held = self.place()?;
         let section = self.section()?;

@@ -400,8 +400,8 @@ impl<'a> MapTable<'a> {
         below.filter(|p| end(p) > address).or(above)
     }
 
-    /// Copies the tree of `from` into this table, which has copies of the places of `from` already.
-    /// The process of this table doesn't use the table yet.
+    /// Copies the tree of `from` into this table. This table has copies of the places of `from`
+    /// already. The process of this table doesn't use the table yet.
     pub(crate) fn copy_tree(&self, from: &MapTable<'_>, end: usize) {
         for (to, from) in self.up_to(end).iter().zip(from.places) {
             to.lower.store(from.lower.load(Relaxed), Relaxed);

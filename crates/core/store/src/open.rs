@@ -304,9 +304,9 @@ impl<'s> Objects<'s> {
         place.load(Acquire).checked_sub(1)
     }
 
-    /// As [`Objects::fd_get`], but adds a reference to the description, which another thread may be
-    /// closing. The caller must be in a section that lasts until the reference is stored or
-    /// released.
+    /// As [`Objects::fd_get`], but adds a reference to the description. Another thread may be
+    /// closing the description. The caller must be in a section that lasts until the reference is
+    /// stored or released.
     pub fn fd_retained(&self, fd: i32) -> Option<u32> {
         let area = self.area().ok()?;
         self.open_retain_at(area.fd(usize::try_from(fd).ok()?)?)

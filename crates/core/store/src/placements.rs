@@ -141,7 +141,7 @@ impl<'s> Parts<'s> {
     }
 
     /// The number of pages of a chunk that may lie at the home; None: no limit. For a file of this
-    /// node, which is locked.
+    /// node, locked by the caller.
     pub(crate) fn home_limit(&self, live: &Live, chunk: u64) -> Result<Option<usize>> {
         if !Parts::is_spilled(live) {
             return Ok(None);

@@ -265,9 +265,9 @@ impl<'s> Parts<'s> {
         .map(|(_, n)| n)
     }
 
-    /// Checks a write of bytes at the home, which is locked: EXFULL if the file wasn't truncated
-    /// exactly `cuts` times, EPERM if it is laminated. Records if there will be bytes beyond the
-    /// end.
+    /// Checks a write of bytes at the home, with the file locked: EXFULL if the file wasn't
+    /// truncated exactly `cuts` times, EPERM if it is laminated. Records if there will be bytes
+    /// beyond the end.
     pub fn check_behind(live: &Live, cuts: u64, offset: u64, len: usize) -> Result<()> {
         if live.cuts.load(Acquire) != cuts {
             return Err(CHANGED);

@@ -4,9 +4,9 @@
 //! inheriting it are the kernel's business. For an object of the pool, the kernel watches a
 //! *shadow*: an empty directory `watches/ID/MASK.N` of the node's directory, one for each object
 //! and descriptor. The kernel reports only that something was made in the shadow. A process that
-//! changes the object makes, and removes again, a file in the shadow whose name encodes the event
-//! (`event.rs`); the preload library turns that name back into the event when the program reads it.
-//! So order, limits, and the merging of equal events are the kernel's too.
+//! changes the object makes a file in the shadow, and removes it again. The file's name encodes the
+//! event (`event.rs`); the preload library decodes the name when the program reads it. So order,
+//! limits, and the merging of equal events are the kernel's too.
 //!
 //! Watches belong to the node: they report what processes of this node do, wherever the object
 //! lies. Without watches, the cost is a test of one word. The keeper removes the remains of killed

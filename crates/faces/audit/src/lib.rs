@@ -1,10 +1,10 @@
-//! Audit library: the loader loads it before all others (`LD_AUDIT`), for programs whose own
-//! libraries lie in the pool.
+//! Audit library. The loader loads this library before all others (`LD_AUDIT`), for programs whose
+//! own libraries lie in the pool.
 //!
-//! It is the preload library linked a second time, so that its own dependencies (libc) are found in
-//! the system's directories. Through the program's search path, the loader would search the pool's
-//! directories before the pool can be served, and would remember them as missing. Its tasks are
-//! described in `early.rs` of `forebay-preload`.
+//! The auditing library is the preload library linked a second time, so that its own dependencies
+//! (libc) are found in the system's directories. Through the program's search path, the loader
+//! would search the pool's directories before the pool can be served, and would remember them as
+//! missing. Its tasks are described in `early.rs` of `forebay-preload`.
 
 use std::ffi::{c_long, c_uint};
 

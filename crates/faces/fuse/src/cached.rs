@@ -68,7 +68,7 @@ struct File {
     telling: Arc<Mutex<()>>,
 }
 
-/// A thread that received a reply. It processes the reply inside the kernel once it has a core.
+/// A thread that received a reply, which the thread processes inside the kernel once it has a core.
 struct Waiter {
     thread: u32,
     replied: Instant,
@@ -149,7 +149,7 @@ impl Cached {
         if let Some(file) = self.files().get_mut(&node) {
             return file.add(open);
         }
-        // The lock isn't held: this may send a request to another node.
+        // The lock isn't held, because the call may send a request to another node.
         let changed = changed(fs, open);
         let now = Instant::now();
         let size = changed.map_or(0, |(_, size)| size);
@@ -201,9 +201,9 @@ impl Cached {
         }
         let one = telling.lock().unwrap_or_else(|e| e.into_inner());
         if self.answers(node, size, thread).is_some() {
-            // The notices act like a reply that isn't discarded. After them, all older replies are
-            // processed, and the last byte is written back if a program has stored to it through a
-            // mapping.
+            // The notices act like a reply that isn't discarded. After the notices, all older
+            // replies are processed, and the last byte is written back if a program has stored to
+            // it through a mapping.
             self.notices.forget_pages(node);
             if let Some(last) = last() {
                 self.notices.store(node, size - 1, &[last]);
@@ -233,8 +233,8 @@ impl Cached {
         None
     }
 
-    /// Records that the kernel assumes this size: it has set the size itself, or takes it from a
-    /// reply that it doesn't discard.
+    /// Records that the kernel assumes this size: the kernel has set the size itself, or takes it
+    /// from a reply that it doesn't discard.
     pub fn set(&self, node: u64, size: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.saw(size);

@@ -1,10 +1,10 @@
 //! Keeps the content of mapped pages as the kernel received it.
 //!
-//! The kernel writes back whole pages, whichever bytes a program has stored to. This must not undo
-//! what other processes have meanwhile written to other bytes of the page. So a page's bytes are
-//! kept as of the last time when kernel and file agreed. Only bytes that differ from the kept ones
-//! are written ([`Fs::merge`](forebay_posix::Fs::merge)), and conflicting changes of the same bytes
-//! are detected.
+//! The kernel writes back whole pages, whichever bytes a program has stored to. Writing back must
+//! not undo what other processes have meanwhile written to other bytes of the page. So a page's
+//! bytes are kept as of the last time when kernel and file agreed. Only bytes that differ from the
+//! kept ones are written ([`Fs::merge`](forebay_posix::Fs::merge)), and conflicting changes of the
+//! same bytes are detected.
 //!
 //! Only files opened for reading and writing through this mount can have writable mappings. At the
 //! first such open, the kernel has no pages of the file that matter, since it forgets all of them

@@ -7,7 +7,7 @@
 //! ended. So changes outside of the mount are seen at once. Pools of several nodes have no sole
 //! user; nor do mounts of kernels before Linux 6.2.
 //!
-//! The validity of names is ended by expiring them (NOTIFY_INVAL_ENTRY with EXPIRE_ONLY). They
+//! The validity of names is ended by expiring them (NOTIFY_INVAL_ENTRY with EXPIRE_ONLY). Names
 //! aren't forgotten: the kernel would unmount anything mounted on a forgotten name, in any mount
 //! namespace (loop images, bind mounts of containers). For the same reason NOTIFY_INC_EPOCH isn't
 //! used.
@@ -18,8 +18,8 @@
 //!   that overtook the reply would have no effect. So the notices begin [`ARRIVED`] after the last
 //!   reply for a known name. If a program doesn't get a core for that time, the name stays valid
 //!   until [`HOLDS`] is over.
-//! - *Attributes* are cached only from replies to GETATTR. At that time the kernel has the inode,
-//!   and discards the reply if the inode was invalidated after the request began
+//! - *Attributes* are cached only from replies to GETATTR. The kernel has the inode when such a
+//!   reply arrives, and discards the reply if the inode was invalidated after the request began
 //!   (NOTIFY_INVAL_INODE). So each object whose attributes the kernel may have is recorded before
 //!   the reply is sent ([`State::nodes`]). The kernel marks an inode's attributes as valid before
 //!   it stores them, and readers take no lock. So a reply may be cacheable only if the kernel

@@ -1,17 +1,17 @@
 //! The FUSE face: a pool as a mounted file system.
 //!
 //! For programs that the preloaded library can't reach: static binaries, Go, shells that are
-//! already running, file managers. One process serves a mount ([`Mounted::serve`]). It uses the
-//! pool like any other process, through `posix`, so programs on the mount and preloaded programs
+//! already running, file managers. One process serves a mount ([`Mounted::serve`]). The process
+//! uses the pool like any other, through `posix`, so programs on the mount and preloaded programs
 //! see each other's changes.
 //!
 //! The kernel checks permissions (`default_permissions`) by the attributes that it gets. It caches
-//! names and attributes only while no other process uses the pool ([`keeping`]). It caches no data,
-//! since programs outside the mount may change them without notice to the kernel. Only mappings use
-//! its page cache ([`cached`]), and only changed bytes of its pages are written back ([`fetched`]).
-//! Files that were just looked up stay open for a moment ([`recent`]). [`notices`] are messages
-//! that the kernel hasn't requested. [`directories`] holds the last attributes of removed
-//! directories.
+//! names and attributes only while no other process uses the pool ([`keeping`]). The kernel caches
+//! no data, since programs outside the mount may change them without notice to it. Only mappings
+//! use its page cache ([`cached`]), and only changed bytes of its pages are written back
+//! ([`fetched`]). Files that were just looked up stay open for a moment ([`recent`]). [`notices`]
+//! are messages that the kernel hasn't requested. [`directories`] holds the last attributes of
+//! removed directories.
 //!
 //! - [`protocol`]: messages. [`device`]: mounting. [`face`]: answers to requests.
 //! - [`serve`]: the threads that receive requests. [`keeping`]: what the kernel may cache.

@@ -2,8 +2,8 @@
 //!
 //! To open a file, the kernel looks up its name, requests its attributes, then opens the node
 //! number. If another program replaces the file in between by rename, the object that was found is
-//! removed and the open fails. If that happens again and again, the open would never succeed. So a
-//! file that was found stays open for a moment.
+//! removed and the open fails. If such replacements go on, the open would never succeed. So a file
+//! that was found stays open for a moment.
 
 use forebay_posix::Fs;
 use forebay_runtime::threads::watch;

@@ -4,15 +4,16 @@
 //! if a server reaches its limit of address space (RLIMIT_AS), or runs on a system without
 //! overcommit, it must answer ENOMEM and continue.
 //!
-//! - [`hold`] maps [`SIZE`] bytes in advance. They use address space, but no memory until they are
-//!   touched.
+//! - [`hold`] maps [`SIZE`] bytes in advance. These bytes use address space, but no memory until
+//!   they are touched.
 //! - [`Allocator`], the program's global allocator, uses these bytes when malloc fails.
 //! - [`is_short`] tells when to refuse a request before it is carried out, because the rest of the
 //!   reserve might not suffice for it.
 //! - Threads are started only if there is space for their start ([`forebay_runtime::threads`]).
 //!
-//! The reserve is a bitmap of units of [`UNIT`] bytes under a mutex. It is used only when memory is
-//! short, so a linear search is fast enough. Units return to the reserve when they are freed.
+//! The reserve is a bitmap of units of [`UNIT`] bytes under a mutex. The reserve is used only when
+//! memory is short, so a linear search is fast enough. Units return to the reserve when they are
+//! freed.
 
 use forebay_runtime::threads::has_room;
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -2,13 +2,13 @@
 //!
 //! Each thread receives a request, answers it, and receives the next. Usually there are two to four
 //! threads. When all of them are blocked (none waits for a request, and none has received one for
-//! [`HELD_UP`]) another one is started, up to [`MAX_WORKERS`]. It ends when enough others wait for
-//! requests.
+//! [`HELD_UP`]) another one is started, up to [`MAX_WORKERS`]. A thread ends when enough others
+//! wait for requests.
 //!
 //! These threads never wait for a resource that a client may hold, since the client may wait for
-//! the thread's reply. So they read nothing about other processes in /proc ([`answer_others`]), and
-//! send the kernel no notices. A request that needs one of the two, or that waits for a program's
-//! lock, gets a thread of its own.
+//! the thread's reply. So these threads read nothing about other processes in /proc
+//! ([`answer_others`]), and send the kernel no notices. A request that needs one of the two, or
+//! that waits for a program's lock, gets a thread of its own.
 //!
 //! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]), and
 //! no thread is started.
@@ -37,8 +37,8 @@ use std::time::{Duration, Instant};
 const MAX_WORKERS: usize = 256;
 /// Bounds of the usual number of threads that receive requests: the number of cores within these.
 const USUAL: std::ops::RangeInclusive<usize> = 2..=4;
-/// How long all threads must be busy before another one is started. It is started after twice this
-/// time at most.
+/// How long all threads must be busy before another one is started. The other thread is started
+/// after twice this time at most.
 const HELD_UP: Duration = Duration::from_millis(2);
 /// Maximum number of requests with threads of their own. Beyond it, a lock fails with ENOLCK,
 /// another request with EAGAIN.

@@ -83,8 +83,9 @@ pub fn after_fork() {
     ALLOCATOR.locked.store(false, Release);
 }
 
-/// Size of the header before each block that C code gets. It holds the block's size, and the length
-/// of its mapping (0: the block lies in the heap). 16 keeps the blocks' alignment. Bytes.
+/// Size of the header before each block that C code gets. The header holds the block's size, and
+/// the length of its mapping (0: the block lies in the heap). 16 keeps the blocks' alignment.
+/// Bytes.
 const HEAD: usize = 16;
 
 /// Size from which zeroed blocks get a separate mapping. Bytes. The heap would write zeros, so each

@@ -3,7 +3,7 @@
 //!
 //! Loaded with `LD_PRELOAD`, it patches libc's system calls (crate `forebay-intercept`). Calls on
 //! paths under the prefix, and on descriptors opened there, are answered from the pool; all others
-//! go to the kernel. Its guarantees:
+//! go to the kernel. The library's guarantees:
 //! - a descriptor of the pool is a real kernel descriptor number: a duplicate of one `O_PATH`
 //!   descriptor, on which the kernel refuses to read or write. A table in shared memory maps the
 //!   number to its open file ([`pool::fds`]), so that fork, exec and vfork carry it over
@@ -14,9 +14,9 @@
 //!   program ([`program::messages`]).
 //!
 //! `FOREBAY_DIR` (the pool's directory) and `FOREBAY_MOUNT` (the prefix) say where the pool is;
-//! `forebay exec` sets them. Without them the library does nothing.
+//! `forebay exec` sets them. Without these variables the library does nothing.
 //!
-//! Its modules import each other downwards, files within a folder too:
+//! The library's modules import each other downwards, files within a folder too:
 //!
 //! ```text
 //! loader      called by the loader: patches libc with the handler in dispatch

@@ -101,8 +101,8 @@ pub fn check_interpreter() -> PyResult<()> {
     }
 }
 
-/// Memory of a new object, which is to be filled. Its bytes aren't initialised, so no reference to
-/// them is made.
+/// Memory of a new object; the memory is to be filled. Its bytes aren't initialised, so no
+/// reference to them is made.
 pub struct Unfilled {
     at: *mut u8,
     len: usize,

@@ -1,8 +1,8 @@
 //! Measures verbs whose metadata are in etcd: without a local copy, with a copy that is always
 //! fresh, and with one that may be a minute old.
 //!
-//! Run it by `make bench ONLY=etcd`. It starts its own etcd, which doesn't sync its disk, and
-//! creates 100,000 collections there.
+//! Run it by `make bench ONLY=etcd`. The benchmark starts its own etcd, which doesn't sync its
+//! disk, and creates 100,000 collections there.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -49,7 +49,7 @@ fn main() {
     };
     took("find, without a copy", 2000, |_| find(&plain));
     took("search of 100, without a copy", 30, |n| hits(&plain, n));
-    // This search costs as much as loading, so that the next read loads the copy.
+    // The search costs as much as loading, so that the next read loads the copy.
     assert_eq!(names(strict.store(), scope, "exists step").len(), RECORDS);
     took("load the copy", 1, |_| find(&strict));
     println!("{:34} {:>9} bytes", "a record in the copy", {

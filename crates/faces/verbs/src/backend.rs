@@ -50,8 +50,8 @@ pub trait Backend: Send + Sync {
     fn outlives_process(&self) -> bool;
 
     /// Returns a text that tells this back end's storage from that of others of its kind, for
-    /// instance a path. It is recorded with each collection, so that a session with other storage
-    /// under the same back end name is refused. Empty if the name is enough.
+    /// instance a path. The text is recorded with each collection, so that a session with other
+    /// storage under the same back end name is refused. Empty if the name is enough.
     fn place(&self) -> String {
         String::new()
     }

@@ -9,7 +9,8 @@
 //! `continue`: all operations run that don't need a failed one. `rollback`: as `stop`, and finished
 //! operations are undone (see [`crate::undo`]); the same happens if the batch is cancelled. Other
 //! processes see the effects of such a batch while it runs, except deletions, which are done at its
-//! end. If they write to the same chunks meanwhile, undoing the batch loses their writes.
+//! end. If other processes write to the same chunks meanwhile, undoing the batch loses their
+//! writes.
 //!
 //! Buffers passed to a batch must stay valid and unused until the batch has ended.
 
@@ -265,7 +266,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Starts the batch. If this fails, no operation has been carried out.
+    /// Starts the batch. If the start fails, no operation has been carried out.
     ///
     /// # Errors
     /// EPERM in a forked child; EAGAIN if too many operations are in progress; the errors of

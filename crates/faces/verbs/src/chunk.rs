@@ -8,8 +8,9 @@
 //!
 //! A [`Token`] names a chunk to other processes on the node. A process attaches the chunk by its
 //! token if it may open the collection, or, for a buffer, if it runs as the buffer's user. The
-//! token is no secret. It keeps nothing alive: the chunk lives as long as the collection, and a
-//! buffer as long as some process has it mapped. A process that dies loses only its own mappings.
+//! token is no secret. The token keeps nothing alive: the chunk lives as long as the collection,
+//! and a buffer as long as some process has it mapped. A process that dies loses only its own
+//! mappings.
 
 use crate::abi::TOKEN;
 use crate::mapped::{Access, Mapped};
@@ -18,7 +19,7 @@ use crate::{Collection, Error, Result, Session};
 use forebay_posix::ObjectId;
 use rustix::io::Errno;
 
-/// The first bytes of a token: they identify its format.
+/// The first bytes of a token, which identify its format.
 const MAGIC: [u8; 4] = *b"FBt1";
 
 /// Names a chunk to other processes of the same node.

@@ -1,4 +1,4 @@
-//! Metadata stores: they record which workspaces and collections exist, and their metadata.
+//! Metadata stores, which record the workspaces and collections that exist, and their metadata.
 //!
 //! A store keeps *records*. A workspace is a record at the store's root, a collection a record in
 //! its workspace. A record has a name and a UUID, both unique in their scope, key-value metadata,
@@ -56,7 +56,7 @@ pub enum Key<'a> {
 /// The record of a workspace or a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The UUID of the workspace or collection, which the store chooses.
+    /// The UUID of the workspace or collection. The store chooses the UUID.
     pub uuid: Uuid,
     /// The name of the workspace or collection.
     pub name: String,

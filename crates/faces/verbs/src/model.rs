@@ -47,7 +47,7 @@ enum State {
     Closed,
 }
 
-/// Whether some of the collection's data outlive the process: its bytes, or the session's metadata.
+/// Whether some of the collection's data outlive the process: the bytes, or the session's metadata.
 type Outlives = bool;
 
 /// The contents of [`State::Open`].
@@ -199,7 +199,7 @@ impl Collection {
         Ok(opened)
     }
 
-    /// Returns the record of a collection; its bytes aren't touched.
+    /// Returns the record of a collection, without touching the collection's bytes.
     ///
     /// # Errors
     /// ENOENT if the collection doesn't exist.
@@ -362,8 +362,8 @@ impl Collection {
                 Ok(())
             }
             Err(error) => {
-                // Removes the record. If that fails as well, the record stays as a collection
-                // without bytes, which can be deleted.
+                // Removes the record. If the removal fails as well, the record stays as a
+                // collection without bytes, which can be deleted.
                 let _ = session
                     .store()
                     .remove(Scope::In(workspace.uuid), record.uuid);

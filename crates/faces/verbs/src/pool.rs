@@ -3,7 +3,7 @@
 //!
 //! The records of a pool must not be opened twice in a process. So all sessions and back ends share
 //! one [`Fs`], and the last of them closes it before the pool can be opened again. A forked child
-//! doesn't touch its parent's pools, not even to close them; it opens a pool again.
+//! doesn't touch its parent's pools, not even to close them. The child opens a pool again.
 
 use crate::process::{Generation, lock_in_time};
 use crate::{Error, Result};

@@ -40,8 +40,8 @@ struct Inner {
     /// Whether operations send requests to other nodes.
     sends_requests: bool,
     workers: WorkerPool,
-    /// The thread that calls the program's callbacks when operations end. It isn't a worker, so the
-    /// callbacks may wait for the workers.
+    /// The thread that calls the program's callbacks when operations end. The thread isn't a
+    /// worker, so the callbacks may wait for the workers.
     notifier: WorkerPool,
     /// Rules of [`Session::choose`]; the last match wins.
     choices: RwLock<Vec<Choice>>,
@@ -359,7 +359,7 @@ impl Session {
         failed.into_iter().map(one).collect()
     }
 
-    /// Deletes a collection: its bytes first, so that no bytes remain without a record.
+    /// Deletes a collection: the bytes first, so that no bytes remain without a record.
     pub(crate) fn delete_collection(&self, workspace: Uuid, uuid: Uuid) -> Result<()> {
         let record = self.store().find(Scope::In(workspace), Key::Uuid(uuid))?;
         let about = |e: Error| e.about(format!("collection '{}'", record.name));

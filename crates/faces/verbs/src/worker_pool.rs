@@ -65,7 +65,7 @@ impl WorkerPool {
         })
     }
 
-    /// Returns a pool of at most `most` threads. It starts without threads.
+    /// Returns a pool of at most `most` threads. The pool starts without threads.
     pub fn of(most: usize) -> WorkerPool {
         WorkerPool {
             shared: Arc::default(),

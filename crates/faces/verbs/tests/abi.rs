@@ -42,7 +42,7 @@ fn layouts_are_those_recorded() {
         uuid
     );
     layout!(all, "iov_address", Address, workspace, name, uuid);
-    // Without this, rustfmt uses a line for each field.
+    // Without this attribute, rustfmt uses a line for each field.
     #[rustfmt::skip]
     layout!(
         all, "iov_backend_table", BackendTable, abi, outlives_process, size, kind, init, shutdown, supports, create,

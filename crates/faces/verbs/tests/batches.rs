@@ -13,8 +13,8 @@ use support::{Dir, in_memory, meta, options};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A back end whose reads wait until the gate is open. Its writes record their bytes, and fail for
-/// a byte 'F'.
+/// A back end whose reads wait until the gate is open. Writes record their bytes, and fail for a
+/// byte 'F'.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<Seen>, Condvar)>);
 

@@ -64,8 +64,8 @@ fn it_is_killed_and_started_again() {
     std::thread::scope(|threads| {
         let found = threads.spawn(|| store.find(scope, Key::Name("b")));
         assert!(etcd.start());
-        // On a busy machine, the request's time may be over before etcd replies. It then fails as
-        // if etcd were unreachable.
+        // On a busy machine, the request's time may be over before etcd replies. The request then
+        // fails as if etcd were unreachable.
         if let Err(e) = found.join().unwrap() {
             assert_eq!(e.errno(), Errno::HOSTUNREACH, "{e}");
         }

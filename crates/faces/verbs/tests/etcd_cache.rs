@@ -314,7 +314,7 @@ fn a_damaged_copy_is_made_anew() {
         damage();
         read(what);
         let after = std::fs::File::open(&records).unwrap();
-        // A copy is still used if only its lock file is missing; otherwise it is replaced.
+        // A copy is still used if only its lock file is missing; otherwise the copy is replaced.
         assert_eq!(
             inode(&before) == inode(&after),
             what == "without its lock",

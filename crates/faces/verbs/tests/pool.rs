@@ -166,8 +166,8 @@ fn a_batch_on_a_pool() {
     pool.assert_whole();
 }
 
-/// Starts a batch that makes every kind of change. Its last operation never ends or kills the
-/// process.
+/// Starts a batch that makes every kind of change. The batch's last operation never ends or kills
+/// the process.
 fn begin_and_wait(place: &str, scratch: &str, commit: bool) {
     let session = Session::open(place).unwrap();
     session.attach("scratch", "directory", scratch).unwrap();

@@ -1,5 +1,5 @@
-//! Controls of collections in a pool: they are declared for the file, as far as the pool's media
-//! can support them.
+//! Controls of collections in a pool. The controls are declared for the file, as far as the pool's
+//! media can support them.
 
 mod support;
 
@@ -145,8 +145,8 @@ fn a_pool_keeps_what_its_media_can() {
         assert!(node.is_ok() || !only_files, "{name}");
         drop(node);
 
-        // Every pool accepts `temporality`, which is a hint. It is declared for the file only if it
-        // has an effect in this pool.
+        // Every pool accepts `temporality`, which is a hint. The hint is declared for the file only
+        // if it has an effect in this pool.
         for (declared, moves) in [("once", true), ("bursty", name == "kept-both")] {
             let c = Collection::create(&w, declared, &with(&format!("temporality={declared}")))
                 .unwrap();

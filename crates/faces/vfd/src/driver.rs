@@ -329,7 +329,7 @@ unsafe extern "C" fn open_from(
     }
 }
 
-/// Returns the configuration: that of the property list, else `$HDF5_DRIVER_CONFIG`.
+/// Returns the configuration: the property list's, else `$HDF5_DRIVER_CONFIG`.
 fn configured(library: Option<Library>, list: Hid) -> Result<Config, Failure> {
     let text = library
         .map(|l| l.driver_config(list))

@@ -10,7 +10,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 /// An identifier of HDF5, such as of a property list or an error class.
 pub type Hid = i64;
 
-/// A loaded HDF5 library. It has loaded the driver, and stays loaded as long as the driver.
+/// A loaded HDF5 library. The library has loaded the driver, and stays loaded as long as the
+/// driver.
 #[derive(Clone, Copy)]
 pub struct Library(*mut c_void);
 

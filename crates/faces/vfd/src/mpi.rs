@@ -191,7 +191,7 @@ impl Mpi {
         Ok(extent as i64)
     }
 
-    /// Returns how a datatype was constructed. `None`: it is predefined by MPI.
+    /// Returns how a datatype was constructed. `None`: MPI predefines the datatype.
     ///
     /// # Errors
     /// EIO if an MPI function fails.
@@ -293,7 +293,7 @@ impl Group {
         let Some(library) = library else {
             return Ok(None);
         };
-        // Copies of the list's communicator and info object, which `Group` frees. On these copies,
+        // Copies of the list's communicator and info object, which `Group` frees. On the copies,
         // MPI functions return errors instead of aborting.
         let Some((comm, info)) = library.mpi_params(list) else {
             return Ok(None);

@@ -3,7 +3,7 @@
 //!
 //! A directory can be *hidden*: it is renamed to a name beside its own, so that programs don't find
 //! it by its path. Data are hidden during a grace period, and while they are copied, so that nobody
-//! changes them. Programs that have files open can go on writing, which the copy notices
+//! changes them. Programs that have files open can go on writing; the copy notices such writes
 //! ([`crate::moves`]).
 
 use crate::record::{Member, Usage};

@@ -81,7 +81,7 @@ pub enum Body {
 /// A function that answers requests.
 pub type Handler = dyn Fn(&Head, &mut Incoming<'_>) -> Reply + Send + Sync;
 
-/// The body of a request, which can be read once.
+/// The body of a request. The body can be read once.
 pub struct Incoming<'a> {
     channel: &'a mut Channel,
     /// Bytes of the body that were received with the head.

@@ -1,4 +1,4 @@
-//! The lowest layer of the service, which all its parts use.
+//! The lowest layer of the service. All parts of the service use this layer.
 
 use crate::marks::Marks;
 use crate::shared::Shared;

@@ -94,7 +94,7 @@ impl Fill {
 
     /// Claims the blocks from `first` to `end` (exclusive) that are missing and that no thread
     /// reads. If other threads read all the missing ones, waits until all blocks are present, or
-    /// until another thread has failed to read one, which is claimed then.
+    /// until another thread has failed to read one. Then claims that block.
     pub fn claim(&self, (first, end): (u64, u64)) -> Claimed {
         let mut state = self.state();
         let range = first as usize..(end as usize).min(state.blocks.len());
@@ -178,8 +178,8 @@ impl Fill {
         state.missing == 0
     }
 
-    /// Records that a program reads the blocks from `first` to `end` (exclusive). Returns the
-    /// blocks to read ahead, which are queued now.
+    /// Records that a program reads the blocks from `first` to `end` (exclusive). Queues blocks to
+    /// be read ahead, and returns them.
     pub fn ahead(&self, first: u64, end: u64) -> Vec<u64> {
         let mut state = self.state();
         let follows = |s: &Stream| first <= s.next && s.next <= first + 1 && s.next <= end;

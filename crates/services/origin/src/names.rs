@@ -3,8 +3,9 @@
 //! The thread holds the objects' locks and the lock on the paths during both steps, so that nothing
 //! is written back under a name that is about to change. If the service dies between the steps, the
 //! pool has a name that the origin no longer has, or lacks one that the origin has. The process
-//! repeats its request to the next service, which finishes the change. If the process has died,
-//! too, the next check of the directory ([`crate::external_changes`]) makes both sides equal.
+//! repeats its request to the next service, and that service finishes the change. If the process
+//! has died, too, the next check of the directory ([`crate::external_changes`]) makes both sides
+//! equal.
 
 use crate::base::Base;
 use crate::directories::Directories;

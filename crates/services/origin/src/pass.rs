@@ -17,8 +17,8 @@ pub type Named = (ObjectId, Vec<u8>);
 /// All known names of objects with several names, by the object's id.
 pub type Linked = HashMap<u64, Vec<Named>>;
 
-/// A callback for each object, which gets the directory, the path at the origin, the entry and the
-/// inode.
+/// A callback for each object. The callback gets the directory, the path at the origin, the entry
+/// and the inode.
 pub type EachObject<'e> = dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()> + 'e;
 
 /// The result of a pass.

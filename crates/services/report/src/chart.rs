@@ -61,7 +61,7 @@ pub fn strip(bins: &[u64], most: u64, class: &str, label: &str) -> String {
     )
 }
 
-/// Returns a bar for a table cell, whose text has the same value.
+/// Returns a bar for a table cell. The cell's text has the same value.
 pub fn bar(share: f64, class: &str) -> String {
     let width = (share.clamp(0.0, 1.0) * 1000.0).round() / 10.0;
     format!(

@@ -16,8 +16,8 @@ pub struct Applied {
 /// The failed step, and its errno.
 pub type Failed = (&'static str, Errno);
 
-/// Copies the attributes of an object, whose metadata is `meta`, to another object, whose content
-/// is complete. Sets the times last: writing changes them.
+/// Copies the attributes of an object with the metadata `meta` to another object. The content of
+/// the other object must be complete. Sets the times last: writing changes them.
 pub fn apply(
     from: &dyn Attributes,
     meta: &Meta,

@@ -170,7 +170,7 @@ impl Progress {
     }
 }
 
-/// The report of a staging in progress, which several threads write.
+/// The report of a staging in progress. Several threads write the report.
 pub(crate) struct Ledger {
     report: Mutex<Report>,
 }

@@ -12,8 +12,8 @@ use rustix::io::{Errno, Result};
 /// Name of the file in the destination's `lost+found` that lists directories without a known path.
 const LIST: &[u8] = b"LIST";
 
-/// Adds to the report of a staging from `source` to `dst` a failure that tells what couldn't be
-/// saved, as its first failure. Writes the list of the directories whose path isn't known.
+/// Adds a failure, as the first one, to the report of a staging from `source` to `dst`. The failure
+/// tells what couldn't be saved. Writes the list of the directories whose path isn't known.
 pub fn conclude(
     salvage: &Salvage,
     source: String,

@@ -5,7 +5,7 @@
 //! `syscall` may (glibc declares the flags clobbered); it leaves the red zone alone; unwinding
 //! through it works at any point after its first instructions.
 //!
-//! A slot is 64 bytes, aligned. It holds the instructions that the jump displaced before the
+//! A slot is 64 bytes, aligned. The slot holds the instructions that the jump displaced before the
 //! `syscall`, then `lea ret(%rip),%rcx; jmp gate; syscall; ret:`, then the instructions displaced
 //! after the `syscall` and a jump back. `rcx` is free because `syscall` destroys it. A gate with
 //! nothing to do jumps to `ret - 2`, so that the kernel gets the original registers and nothing is
@@ -14,10 +14,10 @@
 //! more than the rest. The last 8 bytes of each slot hold the address behind the original
 //! instruction: one unwind rule for the whole region reads it from there.
 //!
-//! A site that may clone is followed by a second slot. It has a `syscall` for each of the four
-//! calls that can clone, each followed by a jump to the gate that calls `clone_after`. After that
-//! `syscall` only registers are trusted: the child may be on another stack, or have overwritten the
-//! parent's.
+//! A site that may clone is followed by a second slot. The second slot has a `syscall` for each of
+//! the four calls that can clone, each followed by a jump to the gate that calls `clone_after`.
+//! After that `syscall` only registers are trusted: the child may be on another stack, or have
+//! overwritten the parent's.
 
 mod finder;
 mod gates;
@@ -28,7 +28,7 @@ use crate::hooks::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};
 
 /// Tells valgrind, if the process runs under it, to translate changed code again. On a real
-/// processor the request has no effect: its rotations restore `rdi`.
+/// processor the request has no effect: the request's rotations restore `rdi`.
 pub(crate) fn code_changed(start: usize, len: usize) {
     const DISCARD_TRANSLATIONS: usize = 0x1002;
     let request = [DISCARD_TRANSLATIONS, start, len, 0, 0, 0];
@@ -56,8 +56,8 @@ pub(crate) const WINDOW: usize = 28;
 pub(crate) const JUMP: usize = 5;
 /// Bytes of the `syscall` instruction.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Number of rt_sigreturn. Its sites are never patched: the kernel and debuggers recognise the call
-/// by its bytes.
+/// Number of rt_sigreturn. Sites of rt_sigreturn are never patched: the kernel and debuggers
+/// recognise the call by its bytes.
 pub(crate) const NR_SIGRETURN: i64 = 15;
 
 /// Distance from one clone stub to the next in a site's second slot. Bytes.
@@ -183,14 +183,14 @@ pub(crate) struct Region {
     pub len: usize,
     /// Address of the next free slot.
     pub next: usize,
-    /// Whether the region is outside of the library: its slots reach the gates through the jumps in
-    /// the region's head.
+    /// Whether the region is outside of the library. The slots of such a region reach the gates
+    /// through the jumps in the region's head.
     pub far: bool,
     /// Whether the region is far and for code other than libc's: see [`gates`].
     pub wide: bool,
 }
 
-/// Writes code at an address, byte by byte: it must not call libc.
+/// Writes code at an address, byte by byte, because the function must not call libc.
 struct Pen(usize);
 
 impl Pen {

@@ -20,7 +20,7 @@ pub struct Position {
 
 impl Medium {
     /// Copies `len` bytes from position `from` of this medium to position `into` of medium `to`.
-    /// The pages at `from` must be initialised; this isn't checked.
+    /// The pages at `from` must be initialised, which isn't checked.
     ///
     /// # Errors
     /// EIO and others of `files` media.

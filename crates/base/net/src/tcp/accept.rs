@@ -1,8 +1,8 @@
 //! The thread that accepts connections and carries out their handshakes.
 //!
-//! Only this thread handles unauthenticated peers. So they can't make the I/O threads wait, and
-//! their memory and descriptors are bounded ([`super::half_open`]). A caller that doesn't prove the
-//! key gets no answer.
+//! Only this thread handles unauthenticated peers. So such peers can't make the I/O threads wait,
+//! and their memory and descriptors are bounded ([`super::half_open`]). A caller that doesn't prove
+//! the key gets no answer.
 
 use super::half_open::{Brought, Table, Welcomed};
 use super::session::{Proved, Session};

@@ -36,8 +36,8 @@ pub(super) fn connect(
     Ok(session)
 }
 
-/// Connects the bulk lane. Its hello may arrive before the confirm of the control lane, since the
-/// lanes are two TCP connections.
+/// Connects the bulk lane. The lane's hello may arrive before the confirm of the control lane,
+/// since the lanes are two TCP connections.
 fn bulk_lane(
     core: &Core,
     peer: Peer,

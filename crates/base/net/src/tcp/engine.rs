@@ -1,4 +1,4 @@
-//! The I/O threads: they wait for sockets, read from them, and continue writing to slow peers.
+//! The I/O threads, which wait for sockets, read from them, and continue writing to slow peers.
 //!
 //! Several threads wait for the control lanes. One of them may serve a request that takes long
 //! ([`Group::leave`]) while another one continues to wait.

@@ -1,5 +1,5 @@
-//! Connections that haven't proved the key yet, or not on both lanes. They are few, small and
-//! short-lived.
+//! Connections that haven't proved the key yet, or not on both lanes. These connections are few,
+//! small and short-lived.
 //!
 //! When there are too many, the oldest unproved connection is closed. So a peer that opens
 //! thousands of connections displaces mostly its own. A connection that has proved the key on its
@@ -202,7 +202,7 @@ impl Table {
         Some(half)
     }
 
-    /// Registers a hello that proved the key. False: it was received before.
+    /// Registers a hello that proved the key. False: the hello was received before.
     pub fn is_new(&mut self, hello: &[u8; HELLO]) -> bool {
         // The hello begins with a public key that was made for it alone.
         let Some(key) = hello.first_chunk::<32>() else {

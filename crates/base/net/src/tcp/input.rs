@@ -67,8 +67,8 @@ impl Input {
         }
     }
 
-    /// Stops receiving. Drops the last requests unserved: they hold references to the session,
-    /// which would otherwise never be freed.
+    /// Stops receiving. Drops the last requests unserved: the session would never be freed while
+    /// these requests hold references to it.
     pub fn close(&mut self) {
         self.stage = Stage::Closed;
         self.rest = Vec::new();

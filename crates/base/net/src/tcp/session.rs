@@ -387,7 +387,7 @@ impl ReplyTo for WayBack {
         if check_sizes(self.session.peer, answer.head.len(), size).is_err() {
             return self.none(no_reply::TOO_LARGE);
         }
-        // Counted before the reply is sent: its receiver may send another request at once.
+        // Counted before the reply is sent: the reply's receiver may send another request at once.
         let before = self.session.serving.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "a request is answered once");
         let message = Message {

@@ -1,5 +1,5 @@
 //! Deadlines of all sessions, on one kernel timer. The timer is armed only while there is a
-//! deadline. It may still fire once for a request that has been answered meanwhile.
+//! deadline. The timer may still fire once for a request that has been answered meanwhile.
 
 use super::local;
 use crate::{Error, lock};

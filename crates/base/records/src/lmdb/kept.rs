@@ -1,10 +1,10 @@
-//! Environments that couldn't be closed. They are kept until this process opens their file again.
+//! Environments that couldn't be closed, and are kept until this process opens their file again.
 //!
 //! An environment isn't closed while another one of this process may use the same file
 //! (`readers.rs`). Consider a program that attaches to a pool again and again, beside the preloaded
-//! library: it would lose descriptors and address space each time. So the environment is kept here,
-//! and the next opening of the file takes it. There is at most one per file that nothing in this
-//! process has open at the time.
+//! library: the program would lose descriptors and address space each time. So the environment is
+//! kept here, and the next opening of the file takes it. There is at most one per file that nothing
+//! in this process has open at the time.
 
 use lmdb_master_sys as ffi;
 use rustix::fd::{BorrowedFd, OwnedFd};

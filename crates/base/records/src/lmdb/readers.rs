@@ -4,11 +4,11 @@
 //! keeps the slots of its idle transactions, so that reading takes no lock. For each process id,
 //! the byte of the lock file with that number has a record lock of the kernel (fcntl), held by the
 //! process. LMDB considers a slot dead if nobody holds the record lock of its process id. The
-//! kernel releases that lock when the process ends, even as a zombie, and at exec, which closes
-//! LMDB's descriptors.
+//! kernel releases that lock when the process ends, even as a zombie. Exec releases it, too, as
+//! exec closes LMDB's descriptors.
 //!
 //! - A process that exits frees its slots itself, before it ends ([`Env::end_readers`]).
-//! - A process that calls exec frees its idle slots before. Those that other threads are using are
+//! - A process that calls exec frees its idle slots before. Slots that other threads are using are
 //!   freed when the new program opens the file.
 //! - Slots of a killed process are freed by the keeper or, without a keeper, by a process that
 //!   finds no free slot.
@@ -178,10 +178,11 @@ pub(super) fn in_use(env: *mut ffi::MDB_env) -> Result<fd::Using> {
 /// How long [`lock_readers`] waits for another process. Seconds.
 const READERS_LOCK_TIMEOUT: i64 = 1;
 
-/// Moves the descriptor of a lock file with `go`, which closes the old number. Closing it releases
-/// this process's record locks; they are taken again before another process can act on the release.
-/// A process that finds a reader dead checks again under the lock of the reader slots before it
-/// frees slots. And since the file is marked as in use meanwhile, no process opens it exclusively.
+/// Moves the descriptor of a lock file with `go`, which closes the old number. Closing the
+/// descriptor releases this process's record locks, which are taken again before another process
+/// can act on the release. A process that finds a reader dead checks again under the lock of the
+/// reader slots before it frees slots. And since the file is marked as in use meanwhile, no process
+/// opens it exclusively.
 fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -> Result<RawFd> {
     let head = forebay_media::Region::map(file, 0, SLOTS_AT)?;
     // SAFETY: inside the head, where LMDB has made a robust mutex for several processes.
@@ -266,7 +267,7 @@ pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
         at += page.len();
     }
     if left {
-        // If this fails, the slots are freed after this process has ended.
+        // If freeing the slots fails, they are freed after this process has ended.
         let _ = free_slots_of(file, end, pid);
     }
     false
@@ -455,7 +456,7 @@ mod tests {
             Env::new(self.0.join("records"), 4 << 20)
         }
 
-        /// The lock file. Never closed: that would release this process's locks.
+        /// The lock file. Never closed: closing would release this process's locks.
         fn file(&self) -> ManuallyDrop<std::fs::File> {
             let path = lock_file(&self.0.join("records"));
             let file = std::fs::OpenOptions::new()

@@ -1,10 +1,10 @@
 //! Reads a small file in a process that has no free descriptor.
 //!
 //! A process at its limit of descriptors must still be able to read in /proc its own start time,
-//! and whether another process lives. So it starts a helper process, which shares its memory but
-//! has a copy of its descriptors. The helper closes one of the copies, opens the file with the
-//! number that becomes free, reads it and ends. The calling thread sleeps until then (as in vfork),
-//! with all signals blocked; other threads go on.
+//! and whether another process lives. So such a process starts a helper process, which shares the
+//! memory but has a copy of the descriptors. The helper closes one of the copies, opens the file
+//! with the number that becomes free, reads it and ends. The calling thread sleeps until then (as
+//! in vfork), with all signals blocked; other threads go on.
 
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -17,7 +17,7 @@ struct Job<'a> {
     result: Result<usize, Errno>,
 }
 
-/// The helper's code. It runs in the caller's memory, and makes only system calls.
+/// The helper's code. The code runs in the caller's memory, and makes only system calls.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn work(job: *mut Job<'_>) {
     // SAFETY: the calling thread sleeps meanwhile, and no other thread has a pointer to its job.
@@ -73,7 +73,7 @@ pub(super) fn read(path: &CStr, text: &mut [u8]) -> Result<usize, Errno> {
         );
     }
     if helper > 0 {
-        // The helper has ended; its exit status remains to be collected. A wait without __WALL
+        // The helper has ended, but its exit status remains to be collected. A wait without __WALL
         // doesn't see the helper, since it was made without an exit signal.
         let wait = [helper, 0, libc::__WALL as i64, 0];
         while syscall(libc::SYS_wait4, wait) == -i64::from(libc::EINTR) {}

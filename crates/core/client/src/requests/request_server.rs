@@ -95,7 +95,7 @@ impl RequestServer {
     }
 
     /// Whether a request of a kind for which `counts` is true may still be carried out although its
-    /// requester has died or has given it up.
+    /// requester has died or abandoned the request.
     pub fn has_orphan(&self, counts: impl Fn(u16) -> bool) -> bool {
         self.shared.has_orphan(counts)
     }

@@ -36,8 +36,8 @@ impl<'a> FileData<'a> {
     }
 
     /// Makes several nodes copy, at the same time, from an open file to their parts of a striped
-    /// file, which was truncated `cuts` times. Returns the number of bytes that each node has
-    /// copied, counted over its ranges in their order.
+    /// file. The striped file was truncated `cuts` times. Returns the number of bytes that each
+    /// node has copied, counted over its ranges in their order.
     pub(crate) fn ask_copies(
         &self,
         from: u32,

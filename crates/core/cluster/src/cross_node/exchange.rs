@@ -1,7 +1,7 @@
 //! Exchanges of two names (RENAME_EXCHANGE) in a pool of several nodes.
 //!
-//! The exchange of `x` on node A, whose object lies on C, with `y` on node B, whose object lies on
-//! D:
+//! The exchange of the names `x` on node A and `y` on node B. The object of `x` lies on C, that of
+//! `y` on D:
 //!
 //! 1. A marks `x` and records the exchange, which it leads. B marks `y` and records the leader.
 //! 2. C and D record the new names, which don't count yet.

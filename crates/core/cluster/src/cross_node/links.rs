@@ -1,7 +1,7 @@
 //! Link records of objects of any node.
 //!
-//! Each function sends a request to the object's home, which carries it out in one transaction.
-//! Repeating a request does no harm.
+//! Each function sends a request to the object's home. The home carries out the request in one
+//! transaction. Repeating a request does no harm.
 
 use super::*;
 use crate::peers::requests::request;

@@ -1,7 +1,7 @@
 //! Renames in which several nodes take part. The parent module has the steps.
 //!
-//! Names on paths (of directories and symbolic links) change on one node only, the node of names,
-//! which passes `names`. Without `names`, such a rename returns EREMOTE, and the caller sends a
+//! Names on paths (of directories and symbolic links) change on one node only, the node of names.
+//! That node passes `names`. Without `names`, such a rename returns EREMOTE, and the caller sends a
 //! request to the node of names.
 
 use super::*;

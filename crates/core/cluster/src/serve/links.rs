@@ -1,4 +1,4 @@
-//! Requests about names of objects whose entries lie on other nodes, and about exchanges in
+//! Requests to an object's home about names with entries on other nodes, and about exchanges in
 //! progress (`cross_node/links.rs`, `cross_node/exchange.rs`).
 
 use super::{Call, Server, check_name, each, home, home_of_entry};

@@ -190,7 +190,7 @@ impl Server {
         }
     }
 
-    /// Releases the locks and closes the files of `node`, whose daemon has ended or is cut off.
+    /// Releases the locks and closes the files of `node` after its daemon has ended or was cut off.
     /// Programs of `node` may still run, but can no longer change what they had locked
     /// (`fences.rs`). Waits for requests of `node` that are in progress.
     pub fn gone(&self, cluster: &Cluster<'_>, node: NodeId) {

@@ -16,8 +16,8 @@
 //!   lies at the home is never cached.
 //! - The home never allocates pages for the bytes of a placed chunk from `from` on
 //!   (`Parts::home_limit`).
-//! - A process that doesn't know yet that the file is spilled sends its requests to the home, which
-//!   refuses them with EXFULL. Then the process marks the file as spilled
+//! - A process that doesn't know yet that the file is spilled sends its requests to the home. The
+//!   home refuses them with EXFULL. Then the process marks the file as spilled
 //!   ([`Stripes::learn_spilled`]) and repeats the operation.
 //! - A file that a process of its home has mapped isn't spilled: those mappings show the home's
 //!   pages.

@@ -208,7 +208,7 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// Makes the other nodes remove their parts of the file `id` of this node, which was removed.
+    /// Makes the other nodes remove their parts of this node's file `id` after its removal.
     pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
         let nodes = self.part_nodes(id)?;
         let reply = self.cluster.ask_each(&nodes, request::DROP_PART, &id);

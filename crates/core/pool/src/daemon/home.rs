@@ -246,7 +246,7 @@ impl Home {
         self.local().workers(class).submit(job);
     }
 
-    /// Handles a request of this node whose home is this node.
+    /// Handles a request that this node sends to itself.
     pub fn serve_own_request(self: &Arc<Self>, pending: Arc<PendingRequest>) {
         let local = self.local();
         let Some(serve) = local.serving().cloned() else {

@@ -229,7 +229,7 @@ impl<R> ReplyCache<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a request of `requester`, which reports that the requests in `settled` are
+    /// Registers a request of `requester`. The requester reports that the requests in `settled` are
     /// settled.
     pub fn begin(
         &self,

@@ -126,7 +126,7 @@ impl Landing for Buffer {
 /// Space for the bytes of replies until they are sent.
 pub struct Outgoing(Arc<Room>);
 
-/// Bytes of a reply, which may be sent more than once.
+/// Bytes of a reply. The reply may be sent more than once.
 pub struct Sending {
     bytes: Arc<Vec<u8>>,
     of: Arc<Room>,

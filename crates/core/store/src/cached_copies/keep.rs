@@ -74,7 +74,7 @@ impl<'s> LocalCopies<'s> {
         self.copy_state().files.fetch_add(1, Relaxed);
     }
 
-    /// Adds the pages of these extents, which a copy has received, to the count.
+    /// Adds to the count the pages of these extents. A copy has received the pages.
     pub(crate) fn count_copied(&self, extents: &[Extent]) {
         for e in extents {
             if let Some(pages) = self.copy_state().pages.get(e.medium()) {

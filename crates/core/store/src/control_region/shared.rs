@@ -123,7 +123,8 @@ pub struct Process {
     /// those that it has carried out.
     pub maps_requested: AtomicU32,
     pub maps_done: AtomicU32,
-    /// Not 0: the process may have locks on ranges of files, which end when it closes the files.
+    /// Not 0: the process may have locks on ranges of files. Such locks end when the process closes
+    /// the files.
     pub locked: AtomicU32,
     /// Not 0: the beginning of the slot's area has memory, perhaps reserved by an earlier owner.
     pub area: AtomicU32,

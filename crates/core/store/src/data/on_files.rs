@@ -1,8 +1,9 @@
 //! Files whose bytes lie on `files` media (`persistence = "node"`), in a pool that has memory, too;
 //! and the controls words of parts of striped files.
 //!
-//! Such a file takes pages of `files` media alone, and its content doesn't go into its record,
-//! which lies in memory. If those media are full, that is ENOSPC, however much memory is free.
+//! Such a file takes pages of `files` media alone. As records lie in memory, the file's content
+//! doesn't go into its record. If the `files` media are full, the result is ENOSPC, however much
+//! memory is free.
 //!
 //! A part of a striped file has a controls word, which says whether its bytes must lie on `files`
 //! media, and whether it has checksums (`sums.rs`). A node that is about to write to parts has

@@ -14,7 +14,7 @@
 //!   stable storage before bytes change.
 //!
 //! Damage is EBADMSG up to `posix`, which turns it into a message and EIO. Holes have no sums, nor
-//! have small files that lie in their record, which has a checksum as a whole (decision 0001).
+//! have small files that lie in their record: the record has a checksum as a whole (decision 0001).
 
 use super::*;
 use crate::declared::declared;

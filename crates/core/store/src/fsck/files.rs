@@ -10,7 +10,7 @@ use crate::recount::{LiveState, View};
 use crate::views::Checker;
 use crate::{MAX_SIZE, ObjectId};
 
-/// An object and one of its chunks, whose extents name pages that another chunk has.
+/// An object and one of its chunks. The chunk's extents name pages that another chunk has.
 pub(crate) type Double = (u64, u64);
 
 /// Reports a flaw of an object, and what is done about it.

@@ -1,5 +1,5 @@
-//! Searches by comparison: finds the objects of a directory for whose attributes all given terms
-//! hold.
+//! Searches by comparison: finds those objects of a directory whose attributes satisfy all given
+//! terms.
 //!
 //! All records of an object lie in one shard, so each shard is searched alone. The search scans the
 //! index entries of the term that has the fewest in the shard, and checks the other terms against

@@ -1,9 +1,9 @@
 //! Shadows: directories that the kernel watches in place of objects of the pool.
 //!
-//! `watches/ID/MASK.N` is the shadow number N of object ID, for one inotify descriptor, which is to
-//! get the events in MASK. `watches/by-inode/INODE` is a symbolic link to `ID N`: the kernel names
-//! the shadows that a descriptor watches by their inode numbers. A shadow that has sent its only
-//! event (IN_ONESHOT) is renamed to `-N` before it is removed.
+//! `watches/ID/MASK.N` is the shadow number N of object ID, for one inotify descriptor. That
+//! descriptor is to get the events in MASK. `watches/by-inode/INODE` is a symbolic link to `ID N`:
+//! the kernel names the shadows that a descriptor watches by their inode numbers. A shadow that has
+//! sent its only event (IN_ONESHOT) is renamed to `-N` before it is removed.
 
 use super::{open_dir, poke};
 use crate::ObjectId;
@@ -237,7 +237,7 @@ impl Watches<'_> {
         here.map(|w| (w.wd, w.inode)).collect()
     }
 
-    /// Removes the shadow with this inode, which no process watches any more, if there is one.
+    /// Removes the shadow with this inode, if there is one. No process watches the shadow any more.
     pub fn unwatch(&self, inode: u64) {
         if let Ok(_changing) = self.change_watches() {
             self.remove_unwatched(inode);

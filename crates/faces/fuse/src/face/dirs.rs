@@ -72,7 +72,7 @@ impl Dirs {
         }
     }
 
-    /// Drops all entries of a listing; its next entry is the one at `offset`.
+    /// Drops all entries of a listing; the listing's next entry is the one at `offset`.
     fn clear(&self, listing: &mut Listing, offset: u64) {
         self.kept.fetch_sub(listing.entries.len(), Relaxed);
         *listing = Listing::default();

@@ -6,8 +6,8 @@ use forebay_posix::{Errno, Goal, ObjectId};
 use forebay_store::Entry;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Flags of open(2) that an open file description keeps. O_APPEND isn't one of them: it may change,
-/// and the kernel sends it with each write.
+/// Flags of open(2) that an open file description keeps. O_APPEND isn't one of them: O_APPEND may
+/// change, and the kernel sends it with each write.
 const DESCRIPTION_FLAGS: i32 = libc::O_ACCMODE | libc::O_SYNC | libc::O_DSYNC;
 /// Maximum number of bytes that one request copies. The kernel then sends another request for the
 /// rest, and between the two a signal can interrupt the program.

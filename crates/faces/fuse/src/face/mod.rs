@@ -261,7 +261,7 @@ impl Call<'_> {
             _ => Err(Errno::NOSYS),
         };
         self.freeing.fetch_sub(usize::from(frees), Relaxed);
-        // Done even if the request has failed: it may have changed something.
+        // Done even if the request has failed, since it may have changed something.
         match head.opcode {
             op::SETATTR | op::SETXATTR | op::REMOVEXATTR => self.keeping.changed(head.node),
             op::CREATE
@@ -282,7 +282,7 @@ impl Call<'_> {
         const UNIT: u32 = 4096;
         self.let_go()?;
         let pool = self.fs().pool();
-        // To find the usage of a quota, a request is sent to the origin's service; that may block.
+        // To find the usage of a quota, a request is sent to the origin's service, which may block.
         if is_answering() && pool.config().has_quota() {
             return Err(ASIDE);
         }

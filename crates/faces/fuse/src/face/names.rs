@@ -44,8 +44,8 @@ impl Call<'_> {
             .resolver()
             .at(object(head.node), name, Follow::No, |p| fs.stat_place(p));
         let stat = found.map_err(inside)?;
-        // The kernel may already know an object with this number. It never discards the reply to a
-        // creation, so it adopts the size in that reply.
+        // The kernel may already know an object with this number. The kernel never discards the
+        // reply to a creation, so it adopts the size in that reply.
         self.cached.set(p::node_of(stat.ino), stat.size);
         self.directories.note(p::node_of(stat.ino), &stat);
         reply.entry(&stat);

@@ -3,10 +3,10 @@
 //!
 //! `inherited.rs` starts it at such a program's exec: `/bin/sh` with this library, which takes over
 //! the process before the shell begins ([`run`]). No process waits for the courier, and signals
-//! that are meant for the program don't end it. It ends when no process has the other end of its
-//! pipes any more.
+//! that are meant for the program don't end it. The courier ends when no process has the other end
+//! of its pipes any more.
 //!
-//! - Output is written at the description's own offset, which other processes share.
+//! - Output is written at the description's own offset, because other processes share that offset.
 //! - Input is read ahead, by at most a pipe's size. When no process has the other end any more, the
 //!   description's offset is moved back by what the program hasn't read.
 //! - If the program has opened a file through the mount, the program's offset becomes the
@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-/// The environment variable that makes a process a courier. Its value is the [`Errand`].
+/// The environment variable that makes a process a courier. The variable's value is the [`Errand`].
 pub const VARIABLE: &CStr = c"FOREBAY_COURIER";
 
 /// Maximum number of bytes read or written at a time.

@@ -2,13 +2,13 @@
 //!
 //! `DIR/couriers/NAMESPACE-PID` exists and is locked while the courier of that process works
 //! ([`crate::lifecycle::courier`]). The courier removes it once all that the process has written is
-//! in the pool. If bytes are lost, the file stays. Its first line has the courier's number, and the
-//! number and start time of the process's parent at exec ([`Waiter`]); then it says which bytes are
-//! lost.
+//! in the pool. If bytes are lost, the file stays. The file's first line has the courier's number,
+//! and the number and start time of the process's parent at exec ([`Waiter`]); the rest says which
+//! bytes are lost.
 //!
 //! After this parent has waited for the process (wait4, waitid), it also waits for the courier, so
-//! that `program > /fb/f; cat /fb/f` sees all bytes. Other processes ignore the file: it is about
-//! an earlier process with this number, or they only trace the process.
+//! that `program > /fb/f; cat /fb/f` sees all bytes. Other processes ignore the file: either it is
+//! about an earlier process with this number, or these processes only trace the process.
 
 use crate::program::messages;
 use crate::program::settings;
@@ -40,7 +40,7 @@ pub fn path(pid: u32) -> Option<Vec<u8>> {
 #[derive(Clone, Copy, Default)]
 pub struct Waiter {
     pub pid: u32,
-    /// Its start time, in clock ticks since boot; 0 if unknown.
+    /// The process's start time, in clock ticks since boot; 0 if unknown.
     pub start: u64,
 }
 

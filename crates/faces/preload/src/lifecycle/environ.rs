@@ -215,7 +215,7 @@ pub fn library(list: &[u8]) -> &[u8] {
     list.split(is_separator).next().unwrap_or(b"")
 }
 
-/// Returns the path of the library for auditing, which is in this library's directory.
+/// Returns the path of the auditing library, which lies in this library's directory.
 pub fn audit_library(preload: &[u8]) -> Vec<u8> {
     let ours = library(preload);
     let dir = ours.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);

@@ -40,8 +40,8 @@ struct Plan {
     texts: Vec<CString>,
     argv: Strings,
     env: Strings,
-    /// The descriptors of the copies of the program and its interpreter. They are numbers, not
-    /// owned descriptors: a vfork child's memory is freed by its parent, which doesn't have these
+    /// The descriptors of the copies of the program and its interpreter, as numbers, not owned
+    /// descriptors: a vfork child's memory is freed by its parent, which doesn't have these
     /// descriptors.
     images: Vec<i32>,
     /// The descriptors of copies of a program that is an argument of a loader.

@@ -7,8 +7,7 @@
 //! - where the pool is mounted: the file opened through the mount, at the same offset and with the
 //!   same flags (but not if other processes share the offset of a file that is only read or only
 //!   written);
-//! - otherwise: one end of a pipe, whose other end a *courier* serves
-//!   ([`courier`](super::courier)).
+//! - otherwise: one end of a pipe; a *courier* serves the other end ([`courier`](super::courier)).
 //!
 //! Where neither is possible for numbers 0 to 2, exec fails with EOPNOTSUPP and a line on standard
 //! error. Numbers above 2 are best effort, because most of them are leaked. Two kinds of them stay
@@ -28,7 +27,8 @@ use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
-/// Programs that start as a courier: they exist everywhere, and are harmless with these arguments.
+/// Programs that start as a courier. These programs exist everywhere, and are harmless with these
+/// arguments.
 const CARRIERS: [&CStr; 3] = [c"/bin/sh", c"/bin/true", c"/usr/bin/true"];
 const COURIER_NAME: &CStr = c"forebay-courier";
 /// Maximum time in which a courier must be ready.
@@ -45,7 +45,7 @@ struct Group {
     numbers: Vec<RawFd>,
 }
 
-/// The descriptors that replace pool descriptors for a program that doesn't see the pool. They are
+/// The descriptors that replace pool descriptors for a program that doesn't see the pool, as
 /// numbers, not owned descriptors: a vfork child's memory is freed by its parent, which doesn't
 /// have these descriptors.
 #[derive(Clone, Default)]

@@ -1,4 +1,5 @@
-//! wait4 and waitid: they return a child's end only once its bytes are in the pool.
+//! wait4 and waitid, which return a child's end only once the bytes that the child has written are
+//! in the pool.
 //!
 //! A program that doesn't see the pool may have a courier between it and files of the pool
 //! ([`crate::lifecycle::courier`]). A process that waits for the program also waits for the

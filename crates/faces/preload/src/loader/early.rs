@@ -2,11 +2,11 @@
 //!
 //! A program whose libraries lie in the pool is started with a second instance of this library, in
 //! `LD_AUDIT` (crate `forebay-audit`). The loader loads it before all others, in a separate
-//! namespace with a separate libc. This first instance only patches the loader, so that the loader
-//! finds, opens and maps files of the pool. When the second instance starts, in the program's
-//! namespace, it ends the first one's work. The first one removes its patches, closes the pool, and
-//! hands over its process slot with the mappings recorded there. From then on the first instance
-//! does nothing.
+//! namespace with a separate libc. This first instance of the library only patches the loader, so
+//! that the loader finds, opens and maps files of the pool. When the second instance starts, in the
+//! program's namespace, it ends the first one's work. The first one removes its patches, closes the
+//! pool, and hands over its process slot with the mappings recorded there. From then on the first
+//! instance does nothing.
 //!
 //! The two communicate through the variable `FOREBAY_EARLY`: exec sets it to sixteen zeros, which
 //! the first instance overwrites with the address of [`hand_over`].

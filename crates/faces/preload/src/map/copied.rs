@@ -53,7 +53,7 @@ pub unsafe fn map_copy(
                 .data()
                 .read(live, offset + done as u64, to, len - done)
         } {
-            // The rest of the copy stays zeros: it is beyond the file's end.
+            // The rest of the copy stays zeros, since it is beyond the file's end.
             Ok(0) => break Ok(()),
             Ok(n) => done += n,
             Err(e) => break Err(e),

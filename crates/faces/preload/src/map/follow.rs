@@ -1,4 +1,4 @@
-//! Pages of mappings that change with their files: they are mapped when they are touched, and
+//! Pages of mappings that change with their files: pages are mapped when they are touched, and
 //! removed when a file becomes shorter.
 
 use super::pages::{self, How};
@@ -46,8 +46,8 @@ pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
     Ok((first - at) as usize)
 }
 
-/// Whether another thread is ending the process. A thread that uses a mapping that
-/// [`before_exit`] has made inaccessible faults; it must have no further effect.
+/// Whether another thread is ending the process. A thread that uses a mapping that [`before_exit`]
+/// has made inaccessible faults. Such a thread must have no further effect.
 pub fn is_ended_by_other() -> bool {
     let ends = ENDS.load(Acquire);
     // SAFETY: gettid takes no arguments.
@@ -118,8 +118,8 @@ fn again(address: u64) -> bool {
     LAST.with(|l| l.replace(address)) == address
 }
 
-/// Maps the new pages of a file that this process has made longer by other means than writing. They
-/// are mapped at once, so that system calls can use them, too.
+/// Maps the new pages of a file that this process has made longer by other means than writing.
+/// These pages are mapped at once, so that system calls can use them, too.
 pub fn grown(fs: &Fs, open: u32) {
     let (Some(spans), Ok(live)) = (locked::lock(), fs.live_of(open)) else {
         return;

@@ -1,10 +1,10 @@
-//! Mappings of pool files: they map the pages of the media's segments themselves.
+//! Mappings of pool files. Such a mapping maps the pages of the media's segments themselves.
 //!
-//! A mapping consists of one kernel mapping per extent of the file. So it is coherent with read and
-//! write, and with other processes. Where the file has no page (beyond its end, or in a hole), an
-//! empty memfd is mapped, so that touching it raises SIGBUS; [`follow::on_fault`] then maps the
-//! page if the file has one by now. A table ([`spans`]) records which file is mapped where; its
-//! entries keep the files open as long as they are mapped.
+//! A mapping consists of one kernel mapping per extent of the file. So a mapping is coherent with
+//! read and write, and with other processes. Where the file has no page (beyond its end, or in a
+//! hole), an empty memfd is mapped, so that touching it raises SIGBUS; [`follow::on_fault`] then
+//! maps the page if the file has one by now. A table ([`spans`]) records which file is mapped
+//! where. The table's entries keep the files open as long as they are mapped.
 //!
 //! From the bottom to the top:
 //! - `vmas.rs`: the kernel's list of mappings; `spans.rs`: the table; `shadow_copy.rs`: copies of

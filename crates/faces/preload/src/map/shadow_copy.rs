@@ -9,8 +9,8 @@
 //!
 //! A process that fetches or writes back locks the copy; the kernel releases the lock if the
 //! process dies. No process keeps the copy open. The first process that maps the file makes the
-//! copy. It is removed when, by the table of mappings, no process maps the file any more. So a
-//! killed process leaves no outdated copy that a later process would use.
+//! copy. The copy is removed when, by the table of mappings, no process maps the file any more. So
+//! a killed process leaves no outdated copy that a later process would use.
 
 use super::spans::{Span, Spans};
 use crate::program::process;
@@ -174,8 +174,8 @@ impl Drop for View {
     }
 }
 
-/// The lock on a shadow copy. It belongs to one open file description, so other threads of the
-/// process wait for it, too.
+/// The lock on a shadow copy. The lock belongs to one open file description, so other threads of
+/// the process wait for it, too.
 struct Turn<'a>(&'a OwnedFd);
 
 impl Drop for Turn<'_> {

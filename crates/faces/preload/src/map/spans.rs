@@ -1,10 +1,11 @@
 //! The table of mappings: which files of the pool this process maps, and at which addresses.
 //!
 //! The table is part of the process's area in the control region ([`MapTable`]). So a process that
-//! finds this one dead knows which files it had mapped. An entry is one *span*: a range of
-//! addresses, and the offset in the file at which it begins. All code that changes the table or the
-//! mappings of pool files holds [`LOCK`]. A fork holds it, too, so that a child's mappings agree
-//! with its table. A call only visits the spans that it concerns, however many others there are.
+//! finds this one dead knows which files this process had mapped. An entry is one *span*: a range
+//! of addresses, and the offset in the file at which it begins. All code that changes the table or
+//! the mappings of pool files holds [`LOCK`]. A fork holds it, too, so that a child's mappings
+//! agree with its table. A call only visits the spans that it concerns, however many others there
+//! are.
 
 use forebay_posix::{Errno, Fs};
 use forebay_store::control_region::{MapRef, map_flag};
@@ -149,13 +150,13 @@ impl Spans {
         span.0.len.store(len, SeqCst);
     }
 
-    /// Passes the mark of `other` (pages to be removed) on to `span`, which has taken over some of
-    /// the addresses of `other`.
+    /// Copies the mark of `other` (pages to be removed) to `span`, which has taken over some of the
+    /// addresses of `other`.
     pub fn inherit_cut(&self, span: Span, other: Span) {
         self.table.inherit_mark(span.0, other.0);
     }
 
-    /// Returns a new entry that keeps the file of `open` open. It has no addresses yet.
+    /// Returns a new entry, still without addresses, that keeps the file of `open` open.
     ///
     /// # Errors
     /// ENOMEM if the table is full.

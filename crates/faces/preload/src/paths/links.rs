@@ -83,8 +83,8 @@ pub static WATCHED: [u64; 8] = bitmap(&[
 ]);
 
 /// Type of the function that serves a system call: number, arguments, and how many times the call's
-/// path has gone into the pool and out of it again. It returns [`PASS`] if the kernel is to make
-/// the call.
+/// path has gone into the pool and out of it again. The function returns [`PASS`] if the kernel is
+/// to make the call.
 pub type Answer = unsafe fn(i64, &[i64; 6], u32) -> i64;
 
 /// The dispatcher's function, which serves a repeated call. The dispatcher is above this module, so
@@ -428,8 +428,8 @@ fn is_there(path: &[u8], or_its_directory: bool) -> bool {
         || or_its_directory && cut.is_some_and(|cut| cut == 0 || text.exists(AT_FDCWD, cut))
 }
 
-/// A path as a C string, of which any beginning can be passed to the kernel. It is on the stack:
-/// most paths that aren't found have no links, and need no allocation.
+/// A path as a C string, of which any beginning can be passed to the kernel. The C string is on the
+/// stack: most paths that aren't found have no links, and need no allocation.
 struct Text([MaybeUninit<u8>; PATH_MAX]);
 
 impl Text {

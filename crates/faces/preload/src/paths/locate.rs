@@ -2,7 +2,7 @@
 //!
 //! A path concerns the pool if it is absolute and under the mount prefix, or relative to a
 //! directory of the pool: the working directory, or a descriptor. So does a path that names a pool
-//! descriptor (`/proc/self/fd/N`, `/dev/stdin`). All other paths go to the kernel unchanged; that
+//! descriptor (`/proc/self/fd/N`, `/dev/stdin`). All other paths go to the kernel unchanged. The
 //! decision takes a few comparisons.
 
 use crate::paths::proc_paths::{self, Named};

@@ -1,5 +1,5 @@
-//! The placeholder: an `O_PATH` descriptor of a file in the pool's directory. Its duplicates are
-//! the kernel's side of pool descriptors.
+//! The placeholder: an `O_PATH` descriptor of a file in the pool's directory. Duplicates of this
+//! descriptor are the kernel's side of pool descriptors.
 
 use crate::program::settings;
 use forebay_posix::Fs;

@@ -1,5 +1,5 @@
 //! Shared-memory clones: processes and threads that share the memory and the thread area of the
-//! thread that made them, while both run. They are children of clone with CLONE_VM, but with
+//! thread that made them, while both run. Such a clone is a child of clone with CLONE_VM, but with
 //! neither CLONE_VFORK nor CLONE_SETTLS.
 //!
 //! libc and this library reach their data of each thread through its thread area: errno, critical
@@ -35,7 +35,7 @@ mod state {
     /// Prepared for a child that is being made.
     pub const READY: u32 = 2;
     pub const USED: u32 = 3;
-    /// The clone has ended; its thread area still exists.
+    /// The clone has ended; the clone's thread area still exists.
     pub const DEAD: u32 = 4;
 }
 
@@ -400,8 +400,8 @@ pub fn failed(call: &Call) -> bool {
 }
 
 /// Frees the entries of the parent's clones in a forked child, which has only the thread that
-/// forked. If that thread was a shared-memory clone, it continues on its own thread area: the
-/// shared one may be in any state.
+/// forked. If the forking thread was a shared-memory clone, it continues on its own thread area:
+/// the shared one may be in any state.
 pub fn after_fork_in_child(inside: Option<&Inside>) {
     COUNT.store(u32::from(inside.is_some()), Release);
     for s in all() {
@@ -431,8 +431,8 @@ struct Areas {
     size: usize,
 }
 
-/// Size of `struct pthread` from glibc 2.28 to 2.33. Bytes. These versions have no symbol for it:
-/// libpthread, then a separate library, doesn't export one.
+/// Size of `struct pthread` from glibc 2.28 to 2.33. Bytes. These versions have no symbol for the
+/// size: libpthread, then a separate library, doesn't export one.
 const SIZE_BEFORE_2_34: usize = 2304;
 
 impl Areas {

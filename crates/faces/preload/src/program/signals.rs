@@ -2,11 +2,12 @@
 //! address is an error, not a crash.
 //!
 //! Every handler that the program installs is recorded in a table here; the kernel gets this
-//! library's handler instead. It calls the program's handler at once, unless the thread is inside a
-//! [`Critical`](forebay_store::process::Critical) section. Inside a section, it blocks all signals
-//! in the context to which it returns; the section's end sends the signal again and restores the
-//! mask. Blocking signals around each operation would do the same, but cost two more system calls.
-//! (libc cancels threads by a signal, too, whose handler it installs through the same call.)
+//! library's handler instead. This library's handler calls the program's at once, unless the thread
+//! is inside a [`Critical`](forebay_store::process::Critical) section. Inside a section, this
+//! library's handler blocks all signals in the context to which it returns; the section's end sends
+//! the signal again and restores the mask. Blocking signals around each operation would do the
+//! same, but cost two more system calls. (libc cancels threads by a signal, too, whose handler it
+//! installs through the same call.)
 //!
 //! Faults (SIGSEGV or SIGBUS caused by an instruction) can't wait. If this library was touching the
 //! program's memory, the operation fails with EFAULT ([`forebay_runtime::guard`]); if the page of a
@@ -240,7 +241,8 @@ pub fn watch() {
     }
 }
 
-/// Records whether the program has yet to begin: then it has no handlers, since exec resets them.
+/// Records whether the program has yet to begin. Such a program has no handlers, since exec resets
+/// them.
 pub fn note_beginning(begins: bool) {
     BEGINS.store(begins, Release);
 }
@@ -434,7 +436,7 @@ unsafe fn let_wait(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucon
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         mask.write_unaligned(mask.read_unaligned() | mask::bit(signal));
         // The kernel blocks a signal while its handler (this code) runs, but not with SA_NODEFER;
-        // so it is blocked here.
+        // so this code blocks the signal.
         let args = [libc::SIG_BLOCK.into(), mask as i64, 0, MASK_LEN, 0, 0];
         raw(libc::SYS_rt_sigprocmask, args);
     }
@@ -533,8 +535,9 @@ mod entry {
         fn forebay_restorer();
     }
 
-    /// Returns the address of the handler that the kernel calls for every wrapped signal. It calls
-    /// [`super::decide`], then jumps to the program's handler with the same arguments.
+    /// Returns the address of the handler that the kernel calls for every wrapped signal. The
+    /// handler calls [`super::decide`], then jumps to the program's handler with the same
+    /// arguments.
     pub fn handler() -> usize {
         forebay_on_signal as *const () as usize
     }

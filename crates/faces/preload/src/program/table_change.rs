@@ -20,10 +20,10 @@ static COPIES: AtomicU32 = AtomicU32::new(0);
 /// made while it exists.
 pub struct TableChange(Option<Critical>);
 
-/// Begins a change. It must be short: a thread that forks waits for it.
+/// Begins a change. The change must be short: a thread that forks waits for its end.
 pub fn begin() -> TableChange {
     // A vfork child has its own tables and one thread, so it needs no lock. A thread that is making
-    // a child changes tables, too; it would wait for the end of its own copy.
+    // a child changes tables, too; such a thread would wait for the end of its own copy.
     if process::in_vfork_child() || COPYING.with(Cell::get) {
         return TableChange(None);
     }

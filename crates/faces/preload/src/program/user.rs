@@ -1,6 +1,6 @@
 //! Access to the program's memory that the arguments of a system call point to. That memory may be
-//! unmapped, and may change at any moment. So it is copied under the fault guard, and a bad address
-//! gives EFAULT.
+//! unmapped, and may change at any moment. So such memory is copied under the fault guard, and a
+//! bad address gives EFAULT.
 
 use crate::program::results;
 use forebay_posix::Errno;
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// Upper end of the addresses of programs.
 const USER_END: i64 = 0x7fff_ffff_f000;
 
-/// Whether the program's memory may lie at this address: it isn't in the first page, nor among the
-/// kernel's addresses.
+/// Whether the program's memory may lie at this address: the address isn't in the first page, nor
+/// among the kernel's addresses.
 #[inline]
 pub fn plausible(ptr: i64) -> bool {
     (4096..USER_END).contains(&ptr)

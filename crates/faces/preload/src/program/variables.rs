@@ -2,8 +2,8 @@
 //! laid it on the stack. libc's copy isn't set yet when this library starts, before all other
 //! libraries.
 //!
-//! Values are copied and leaked: they live as long as the process, whatever the program does to its
-//! environment.
+//! Values are copied and leaked: the copies live as long as the process, whatever the program does
+//! to its environment.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -23,8 +23,8 @@ pub const AUDIT: &CStr = c"LD_AUDIT";
 /// Path of the program's file, see `paths/exe.rs`.
 pub const PROGRAM: &CStr = c"FOREBAY_PROGRAM";
 
-/// Lets the library's two instances find each other, see `loader/early.rs`. Its first value is
-/// [`NOT_YET`].
+/// Lets the library's two instances find each other, see `loader/early.rs`. The variable's first
+/// value is [`NOT_YET`].
 pub const EARLY: &CStr = c"FOREBAY_EARLY";
 
 /// Size reserved for thread-local storage, and the former value of GLIBC_TUNABLES, see

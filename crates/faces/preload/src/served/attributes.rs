@@ -455,7 +455,7 @@ impl AttributeCall<'_> {
     /// or path in `a[0]`.
     ///
     /// # Errors
-    /// EINVAL for flags, ERANGE for a name, E2BIG, EFAULT: these don't depend on the object.
+    /// EINVAL for flags, ERANGE for a name, E2BIG, EFAULT: these errors don't depend on the object.
     ///
     /// # Safety
     /// The arguments are those of a system call of the program.

@@ -1,11 +1,11 @@
 //! The working directory: chdir, fchdir, getcwd, and the kernel's working directory while the
 //! program's is in the pool.
 //!
-//! The kernel doesn't know a working directory in the pool; it is recorded in the process area
-//! (`cwd`). Meanwhile the kernel's working directory is a dead end ([`forebay_client::dead_end`]).
-//! An executed program that this library can't intercept finds nothing there by a relative path,
-//! and can't create files outside the pool by mistake. Where the pool is mounted, such a program
-//! gets the mount's directory ([`mounted`]).
+//! The kernel doesn't know a working directory in the pool. Such a directory is recorded in the
+//! process area (`cwd`). Meanwhile the kernel's working directory is a dead end
+//! ([`forebay_client::dead_end`]). An executed program that this library can't intercept finds
+//! nothing there by a relative path, and can't create files outside the pool by mistake. Where the
+//! pool is mounted, such a program gets the mount's directory ([`mounted`]).
 //!
 //! Order: entering the pool records the directory first and changes the kernel's afterwards;
 //! leaving the pool is the other way round. So a relative path of another thread never leads to a
@@ -389,8 +389,8 @@ pub fn is_mounted_at(fs: &Fs, dir: &[u8]) -> bool {
     mounts(fs.pool().dir()).iter().any(is_it)
 }
 
-/// Whether the pool is mounted at its prefix: then its paths are the same for programs without this
-/// library.
+/// Whether the pool is mounted at its prefix: then the pool's paths are the same for programs
+/// without this library.
 pub fn is_prefix_mounted(settings: &settings::Settings) -> bool {
     let statfs = rustix::fs::statfs(settings.mount);
     statfs.is_ok_and(|s| s.f_type == FUSE)

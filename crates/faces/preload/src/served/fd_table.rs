@@ -2,8 +2,8 @@
 //! and dup.
 //!
 //! A number is first reserved in the kernel (as a duplicate of the placeholder) and then recorded
-//! in the area. It is removed from the area before the kernel frees it. [`table_change`] keeps both
-//! tables in agreement while another thread makes a child.
+//! in the area. A number is removed from the area before the kernel frees it. [`table_change`]
+//! keeps both tables in agreement while another thread makes a child.
 
 use crate::pool::{self, fds, placeholder};
 use crate::program::{filter, results, table_change};
@@ -200,7 +200,7 @@ pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
         return Ok(i64::from(new));
     }
     let _changing = changing();
-    // `new` is replaced in one step: it always stands for a description.
+    // `new` is replaced in one step, so it always stands for a description.
     if let Some((fs, _)) = fds::pool_object(old) {
         // Another thread may be closing `old`.
         let Some(open) = fs.descriptors().retained(old) else {

@@ -3,8 +3,8 @@
 //! The descriptor is the kernel's. For an object of the pool it watches a shadow file in the node's
 //! directory (`store/src/watches.rs`). The kernel handles all calls on it, except those that add
 //! and remove watches, and reads: events about shadows are replaced by the events for which they
-//! stand. This needs no state in memory, so it also works for any process that inherits the
-//! descriptor.
+//! stand. The replacement needs no state in memory, so it also works for any process that inherits
+//! the descriptor.
 
 use crate::paths::locate::{Where, locate};
 use crate::paths::{PathCall, on_path};

@@ -405,7 +405,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
     };
     const F_DUPFD_QUERY: i32 = 1027;
     const F_CREATED_QUERY: i32 = 1028;
-    // Hints of how long a file's data will live. They are checked, but not stored.
+    // Hints of how long a file's data will live. The hints are checked, but not stored.
     const F_GET_RW_HINT: i32 = 1035;
     const F_SET_RW_HINT: i32 = 1036;
     const MAX_LIFE_SECONDS: u64 = 5;

@@ -21,7 +21,7 @@ pub fn exceeded() {
     if let Some(fs) = pool::open_fs()
         && forebay_media::size_limit() != libc::RLIM_INFINITY
     {
-        // Buffered writes are within the limit; they would be lost if the signal ends the process.
+        // Buffered writes are within the limit, and would be lost if the signal ends the process.
         fs.buffers().publish_all();
         // SAFETY: these calls take no pointers; the signal is for the calling thread.
         unsafe {

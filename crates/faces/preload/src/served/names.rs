@@ -376,7 +376,7 @@ unsafe fn new_end(source: &Result<End, Errno>, dirfd: i32, path: i64) -> Result<
 }
 
 /// Replaces `found`, a path outside, if a link leads from it into the pool and `other` is in the
-/// pool. The tuple describes `found`: its descriptor, its path, and whether links are followed.
+/// pool. The tuple describes `found`: the descriptor, the path, and whether links are followed.
 unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, Follow)) {
     let is_met = match (&*found, other) {
         (End::Kernel, End::Inside(..) | End::Open(..)) => true,

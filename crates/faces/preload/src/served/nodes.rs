@@ -15,8 +15,8 @@ use std::mem::offset_of;
 
 const PATH_AT: usize = offset_of!(sockaddr_un, sun_path);
 
-/// Opens the kernel's FIFO at `path`, which stands in for object `id`. May wait for the other end,
-/// as the flags require.
+/// Opens the kernel's FIFO at `path`. The FIFO stands in for object `id`. May wait for the other
+/// end, as the flags require.
 pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     let known = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
     let args = [

@@ -205,7 +205,7 @@ fn take_back(tickets: &[(OwnedFd, Ticket)]) {
     }
 }
 
-/// Whether the kernel accepts a message's vector: it checks the vector before the address.
+/// Whether the kernel accepts a message's vector, which it checks before the address.
 fn is_whole(m: &libc::msghdr) -> bool {
     let mut vector = user::Vector::new();
     // SAFETY: the program passed the vector to this call, which outlasts `vector`.

@@ -79,7 +79,7 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     }
 }
 
-/// Checks that a timeout is readable; its value doesn't matter.
+/// Checks that a timeout is readable; the timeout's value doesn't matter.
 ///
 /// # Safety
 /// `at` is null, or the program's own argument.

@@ -1,4 +1,4 @@
-//! The back end `memory`: bytes on this process's heap, which live as long as the session.
+//! The back end `memory`: bytes on this process's heap. They live as long as the session.
 //!
 //! Bytes are stored in pieces of 1 MiB, allocated by the first write. So a sparse collection costs
 //! only the written pieces, and growing doesn't copy bytes.

@@ -54,8 +54,8 @@ struct Progress {
     open: usize,
     /// The error that made the batch stop: operations that haven't begun are skipped.
     stopped: Option<Error>,
-    /// The error of the batch as a whole: its first failure, its cancellation, or a failure to undo
-    /// it.
+    /// The error of the batch as a whole: the first failure, the cancellation, or a failure to undo
+    /// the batch.
     error: Option<Error>,
     ended: bool,
     /// The functions to call when an operation, or the batch, has ended.
@@ -242,7 +242,7 @@ impl Running {
         }
     }
 
-    /// Returns why the batch as a whole failed: its first failure, its cancellation, or what
+    /// Returns why the batch as a whole failed: the first failure, the cancellation, or what
     /// couldn't be undone.
     pub fn error(&self) -> Option<Error> {
         self.0
@@ -387,8 +387,8 @@ impl Inner {
                 let operation = &mut progress.operations[waiter.on as usize];
                 operation.left -= 1;
                 if waiter.needs && failed {
-                    // The operation can't run: it is skipped when all operations for which it waits
-                    // have ended.
+                    // The operation can't run, and is skipped when all operations for which it
+                    // waits have ended.
                     operation.work = None;
                 }
                 match operation.left {

@@ -91,7 +91,7 @@ pub unsafe extern "C" fn iov_batch_create(
     })
 }
 
-/// Makes a request wait for earlier requests. It is skipped if one of them fails.
+/// Makes a request wait for earlier requests. The request is skipped if one of them fails.
 ///
 /// # Safety
 /// As documented in the header.

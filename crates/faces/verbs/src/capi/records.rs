@@ -1,4 +1,4 @@
-//! Records as C structures. Their texts and pairs stay in memory until the records are freed
+//! Records as C structures. The records' texts and pairs stay in memory until the records are freed
 //! together.
 
 use crate::abi;

@@ -10,7 +10,7 @@
 //! first one was carried out, the conditions of the second don't hold. But a creation whose reply
 //! was lost could be carried out late, after the record that its repetition created was removed. So
 //! the store first writes a *fence*, a key whose absence is one of the creation's conditions. Then
-//! it reads whether the record exists.
+//! the store reads whether the record exists.
 
 mod client;
 mod copy;
@@ -274,8 +274,8 @@ impl Etcd {
                 Ok(Some(before))
             }
             Ok(_) => Ok(None),
-            // It isn't known whether the change was made. The next try reads the record, and
-            // repeating the change is harmless.
+            // The change may have been made or not. The next try reads the record, and repeating
+            // the change is harmless.
             Err(forebay_etcd::Error::Lost(_)) => {
                 self.changed(scope, None);
                 lost.get_or_insert(before);

@@ -201,8 +201,8 @@ impl Pool {
                 }
             }
         }
-        // The controls of the file itself win: they may come from a rule, or be newer than the
-        // attribute.
+        // The controls of the file itself take precedence, since they may come from a rule, or be
+        // newer than the attribute.
         let controls = &mut record.controls;
         controls.consistency = own.consistency.unwrap_or(controls.consistency);
         controls.mutability = own.mutability.unwrap_or(controls.mutability);

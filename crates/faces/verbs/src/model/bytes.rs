@@ -78,7 +78,7 @@ impl Collection {
         })
     }
 
-    /// Reads into `to` from byte `at` on, and returns the number of bytes. It is less than
+    /// Reads into `to` from byte `at` on, and returns the number of bytes. The number is less than
     /// `to.len()` only at the collection's end.
     ///
     /// # Errors

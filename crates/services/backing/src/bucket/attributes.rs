@@ -1,6 +1,6 @@
 //! Attributes of files as user metadata of objects, with the keys of s3fs: `x-amz-meta-mode`,
 //! `-uid`, `-gid` (decimal numbers) and `-mtime` (seconds since 1970, with a fraction). rclone uses
-//! `-mtime`, too. rclone writes modes in octal, which this module also reads.
+//! `-mtime`, too. rclone writes modes in octal; this module also reads octal modes.
 
 use crate::bucket::client::{header, length};
 use crate::bucket::sign::sha256;

@@ -14,7 +14,7 @@ pub const CHANGED: Errno = Errno::STALE;
 pub const UNKNOWN: Errno = Errno::OPNOTSUPP;
 pub const GARBAGE: Errno = Errno::PROTO;
 pub const OVERLOADED: Errno = Errno::AGAIN;
-/// The server refuses the request for another reason, which its message tells.
+/// The server refuses the request for another reason, given in the server's message.
 pub const REFUSED: Errno = Errno::REMOTEIO;
 
 /// The reason why a request failed.

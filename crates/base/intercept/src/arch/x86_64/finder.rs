@@ -1,10 +1,11 @@
 //! Finds the `syscall` instructions of an object in memory and chooses how each can be patched.
 //!
-//! It sweeps linearly over the executable segment, resynchronised at each function start that
-//! `.eh_frame_hdr` gives, and collects every address that anything may jump to: direct branches,
-//! addresses taken relative to `rip`, and probable jump tables. Guarantees that no such address
-//! lies inside a window that it proposes, and that a window's instructions can be moved to another
-//! address. An address that is wrongly presumed to be a target only costs a site its best form.
+//! The finder sweeps linearly over the executable segment, resynchronised at each function start
+//! that `.eh_frame_hdr` gives, and collects every address that anything may jump to: direct
+//! branches, addresses taken relative to `rip`, and probable jump tables. Guarantees that no such
+//! address lies inside a window that it proposes, and that a window's instructions can be moved to
+//! another address. An address that is wrongly presumed to be a target only costs a site its best
+//! form.
 
 pub(crate) mod single;
 

@@ -1,8 +1,8 @@
 //! The gates: the assembly between a site's trampoline and the hooks, and its data.
 //!
-//! It provides the gates' properties described in the parent module, and `raw`, an instruction that
-//! is never patched. The symbols are hidden: a process may load several libraries with this crate,
-//! of which only one should install hooks.
+//! The code provides the gates' properties described in the parent module, and `raw`, an
+//! instruction that is never patched. The symbols are hidden: a process may load several libraries
+//! with this crate, of which only one should install hooks.
 
 use super::{NR_SIGRETURN, OWN_SLOTS, SLOT, STUB};
 use crate::hooks::{self, Hooks};
@@ -537,8 +537,8 @@ pub(crate) fn own_region() -> usize {
 
 /// Returns the addresses of the gates: four that a site jumps to, by class (0: number known only at
 /// run time), then four that call `clone_after`, in the order of [`NR_CLONES`]. The wide gates are
-/// for code other than libc's. They save all vector registers, and pass calls of threads that libc
-/// doesn't know to the kernel.
+/// for code other than libc's. The wide gates save all vector registers, and pass to the kernel the
+/// calls of threads that libc doesn't know.
 pub(super) fn gates(wide: bool) -> [usize; 8] {
     let narrow: [unsafe extern "C" fn(); 8] = [
         forebay_gate_any,

@@ -1,7 +1,7 @@
 //! Creating records: many in one transaction of etcd, each with its own conditions.
 //!
-//! etcd writes to its disk once for each transaction, which dominates the cost of a creation. So
-//! creations that are requested together share a transaction.
+//! etcd writes to its disk once for each transaction. This write dominates the cost of a creation.
+//! So creations that are requested together share a transaction.
 
 use super::schema;
 use super::{Etcd, MAX_ENTRIES_WITH_RECORD, api};

@@ -5,9 +5,9 @@
 //! time send no request. The session's own changes are always seen.
 //!
 //! A copy that is behind can catch up by a watch, which fetches the changes since its revision.
-//! That takes about 50 ms, as etcd serves watches of past revisions ten times a second. So a watch
-//! is started only when reads from etcd have cost as much. Likewise a scope is loaded when reads
-//! from etcd have cost as much as loading it; a small scope is loaded at once. If the copy is
+//! Such a watch takes about 50 ms, as etcd serves watches of past revisions ten times a second. So
+//! a watch is started only when reads from etcd have cost as much. Likewise a scope is loaded when
+//! reads from etcd have cost as much as loading it; a small scope is loaded at once. If the copy is
 //! damaged, out of room or locked by other processes for long, reads go to etcd.
 
 use super::copy::{Changed, Copy, Errnos, Head, View, parts};
@@ -119,7 +119,7 @@ impl Etcd {
                 self.cost(scope, FIND);
                 return Ok(None);
             }
-            // Other processes have locked the copy for long. It isn't damaged.
+            // Other processes have locked the copy for long. The copy isn't damaged.
             Err(Errno::TIMEDOUT | Errno::AGAIN) => return Ok(None),
             Err(_) => {
                 cache.spoilt();

@@ -16,7 +16,7 @@ const SIGN: Duration = Duration::from_millis(1500);
 /// How long to wait for etcd's reply to a renewal.
 const RECEIPT: Duration = Duration::from_secs(2);
 
-/// A lease of this process. It is granted when first needed.
+/// A lease of this process. The lease is granted when first needed.
 pub(super) struct Lease {
     shared: Arc<Shared>,
     state: Arc<Mutex<State>>,

@@ -21,7 +21,7 @@ const PASSWORD: &str = "FOREBAY_ETCD_PASSWORD";
 pub(super) struct Place {
     /// `HOST:PORT` of each endpoint, in the given order.
     pub endpoints: Vec<String>,
-    /// The prefix of all keys; it begins and ends with '/'.
+    /// The prefix of all keys, with '/' at its beginning and its end.
     pub prefix: String,
     /// The user to log in as.
     pub user: Option<Login>,
@@ -140,7 +140,7 @@ fn endpoint(host: &str) -> Option<String> {
     if host.is_empty() || !host.chars().all(good) {
         return None;
     }
-    // An IPv6 address is in brackets: its colons don't separate a port.
+    // An IPv6 address is in brackets, and its colons don't separate a port.
     let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     match behind.rsplit_once(':') {
         Some((_, port)) => port.parse::<u16>().ok().map(|_| host.into()),

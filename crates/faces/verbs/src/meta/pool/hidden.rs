@@ -31,8 +31,8 @@ impl Hidden {
             let path = [b"/", NAME, name.as_bytes()].concat();
             fs.mkdir_as(&path, becomes.as_bytes(), fs.mode(0o777))
                 .map_err(cannot)?;
-            // Another process in `sweep` may have locked the directory first. It then has removed
-            // the directory, or will.
+            // Another process in `sweep` may have locked the directory first. Such a process has
+            // removed the directory, or will.
             match Hidden::open(fs, path) {
                 Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
                 Ok(_) | Err(Errno::NOENT) => {}

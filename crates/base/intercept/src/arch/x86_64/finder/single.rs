@@ -1,13 +1,13 @@
 //! Finds the `syscall` instructions of any library or program, one function at a time. Most code is
 //! only searched for the two bytes of a `syscall`, and never decoded.
 //!
-//! The two bytes also occur inside other instructions, and in data. They count as an instruction if
-//! decoding finds one there, in a function that `.eh_frame` describes, decoded from its beginning
-//! to its end. If any byte of the function is no valid instruction, the whole function is left
-//! alone. Jumps into a function from other functions are found by their bytes: compilers move
-//! rarely needed parts elsewhere. Where a function jumps by a table, any instruction in it may be a
-//! target. Then only one instruction of at least five bytes becomes the jump, or the `syscall`
-//! itself becomes a short jump to dead bytes.
+//! The two bytes also occur inside other instructions, and in data. The bytes count as an
+//! instruction if decoding finds one there, in a function that `.eh_frame` describes, decoded from
+//! its beginning to its end. If any byte of the function is no valid instruction, the whole
+//! function is left alone. Jumps into a function from other functions are found by their bytes:
+//! compilers move rarely needed parts elsewhere. Where a function jumps by a table, any instruction
+//! in it may be a target. Then only one instruction of at least five bytes becomes the jump, or the
+//! `syscall` itself becomes a short jump to dead bytes.
 
 use super::super::{JUMP, SYSCALL, Site};
 use super::Sweep;
@@ -96,7 +96,7 @@ fn sweep<'a>(code: &'a [u8], function: &Function) -> Option<Sweep<'a>> {
     let mut i = Instruction::default();
     sweep.mark(low.into());
     let mut dead: Option<u64> = None;
-    // Whether the bytes follow an instruction that doesn't continue: they are data, unless
+    // Whether the bytes follow an instruction that doesn't continue. Such bytes are data, unless
     // something jumps there. A real `syscall` has its number loaded first.
     let mut behind_end = false;
     while decoder.can_decode() {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const MAP: usize = 8 << 30;
 /// How long to wait for the lock while other processes write.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The version of the format; it is stored as a record.
+/// The format's version, stored as a record.
 const FORMAT: &[u8] = b"etcd copy 1";
 
 pub(super) struct Files {
