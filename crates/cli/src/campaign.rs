@@ -317,7 +317,7 @@ fn at_its_place(c: &Campaign) -> Result<(), Fail> {
     }
 }
 
-/// Fails if a pool uses the campaign's data, or if this host can't find that out.
+/// Fails if a pool uses the campaign's data, or if this host can't find out.
 fn unused(c: &Campaign) -> Result<(), Fail> {
     let Some(pool) = &c.pool else { return Ok(()) };
     match is_used(pool) {

@@ -60,8 +60,8 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     Ok(0)
 }
 
-/// OOM score adjustment of keepers and daemons, where they may lower it. Killing them frees none of
-/// the pool's memory, which is shared, and stops the node.
+/// OOM score adjustment of keepers and daemons, where they may lower it. Killing one frees none of
+/// the pool's shared memory, and stops the node.
 const OOM_SCORE_ADJ: i32 = -500;
 
 /// Prepares the process of a keeper or daemon. The process serves many others, so it raises its

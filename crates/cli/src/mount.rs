@@ -372,8 +372,8 @@ fn place_at(prefix: &Path) -> Result<bool, String> {
     }
 }
 
-/// Starts the process that serves the mount. The server isn't a child of this process, which
-/// becomes a program that doesn't expect children.
+/// Starts the process that serves the mount. The server isn't a child of this process, since this
+/// process becomes a program that doesn't expect children.
 fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> {
     let mut command = background::command();
     command.args(["mount", "--pool", &pool.config().name]);

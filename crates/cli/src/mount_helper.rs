@@ -38,7 +38,7 @@ const WITHOUT_EFFECT: [&str; 20] = [
     "silent",
     "default_permissions",
 ];
-/// Options of the existing mount, which mount(8) repeats when it remounts.
+/// Options of the existing mount. mount(8) repeats them when it remounts.
 const OF_THE_KERNEL: [&str; 2] = ["user_id", "group_id"];
 
 /// Returns the command line for `forebay`; None if nothing is to be done.

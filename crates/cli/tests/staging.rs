@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// Returns the report of a staging, which must be complete.
+/// Returns the report of a staging. The staging must be complete.
 #[track_caller]
 fn report(place: &Place, args: &[&str]) -> serde_json::Value {
     let said = place

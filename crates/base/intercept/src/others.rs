@@ -245,7 +245,7 @@ fn look(
     if usize::from(header.e_phentsize) != ENTRY {
         return None;
     }
-    // The program headers nearly always lie in `head`, which has been read already.
+    // The program headers nearly always lie in the bytes already read into `head`.
     let bytes = |from: u64, len: usize| {
         let start = usize::try_from(from).ok()?;
         if let Some(there) = head[..n].get(start..start.checked_add(len)?) {

@@ -544,7 +544,7 @@ impl Medium {
         self.cells.is_init(e.start() + page as u64)
     }
 
-    /// Makes all bytes written so far durable. Does nothing on `memory`, whose bytes can't be
+    /// Makes all bytes written so far durable. Does nothing on `memory`: bytes there can't be
     /// durable.
     ///
     /// # Errors

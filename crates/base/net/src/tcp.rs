@@ -74,7 +74,7 @@ pub struct Limits {
     pub sessions: usize,
     /// Time limit for a handshake.
     pub handshake: Duration,
-    /// Time after which a peer that makes no progress within a message is given up.
+    /// Time after which a peer that makes no progress within a message is abandoned.
     pub stall: Duration,
     /// Number of threads for bulk lanes.
     pub bulk_threads: usize,

@@ -241,7 +241,7 @@ impl Ring {
         gaps
     }
 
-    /// Gives all free slots to the nodes in `takers`, which together need exactly that many.
+    /// Gives all free slots to the nodes in `takers`. Together these nodes need exactly that many.
     fn fill(&mut self, takers: Vec<(NodeId, u32)>) {
         let mut wants: BTreeMap<NodeId, u32> = takers.into_iter().collect();
         let mut gaps = BTreeSet::new();

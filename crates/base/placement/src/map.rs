@@ -311,7 +311,7 @@ impl PoolMap {
         self.changed(nodes, self.slices.clone())
     }
 
-    /// Returns the map with other addresses for node `n`, which was restarted.
+    /// Returns the map with other addresses for the restarted node `n`.
     ///
     /// # Errors
     /// [`MapError`] if there is no such node, or there are too many addresses.

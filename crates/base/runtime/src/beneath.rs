@@ -181,7 +181,7 @@ impl Tree {
     }
 
     /// Returns an object's attributes. `follow`: if the last name is a symbolic link, those of its
-    /// target, which may lie outside the tree.
+    /// target; the target may lie outside the tree.
     ///
     /// # Errors
     /// As stat(2), or lstat(2) without `follow`.

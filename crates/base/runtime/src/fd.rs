@@ -79,9 +79,9 @@ thread_local! {
     /// Number of [`Using`] values of this thread. A thread with one or more counts once in
     /// [`USERS`].
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// Set while this thread runs the child of a vfork, which shares this memory but has its own
-    /// descriptors. One bit for each entry of the list: whether the child has given that number to
-    /// its program.
+    /// Set while this thread runs the child of a vfork. The child shares this memory but has its
+    /// own descriptors. One bit for each entry of the list: whether the child has given that number
+    /// to its program.
     static CHILD: Cell<Option<[u64; MAX_KEPT.div_ceil(64)]>> = const { Cell::new(None) };
 }
 

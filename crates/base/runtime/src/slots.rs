@@ -124,8 +124,8 @@ pub fn attach(table: &impl Table) -> Result<u32, Errno> {
     take_free(table, word(state::USED, me, started))
 }
 
-/// Takes a slot of the reserve for this process, which is going to release what dead processes
-/// hold.
+/// Takes a slot of the reserve for this process. The process is going to release what dead
+/// processes hold.
 ///
 /// # Errors
 /// EAGAIN if the reserve is used up.

@@ -27,7 +27,7 @@ pub enum PoolError {
     OtherHost(String),
     /// /proc isn't usable, so this process can't tell living processes from dead ones.
     Blind,
-    /// The pool had data in memory, which is lost.
+    /// The pool had data in memory. These data are lost.
     Lost(String),
     Io {
         what: String,

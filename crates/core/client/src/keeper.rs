@@ -50,8 +50,8 @@ const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// Time after its start for which a node's keeper waits for other nodes to report again which files
-/// they have open here, before it releases anything of dead processes.
+/// For this time after its start, a node's keeper releases nothing of dead processes: it waits for
+/// other nodes to report again which files they have open here.
 const GRACE: Duration = Duration::from_secs(2);
 /// How often the keeper asks other nodes whether the owners of locks on this node's files are
 /// alive.
@@ -453,7 +453,8 @@ impl<'a> Tasks<'a> {
         if self.store.any_attached() {
             return std::thread::sleep(turn.pause);
         }
-        // Locks on this node's files may have owners on other nodes, which may have died.
+        // Locks on this node's files may have owners on other nodes, and these owners may have
+        // died.
         let locked = self.among && self.store.locks().has_remote_locks();
         let idle = match (turn.calm, locked) {
             (true, false) => IDLE,
@@ -553,7 +554,7 @@ impl Saver {
 
 /// State of one medium's reserve: the room kept ready, and the room to give back.
 struct Room {
-    /// Maximum number of bytes in use in the current period, which began at `since`, and in the
+    /// Maximum number of bytes in use in the current period (it began at `since`), and in the
     /// previous one.
     peak: u64,
     before: u64,

@@ -248,7 +248,7 @@ impl Pool {
         Pool::open_with(dir, None)
     }
 
-    /// Opens the node in `dir` for its daemon, which reaches peers through `others`.
+    /// Opens the node in `dir` for its daemon. The daemon reaches peers through `others`.
     ///
     /// # Errors
     /// As for [`Pool::open`].

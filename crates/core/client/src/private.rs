@@ -243,7 +243,7 @@ fn set_private(fd: &OwnedFd, dir: &Path) -> Result<(), PoolError> {
     chmod(fd).map_err(|e| PoolError::io("can't set the mode of", dir, e))
 }
 
-/// Sets mode 0700 by an O_PATH descriptor, which fchmod doesn't accept.
+/// Sets mode 0700 by an O_PATH descriptor. fchmod doesn't accept such a descriptor.
 fn chmod(fd: &OwnedFd) -> Result<(), Errno> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     rustix::fs::chmod(path, Mode::RWXU)

@@ -78,7 +78,7 @@ impl Pool {
             })?,
         };
         let lines = text.split(|b| *b == b'\n');
-        // A line cut short by a full disk or a kill is left out.
+        // A line cut short by a full disk or a kill is omitted.
         let all = lines.filter_map(|line| serde_json::from_slice(line).ok());
         Ok((all.collect(), text.len() as u64 >= MAX_BYTES))
     }

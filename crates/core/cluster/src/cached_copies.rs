@@ -129,7 +129,7 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Whether the chunk at this offset of an open file lies on this node, which then needs no
+    /// Whether the chunk at this offset of an open file lies on this node: then this node needs no
     /// copy.
     fn lies_here(&self, index: u32, offset: u64) -> bool {
         let (Some(f), Ok(others)) = (

@@ -38,7 +38,7 @@ pub(crate) type Range = (u64, u64, u64);
 pub(crate) enum Source {
     /// A file that is open on this node and lies on any node.
     Open(u32),
-    /// A file of another node, which the requesting process keeps open.
+    /// A file of another node. The requesting process keeps the file open.
     On(NodeId, ObjectId),
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Source {
 pub(crate) enum Target {
     /// A file. The copy is for a process of the given node; None: of this node.
     File(Option<NodeId>),
-    /// The bytes of a striped file at its home, which may lie beyond the file's end; and the number
+    /// The bytes of a striped file at its home (they may lie beyond the file's end), and the number
     /// of the file's truncations.
     Behind(u64),
     /// A part of a striped file; and the number of the file's truncations.

@@ -59,8 +59,8 @@ impl<'a> Namespace<'a> {
         self.create_opened(new, |opened| self.make(parent, name, new, epoch, opened))
     }
 
-    /// As [`Namespace::create_object`] for a file, which is opened in the same step: a process that
-    /// removes the file's name right afterwards removes the name of an open file. Returns the
+    /// As [`Namespace::create_object`] for a file, and opens the file in the same step: a process
+    /// that removes the file's name right afterwards removes the name of an open file. Returns the
     /// file's id, its live entry, and the record of this process's use ([`Held`]).
     ///
     /// # Errors
@@ -186,8 +186,8 @@ impl<'a> Namespace<'a> {
         self.make(parent, name, new, epoch, opened)
     }
 
-    /// Closes the file of a failed transaction, which has a live entry but doesn't exist. Another
-    /// node is to create the file.
+    /// Closes the file of a failed transaction. The file has a live entry but doesn't exist.
+    /// Another node is to create the file.
     fn close_unmade(&self, opened: &mut Option<Opening<'_, '_>>) -> Result<()> {
         if let Some(opening) = opened
             && let Some(live) = opening.live.take()

@@ -242,8 +242,8 @@ impl<'a> CrossNode<'a> {
         Ok(Some(there.map_or(Ok(id), Err)))
     }
 
-    /// Makes `home` create the entry of a new object of this node, whose name isn't confirmed. If
-    /// the entry exists already, returns it, and removes the object.
+    /// Makes `home` create the entry of a new object of this node. The object's name isn't
+    /// confirmed. If the entry exists already, returns it, and removes the object.
     fn insert_at(
         &self,
         home: NodeId,

@@ -162,8 +162,8 @@ impl<'a> DeadNodes<'a> {
         Ok(id)
     }
 
-    /// Returns the directory at `path`, which comes from the user or the pool's configuration. If a
-    /// name of the path is lost, uses the unnamed directory that must have had it
+    /// Returns the directory at `path`. The path comes from the user or the pool's configuration.
+    /// If a name of the path is lost, uses the unnamed directory that must have had it
     /// (`Salvage::recognize`). If there is none, invents a directory of that name, in which the
     /// unnamed directories are shown.
     ///

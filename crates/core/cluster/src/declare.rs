@@ -23,8 +23,8 @@ use forebay_store::{NodeId, ObjectId, Result, SetAttr};
 use rustix::io::Errno;
 
 impl<'a> Declarations<'a> {
-    /// Declares these controls for a file on any node, which any processes may have open. Returns
-    /// whether the declaration was refused, and the conflicting uses.
+    /// Declares these controls for a file on any node. Any processes may have the file open.
+    /// Returns whether the declaration was refused, and the conflicting uses.
     ///
     /// # Errors
     /// Those of [`crate::Namespace::set_attr`]; EHOSTDOWN if a node that has the file open can't be

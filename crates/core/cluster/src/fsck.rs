@@ -234,7 +234,7 @@ impl<'a> Checks<'a> {
     /// Makes this node's records agree with those of other nodes, after a loss of power on all
     /// nodes. Each node then has its last records on disk, and one may have records of a change
     /// that another has lost. Removes entries without an object; restores names that a file counts,
-    /// unless another object has the name; gives a directory without an entry its entry back, or a
+    /// unless another object has the name; restores the entry of a directory that has none, or a
     /// name in the root; removes parts without a file. Returns the number of repairs.
     ///
     /// To be called only while no process uses the pool, and after all nodes have settled their

@@ -167,6 +167,7 @@ pub trait Peers: Send + Sync {
         false
     }
 
-    /// Renews the connections in a forked child, which calls this before anything else.
+    /// Renews the connections in a forked child. The child calls this function before anything
+    /// else.
     fn after_fork_in_child(&self);
 }

@@ -12,8 +12,8 @@ use forebay_store::{ObjectId, Result, now};
 use rustix::io::Errno;
 
 impl<'a> Namespace<'a> {
-    /// Removes the entry `name` of `parent`, which must not be a directory. `known` is the result
-    /// of a lookup at `epoch`.
+    /// Removes the entry `name` of `parent`. The entry must not be a directory's. `known` is the
+    /// result of a lookup at `epoch`.
     ///
     /// # Errors
     /// ENOENT: the name doesn't exist. EISDIR: the object is a directory. ESTALE: names have

@@ -77,7 +77,7 @@ enum Place {
     On(NodeId),
 }
 
-/// A piece of a range: `len` bytes at `offset` of the file, which begin `done` bytes after the
+/// A piece of a range: `len` bytes at `offset` of the file. The piece begins `done` bytes after the
 /// start of the range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
@@ -181,8 +181,8 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// Splits a range into pieces by the nodes on which they lie, for a file that was truncated
-    /// `cuts` times. `make`: the pieces are about to be written.
+    /// Splits a range of a file that was truncated `cuts` times into pieces, by the nodes on which
+    /// the pieces lie. `make`: the pieces are about to be written.
     fn spread(
         &self,
         f: &Striped,

@@ -183,7 +183,7 @@ fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process
     (relays, daemons)
 }
 
-/// The home is killed after it has carried a request out and before the reply has arrived. The next
+/// The home is killed after it has carried out a request and before the reply has arrived. The next
 /// daemon sends the reply, and doesn't carry the request out again.
 #[test]
 fn an_answer_outlives_the_daemon() {

@@ -297,9 +297,8 @@ impl Fs {
         Ok(File::new(self, open))
     }
 
-    /// Gives the file at `path`, which is complete and closed, the controls that it would have got
-    /// under the name `to` (except `persistence = "process"`). An immutable file that isn't empty
-    /// is laminated.
+    /// Gives the complete, closed file at `path` the controls that it would have got under the name
+    /// `to` (except `persistence = "process"`). An immutable file that isn't empty is laminated.
     ///
     /// # Errors
     /// Errors of looking `path` and `to` up, and of changing the file.
@@ -339,7 +338,7 @@ impl Fs {
         Ok(declared(self.cluster().namespace().stat(id)?.controls))
     }
 
-    /// Declares controls for a file or directory, which replace earlier ones. A laminated file
+    /// Declares controls for a file or directory. They replace earlier ones. A laminated file
     /// becomes writable again.
     ///
     /// # Errors

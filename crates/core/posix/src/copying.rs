@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::*;
 impl Fs {
     /// copy_file_range(2): copies up to `len` bytes from one open file to another. Where no offset
     /// is given, the description's current offset is used and advanced. Returns the number of bytes
-    /// copied, which is less than `len` at the end of the first file, or if space runs out.
+    /// copied: less than `len` at the end of the first file, or if space runs out.
     ///
     /// # Errors
     /// EBADF (not open for reading, or for writing, or the second file is open for appending),

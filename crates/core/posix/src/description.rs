@@ -24,7 +24,7 @@ impl Fs {
         Description { fs: self, open }
     }
 
-    /// Makes a description of one of the kernel's FIFOs, which stands in for the object `id`.
+    /// Makes a description of one of the kernel's FIFOs. The FIFO stands in for the object `id`.
     ///
     /// # Errors
     /// ENFILE.

@@ -356,8 +356,8 @@ impl Fs {
         self.cluster().data().seek_data(live, from, hole)
     }
 
-    /// lseek(2) of a directory, whose offset is the number of entries returned, `.` and `..`
-    /// included.
+    /// lseek(2) of a directory. A directory's offset is the number of entries returned, `.` and
+    /// `..` included.
     fn seek_dir(&self, open: u32, whence: Whence, offset: i64) -> Result<u64> {
         let cluster = self.cluster();
         let o = cluster.store().objects().open_file(open);
@@ -695,8 +695,8 @@ impl<'a> File<'a> {
         self.fs.read(self.open(), Some(offset), to)
     }
 
-    /// Writes at `offset`. Returns the number of bytes written, which is less than `bytes.len()` if
-    /// space runs out.
+    /// Writes at `offset`. Returns the number of bytes written: less than `bytes.len()` if space
+    /// runs out.
     ///
     /// # Errors
     /// As pwrite(2).

@@ -238,7 +238,7 @@ impl Fs {
     }
 
     /// As [`Fs::open_object`], with the state that a peer returned with the object's entry. Waits
-    /// until the owner of a conflicting lease gives it up; `lease-break-time` bounds the wait.
+    /// until the owner of a conflicting lease releases it; `lease-break-time` bounds the wait.
     ///
     /// # Errors
     /// If the call doesn't wait: EAGAIN with O_NONBLOCK; ETXTBSY in programs, which wait themselves

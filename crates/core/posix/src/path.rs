@@ -729,8 +729,8 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// Walks to an entry: into a directory, along a link, or to the end of the path, whose place is
-    /// returned.
+    /// Walks to an entry: into a directory, along a link, or to the end of the path. At the end,
+    /// returns the entry's place.
     fn walk_down(
         &self,
         walk: &mut Walk,

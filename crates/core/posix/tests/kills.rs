@@ -115,7 +115,7 @@ impl Victim {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // The test harness runs the operation in a separate thread, which stops.
+        // The test harness runs the operation in a separate thread. This thread stops.
         let mut thread = 0;
         wait_until("the victim is at the beginning", || {
             let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()));

@@ -320,7 +320,7 @@ impl Control {
         Ok(())
     }
 
-    /// Reserves memory for descriptor numbers below `end` in the area of `slot`, which is mapped.
+    /// Reserves memory for descriptor numbers below `end` in the mapped area of `slot`.
     ///
     /// # Errors
     /// ENOSPC; errors of open.
@@ -340,7 +340,7 @@ impl Control {
         Ok(())
     }
 
-    /// Reserves memory for [`ProcessArea::held`] in the area of `slot`, which is mapped.
+    /// Reserves memory for [`ProcessArea::held`] in the mapped area of `slot`.
     ///
     /// # Errors
     /// As for [`Control::reserve_fds`].
@@ -353,8 +353,8 @@ impl Control {
         Ok(())
     }
 
-    /// Reserves memory for mappings below `end` in the area of `slot`, which is mapped, and for the
-    /// chains and bits by which they are found.
+    /// Reserves memory in the mapped area of `slot`: for mappings below `end`, and for the chains
+    /// and bits by which mappings are found.
     ///
     /// # Errors
     /// As for [`Control::reserve_fds`].

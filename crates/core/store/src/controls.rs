@@ -37,8 +37,8 @@ use forebay_runtime::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
 
 impl<'s> DeclaredControls<'s> {
-    /// Fails with EPERM if the controls of a file of this node, which is locked, forbid the change.
-    /// (The controls of a striped file are checked where the change begins:
+    /// Fails with EPERM if the controls of a locked file of this node forbid the change. (The
+    /// controls of a striped file are checked where the change begins:
     /// `Declarations::check_striped`.)
     #[inline]
     pub(crate) fn check_change(&self, live: &Live, change: Change) -> Result<()> {

@@ -426,9 +426,9 @@ impl<'s> Content<'s> {
     }
 
     /// Changes `len` bytes of a locked file from `offset` on, or at its end. Returns the offset,
-    /// and how many bytes were changed. Calls `put` for each piece, which lies in one chunk, with
-    /// the piece's offset in the file, the number of bytes before it, and its length. Bytes beyond
-    /// the end become part of the file only with `grows`.
+    /// and how many bytes were changed. Calls `put` for each piece with the piece's offset in the
+    /// file, the number of bytes before it, and its length. Each piece lies in one chunk. Bytes
+    /// beyond the end become part of the file only with `grows`.
     #[inline]
     fn change_locked(
         &self,

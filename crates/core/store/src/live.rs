@@ -515,7 +515,8 @@ impl<'s> Objects<'s> {
             }
             let unfinished = flag::DIRTY | flag::UNLINKED | flag::TORN | flag::MAPPED;
             let flags = live.flags.load(Acquire);
-            // A lock held now belongs to a dead user, which may have left the entry half changed.
+            // A lock held now belongs to a dead user. That user may have left the entry half
+            // changed.
             if flags & flag::REMOTE != 0 {
                 let number = live.ctime.load(Relaxed) as u64;
                 let part = live.part.swap(0, AcqRel);

@@ -182,8 +182,8 @@ impl<'s> Mappings<'s> {
         Ok(())
     }
 
-    /// Frees a place of this process's table, whose mapping was removed. To be called by one thread
-    /// at a time.
+    /// Frees the place of a removed mapping in this process's table. To be called by one thread at
+    /// a time.
     ///
     /// # Errors
     /// Those of writing the file back, if no other process has it open.

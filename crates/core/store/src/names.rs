@@ -164,7 +164,7 @@ impl<'s> Names<'s> {
     }
 
     /// As `Namespace::set_attr`, for an object of this node, unless `judge` refuses. `judge` is
-    /// called before the change, with the live entry of an open object, which is locked.
+    /// called before the change, with the live entry of an open object. The entry is locked.
     ///
     /// # Errors
     /// As for `Namespace::set_attr`; those of `judge`.
@@ -177,7 +177,7 @@ impl<'s> Names<'s> {
         let changed = set.ctime.or_else(|| set.changes_object().then(now));
         let mut judge = Some(judge);
         let mut judged = |live: Option<&Live>| judge.take().map_or(Ok(()), |judge| judge(live));
-        // The change time of an open file, which can be later than that in its record.
+        // The change time of an open file. It can be later than that in the file's record.
         let open_ctime = Cell::new(i64::MIN);
         let is_mapped = Cell::new(false);
         let in_record = || {

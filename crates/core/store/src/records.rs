@@ -109,8 +109,8 @@ pub trait Records: 'static {
     /// As for [`Records::records`].
     fn records_of(&self, id: ObjectId) -> Result<Self::View<'_>>;
 
-    /// As [`Records::records`], but doesn't wait: for a transaction, which has its shards locked,
-    /// and for callers that may see half of a commit.
+    /// As [`Records::records`], but doesn't wait: for a transaction (its shards are locked), and
+    /// for callers that may see half of a commit.
     ///
     /// # Errors
     /// As for [`Records::records`].

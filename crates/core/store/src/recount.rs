@@ -298,7 +298,7 @@ impl<'s> Recovery<'s> {
 
 impl View<'_> {
     /// Calls `each` for every extent in a record or a live entry: also in the record of an open
-    /// file, which may be older than the live entry.
+    /// file, although that record may be older than the live entry.
     fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
         for (&id, live) in &self.live {
             let first = live.first.extents().iter();

@@ -248,8 +248,8 @@ impl<'s> Recovery<'s> {
         Ok(())
     }
 
-    /// Releases all descriptors of `slot`, whose process has ended or was `killed`. Returns their
-    /// number.
+    /// Releases all descriptors of `slot` after its process has ended or was `killed`. Returns
+    /// their number.
     fn release_descriptors(&self, slot: u32, killed: bool) -> Result<usize> {
         let area = self.map_area(slot)?;
         self.release_area(slot, area, killed)

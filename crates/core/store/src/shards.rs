@@ -86,7 +86,8 @@ impl Store {
         self.set(&(0..self.envs.len()).collect::<Vec<_>>())
     }
 
-    /// Opens the records of all shards, which otherwise are opened when they are used first.
+    /// Opens the records of all shards. Otherwise, a shard's records are opened when they are used
+    /// first.
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE: those that could be opened stay open.

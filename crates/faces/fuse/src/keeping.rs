@@ -425,7 +425,7 @@ impl Keeping {
         }
     }
 
-    /// Starts the thread that gives sole use back on request, which runs as long as the server
+    /// Starts the thread that ends sole use on request. The thread runs as long as the server
     /// exists.
     ///
     /// # Errors

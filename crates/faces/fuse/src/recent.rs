@@ -17,7 +17,7 @@ const MIN_OPEN_TIME: Duration = Duration::from_millis(200);
 /// Number of kept files that remain when the oldest are closed, because there are twice as many.
 const MAX_OPEN_FILES: usize = 128;
 const WAKES: usize = 2 * MAX_OPEN_FILES;
-/// Maximum number of kept files, which is reached only if the thread that closes them is delayed.
+/// Maximum number of kept files. It is reached only if the thread that closes them is delayed.
 /// Further files aren't kept.
 const FULL: usize = 8 * MAX_OPEN_FILES;
 
@@ -96,7 +96,8 @@ impl Recent {
         drop(one);
     }
 
-    /// Starts the thread that closes kept files in time, which runs as long as the face exists.
+    /// Starts the thread that closes kept files in time. The thread runs as long as the face
+    /// exists.
     ///
     /// # Errors
     /// If the thread can't be started.

@@ -247,7 +247,7 @@ mod tests {
         // SAFETY: each block is freed once, with the layout of its allocation.
         unsafe {
             p.write_bytes(7, 1000);
-            // The block moves to the system's allocator, which has memory here.
+            // The block moves to the system's allocator. Here that allocator has memory.
             let p = Allocator.realloc(p, layout, 3000);
             assert!(!is_ours(p) && (0..1000).all(|n| *p.add(n) == 7));
             assert_eq!(USED.load(Relaxed), 0);

@@ -207,7 +207,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_chroot => refuse::chroot(p),
             SYS_mount => refuse::mount(p),
             SYS_umount2 => refuse::umount(p),
-            // On a file of the pool, which isn't a socket.
+            // On a file of the pool. Such a file isn't a socket.
             SYS_bind | SYS_connect | SYS_sendto | SYS_getsockname | SYS_getpeername
             | SYS_sendmsg | SYS_sendmmsg | SYS_recvmsg | SYS_recvmmsg
                 if fds::pool_file(a[0] as i32).is_some() =>

@@ -238,7 +238,7 @@ impl Batch {
         Ok(Op(number))
     }
 
-    /// Makes `op` wait for the operations `needed`, which were added before `op`. `op` is skipped
+    /// Makes `op` wait for the operations `needed`. These were added before `op`. `op` is skipped
     /// if one of them fails.
     ///
     /// # Errors

@@ -55,8 +55,8 @@ impl Session {
     /// ($FOREBAY_POOL, or `default`). `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]`: in etcd. An empty
     /// text: $FOREBAY_METADATA, or else `pool`.
     ///
-    /// The back end `memory` is attached; for a pool also `forebay`, which then is the default of
-    /// new collections. With etcd the default is the first attached back end that outlives the
+    /// The back end `memory` is attached; for a pool also `forebay`, the default of new collections
+    /// in this case. With etcd the default is the first attached back end that outlives the
     /// process.
     ///
     /// # Errors

@@ -162,7 +162,7 @@ impl Drop for WorkerPool {
             std::mem::take(&mut queue.threads)
         };
         self.shared.news.notify_all();
-        // The last handle of the session may be dropped by a worker, which can't wait for itself.
+        // A worker may drop the last handle of the session, but can't wait for itself.
         let me = std::thread::current().id();
         for thread in threads {
             if thread.thread().id() != me {

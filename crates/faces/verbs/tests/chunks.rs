@@ -24,7 +24,7 @@ fn errno<T>(result: forebay_iov::Result<T>) -> Errno {
     result.map(|_| ()).unwrap_err().errno()
 }
 
-/// Another process, which reads commands line by line and carries them out.
+/// Another process, which reads commands line by line and carries out these operations.
 struct Other(Child, ChildStdin, BufReader<ChildStdout>);
 
 impl Other {

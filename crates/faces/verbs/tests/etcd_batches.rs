@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use support::etcd::{TestEtcd, encoded};
 use support::{Dir, names, options};
 
-/// The code of a test's child process, which is this program again.
+/// The code of a test's child process. The child is this program again.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("ETCD_TEST_CHILD") else {

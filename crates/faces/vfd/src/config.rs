@@ -52,7 +52,7 @@ impl Config {
 pub enum Place {
     /// In the named pool (None: the configured one), at a path inside it.
     Pool(Option<String>, String),
-    /// At a path of the host, which may be under a pool's prefix.
+    /// At a path of the host. The path may be under a pool's prefix.
     Host(String),
 }
 

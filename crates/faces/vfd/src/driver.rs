@@ -205,7 +205,7 @@ pub extern "C" fn H5PLget_plugin_type() -> c_int {
     PLUGIN_VFD
 }
 
-/// Returns the driver's table to HDF5, which copies it.
+/// Returns the driver's table to HDF5. HDF5 copies the table.
 #[unsafe(no_mangle)]
 pub extern "C" fn H5PLget_plugin_info() -> *const c_void {
     static REPORT: Once = Once::new();

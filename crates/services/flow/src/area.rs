@@ -57,7 +57,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 impl Area {
-    /// Opens the directory at this path, which belongs to the service or a campaign.
+    /// Opens the directory at this path. The directory belongs to the service or a campaign.
     ///
     /// # Errors
     /// The directory can't be opened.

@@ -99,8 +99,8 @@ impl Client {
         format!("Bearer {}", self.token)
     }
 
-    /// Sends a request, and returns the response. A busy service (503) has not carried the request
-    /// out, so the request is sent again. Without a response, it is sent again only if
+    /// Sends a request, and returns the response. A busy service (503) has not carried out the
+    /// request, so the request is sent again. Without a response, it is sent again only if
     /// `may_repeat`.
     fn response(&self, may_repeat: bool, send: &dyn Fn() -> Sent) -> Result<Response<ureq::Body>> {
         let mut attempt = 1;

@@ -17,14 +17,14 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Maximum time that a keeper waits for the lock, which the service holds for an instant when it
+/// Maximum time that a keeper waits for the lock. The service holds the lock for an instant when it
 /// checks the run.
 const LOCK: Duration = Duration::from_secs(3);
 /// Maximum time for planning the jobs.
 const PLAN: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// An attempt of a run, which the keeper starts and watches.
+/// An attempt of a run. The keeper starts and watches the attempt.
 #[derive(Debug)]
 pub struct Kept {
     /// The run's directory, and Snakemake's working directory.

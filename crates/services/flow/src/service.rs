@@ -685,8 +685,8 @@ impl Service {
         changed.ok_or_else(Error::absent)?
     }
 
-    /// Records the current place of a workflow's campaign, which may have been moved to another
-    /// tier.
+    /// Records the current place of a workflow's campaign. The campaign may have been moved to
+    /// another tier.
     fn find_campaign(&self, account: &Account, w: &Workflow) -> Done<()> {
         let Some(campaign) = &w.campaign else {
             return Ok(());

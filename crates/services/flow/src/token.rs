@@ -71,8 +71,8 @@ pub struct Token {
     pub hash: String,
 }
 
-/// Makes a token that is valid for this many seconds. Returns it with its text, which isn't stored
-/// anywhere.
+/// Makes a token that is valid for this many seconds. Returns the token with its text. The text
+/// isn't stored anywhere.
 ///
 /// # Errors
 /// The user's name is invalid; the token's file can't be written.

@@ -252,7 +252,7 @@ impl Bytes {
         let whole = (0, before.size);
         let copied = match self.orders.copy_there(id, relative, &before, whole) {
             Ok(None) => {
-                // A failed copy on another node has left bytes, which would fill holes of the file.
+                // A failed copy on another node has left bytes. They would fill holes of the file.
                 if self.shared.inode(id)?.pages > 0 {
                     to.set_len(0)?;
                     to.set_len(before.size)?;

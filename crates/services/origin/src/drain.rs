@@ -505,7 +505,7 @@ impl Drain {
         self.write_back.is_written(id, at, seen.ctime)
     }
 
-    /// Sets the attributes at the origin of a file whose bytes are only there. Returns false if the
+    /// Sets at the origin the attributes of a file whose bytes are only there. Returns false if the
     /// file has been fetched, has several names or has another version at the origin: then a later
     /// pass writes the attributes.
     fn write_attributes(&self, id: ObjectId, at: &[u8]) -> Result<bool> {

@@ -299,8 +299,8 @@ impl Ranges {
         Err(Errno::STALE)
     }
 
-    /// Gives the name of an object of the pool to a new object, which stands for the version at the
-    /// origin.
+    /// Gives the name of an object of the pool to a new object. The new object stands for the
+    /// version at the origin.
     fn replace(&self, relative: &[u8], there: &Meta) -> Result<()> {
         let (above, name) = split(relative);
         let dir = ObjectId(

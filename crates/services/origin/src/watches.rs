@@ -21,8 +21,8 @@ pub struct Watches {
     pub queue: Option<OwnedFd>,
     /// The pool's directories by the kernel's watch descriptors.
     dirs: Mutex<HashMap<i32, ObjectId>>,
-    /// Number of entries of `dirs`, to be read without the lock, which is held while a watch waits
-    /// for the origin.
+    /// Number of entries of `dirs`, to be read without the lock: a watch that waits for the origin
+    /// holds the lock.
     count: AtomicU64,
 }
 

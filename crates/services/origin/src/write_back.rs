@@ -490,7 +490,7 @@ impl WriteBack {
         }
     }
 
-    /// Removes the incomplete file of `name`, which a failed copier may have left. No other process
+    /// Removes the incomplete file of `name`; a failed copier may have left one. No other process
     /// removes it while this process lives.
     fn remove_part(&self, dir: &[u8], name: &[u8]) {
         let part = below(dir, &part_name(name));

@@ -413,7 +413,7 @@ fn shown_whole(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-/// Parses a time in seconds, which some versions write with a fraction.
+/// Parses a time in seconds. Some versions write it with a fraction.
 fn seconds(text: &str, what: &str) -> Result<u64, String> {
     let seconds: f64 = number(text, what)?;
     Ok(seconds.max(0.0) as u64)

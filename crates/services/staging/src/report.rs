@@ -129,7 +129,8 @@ impl fmt::Display for StageError {
 
 impl std::error::Error for StageError {}
 
-/// Counters of a staging in progress, which other threads may read, and a switch to stop it.
+/// Counters of a staging in progress, and a switch to stop the staging. Other threads may read the
+/// counters.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub files_found: AtomicU64,

@@ -96,7 +96,8 @@ impl Job<'_> {
     pub fn undo_directories(&self) {
         let mut made = std::mem::take(&mut *lock(&self.made));
         while let Some(directory) = made.pop() {
-            // Fails if another process has put something into the directory, which therefore stays.
+            // Fails if another process has put something into the directory; the directory then
+            // stays.
             let _ = self.to.rmdir(&directory);
         }
     }

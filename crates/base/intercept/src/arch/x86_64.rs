@@ -143,7 +143,7 @@ impl Site {
             && self.bytes[pre..pre + 2] == SYSCALL
     }
 
-    /// Whether the code in memory is still that which the record holds.
+    /// Whether the code in memory still equals the code in the record.
     ///
     /// # Safety
     /// `base` is the load address of an object for which [`Site::is_sane`] held with its code's

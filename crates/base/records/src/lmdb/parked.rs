@@ -76,7 +76,7 @@ pub(super) unsafe fn todo(txn: *mut ffi::MDB_txn, last: u64, room: &Room) -> Res
     })
 }
 
-/// State of a record file, which all processes that use the file share.
+/// State of a record file, shared by all processes that use the file.
 #[repr(C)]
 #[derive(Default)]
 pub struct Room {

@@ -131,7 +131,7 @@ pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
     Ok(unsafe { BorrowedFd::borrow_raw(lock) })
 }
 
-/// Lets the preload move the descriptors of `env`, which was just opened, to other numbers.
+/// Lets the preload move the descriptors of the just opened `env` to other numbers.
 pub(super) fn let_move(env: *mut ffi::MDB_env) {
     if descriptor(env).is_err() {
         return;
@@ -571,8 +571,9 @@ mod tests {
         assert_eq!(dir.slots(), [NOBODY, pid()]);
     }
 
-    /// The test checks the locks by a second descriptor of the file, which sees them as other
-    /// processes do. A reader that seems dead is checked again under the lock of the reader slots.
+    /// The test checks the locks by a second descriptor of the file. That descriptor sees the locks
+    /// as other processes do. A reader that seems dead is checked again under the lock of the
+    /// reader slots.
     #[test]
     fn a_lock_file_whose_descriptor_moves_stays_locked() {
         use std::sync::atomic::AtomicBool;

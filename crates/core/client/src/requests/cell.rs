@@ -216,7 +216,7 @@ impl Shared {
     }
 
     /// Whether a request of a kind for which `counts` is true may still be carried out although its
-    /// requester has died or has given it up. One-way requests are ignored.
+    /// requester has died or abandoned the request. One-way requests are ignored.
     pub fn has_orphan(&self, counts: impl Fn(u16) -> bool) -> bool {
         (0..CELLS).any(|index| {
             let cell = self.cell(index);

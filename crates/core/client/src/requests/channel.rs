@@ -63,7 +63,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Opens the channel for a process of node `me`, one of `nodes`, whose directory is `dir`.
+    /// Opens the channel for a process of node `me`, one of `nodes`. That node's directory is
+    /// `dir`.
     ///
     /// # Errors
     /// EINVAL if the file `requests` isn't of this version; errors of open and mmap.
@@ -144,7 +145,7 @@ impl Channel {
         clock() + u64::from(self.shared.header().request_timeout.load(Relaxed)) * 1_000_000
     }
 
-    /// Copies a request into a cell, which belongs to this thread until it is posted.
+    /// Copies a request into a cell. The cell belongs to this thread until it is posted.
     ///
     /// # Safety
     /// `request.bytes` must be readable.
@@ -644,7 +645,8 @@ impl Peers for Channel {
             head,
             bytes,
         };
-        // If no cell is free, the request is sent as one with a reply, which waits for a cell.
+        // If no cell is free, the request is sent as one with a reply, since such a request waits
+        // for a cell.
         let claimed = if head.len() <= MAX_HEAD {
             self.shared.claim(&self.claim(&request)).ok()
         } else {

@@ -23,7 +23,7 @@ const DYING: Duration = Duration::from_secs(3);
 /// can't make it sleep for ever.
 const MAX_SLEEP: Duration = Duration::from_secs(3600);
 /// Maximum time that a one-way request waits so that it needn't wake the daemon. The time is longer
-/// than a tick of the kernel: a shorter timer would be programmed for each request, which costs 10
+/// than a tick of the kernel: a shorter timer would be programmed for each request, at a cost of 10
 /// us in a virtual machine.
 const DOZE: Duration = Duration::from_millis(20);
 

@@ -157,7 +157,8 @@ impl<'a> CrossNode<'a> {
                 for (n, &i) in part.iter().enumerate() {
                     results[i] = match &done {
                         Ok(done) => done[n],
-                        // The caller then removes these names one by one, which needs less room.
+                        // The caller then removes these names one by one, because single removals
+                        // need less room.
                         Err(Errno::NOSPC) => Err(Errno::AGAIN),
                         Err(e) => Err(*e),
                     };

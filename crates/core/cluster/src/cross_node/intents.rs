@@ -1,9 +1,9 @@
 //! Completing intents: operations on entries of this node in which other nodes take part.
 //!
 //! The process that began an operation completes it. If that process is gone, the next one that
-//! finds the intent takes it over, in a transaction, so that only one does. If the other node can't
-//! be reached, the intent loses its owner, and the keeper tries again. A view that serves another
-//! node returns EAGAIN instead of waiting.
+//! finds the intent takes over the operation in a transaction, so that only one process does. If
+//! the other node can't be reached, the intent loses its owner, and the keeper tries again. A view
+//! that serves another node returns EAGAIN instead of waiting.
 
 use super::*;
 use crate::views::Namespace;

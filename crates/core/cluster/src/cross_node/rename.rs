@@ -81,7 +81,7 @@ impl<'a> CrossNode<'a> {
 
     /// Makes the home of `from` rename it. Directories and symbolic links take part only if `names`
     /// is given: the caller then holds the right to change such names. The only directory that may
-    /// be replaced is the one in `names`, which is empty.
+    /// be replaced is the empty one in `names`.
     ///
     /// # Errors
     /// Those of rename; EREMOTE if the right to change such names is missing.

@@ -6,8 +6,8 @@ use crate::peers::requests::Attributes;
 use forebay_store::{ObjectId, SetAttr};
 use rustix::io::Errno;
 
-/// Checks the length of an extended attribute's name, which may contain any bytes. EPROTO if it is
-/// empty or too long.
+/// Checks the length of an extended attribute's name. EPROTO if the name is empty or too long. It
+/// may contain any bytes.
 fn check_attribute(name: &[u8]) -> Result<(), Errno> {
     if (1..=forebay_store::NAME_MAX).contains(&name.len()) {
         Ok(())

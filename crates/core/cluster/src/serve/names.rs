@@ -241,7 +241,7 @@ impl<'a> CrossNode<'a> {
         self.while_told(dir, Unreachable::Forbids, change)
     }
 
-    /// As [`CrossNode::while_frozen`], for changes of which unreachable nodes needn't know.
+    /// As [`CrossNode::while_frozen`], for changes that unreachable nodes needn't learn.
     fn while_told(
         &self,
         dir: ObjectId,

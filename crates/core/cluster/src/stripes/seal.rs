@@ -53,8 +53,8 @@ impl<'a> Declarations<'a> {
 
 impl<'a> Stripes<'a> {
     /// Makes the other nodes with parts of a file of this node refuse the requests of the node
-    /// `lost`, which was given up. (This node refuses them already.) To do so, it cuts the file:
-    /// `lost` then knows of fewer cuts than the parts.
+    /// `lost`. This node has given up `lost`, and refuses these requests already. To do so, it cuts
+    /// the file: `lost` then knows of fewer cuts than the parts.
     ///
     /// # Errors
     /// EHOSTDOWN: one of the nodes with parts can't be reached.

@@ -28,8 +28,8 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
 }
 
 impl<'a> FileData<'a> {
-    /// Returns the attributes of a file: those in `inode`, which come from the home, with the pages
-    /// and the last write times of the file's parts.
+    /// Returns the attributes of a file: those in `inode`, from the home, with the pages and the
+    /// last write times of the file's parts.
     ///
     /// # Errors
     /// EHOSTDOWN if a node can't be reached; ENOENT if the file is removed meanwhile.

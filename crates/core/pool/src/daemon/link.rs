@@ -34,7 +34,7 @@ const LIST_EVERY: u32 = 64;
 /// How long a node that is out of reach, or reported to be, may take to answer an attempt to reach
 /// it. Short, since the node answers without doing any work.
 pub(super) const PROBE: Duration = Duration::from_millis(500);
-/// Kinds of requests to which the planted fault `lost-reply` applies: it drops their replies.
+/// Kinds of requests whose replies the planted fault `lost-reply` drops.
 const CHANGES: [u16; 7] = [
     kind::TRUNCATE,
     kind::ADD_LINK,

@@ -125,7 +125,7 @@ pub trait Serve: Send + Sync {
     /// The errno that the requester gets.
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno>;
 
-    /// Releases all that this node keeps for `node`, whose daemon has ended.
+    /// Releases all that this node keeps for `node` after the daemon of `node` has ended.
     fn gone(&self, node: NodeId);
 
     /// Reports to the restarted daemon of `node` what the previous one kept for this node, since
@@ -337,7 +337,7 @@ fn network(e: forebay_net::Error) -> PoolError {
 }
 
 impl Daemon {
-    /// Makes the daemon of the node in `dir`, which listens but doesn't serve yet.
+    /// Makes the daemon of the node in `dir`. The daemon listens but doesn't serve yet.
     ///
     /// # Errors
     /// [`PoolError`] if the node can't be opened, has a daemon already or no key, or no address can

@@ -97,7 +97,7 @@ enum Seen<R> {
     Done {
         kept: Arc<Kept>,
         record: Option<u32>,
-        /// Whether an earlier daemon carried the request out.
+        /// Whether an earlier daemon carried out the request.
         before: bool,
     },
     /// The request was carried out, but there was no room for the reply.

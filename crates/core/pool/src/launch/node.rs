@@ -78,8 +78,8 @@ impl Running {
         })
     }
 
-    /// Restarts the daemon of the node in `dir`, whose last daemon has ended. The daemon listens on
-    /// those of the host's addresses `own` that the pool's plan allows.
+    /// Restarts the daemon of the node in `dir`. The node's last daemon has ended. The daemon
+    /// listens on those of the host's addresses `own` that the pool's plan allows.
     ///
     /// # Errors
     /// [`PoolError`] if the start of the node's pool was never completed, or if the node has a

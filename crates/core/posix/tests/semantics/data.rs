@@ -34,7 +34,7 @@ fn sizes_at_every_boundary_survive_closing() {
             (len.div_ceil(4096) * 8) as u64,
             "blocks of {len} bytes"
         );
-        // Writes three bytes into the middle, which may make a small file longer.
+        // Writes three bytes into the middle. The write may make a small file longer.
         let f = p.open(path.as_bytes(), O_RDWR, 0).unwrap();
         let at = len / 2;
         write_all(&f, b"new", at as u64);

@@ -94,8 +94,8 @@ impl Content<'_> {
         let small = !Parts::is_spilled(live)
             && size <= INLINE_MAX as u64
             && live.pages.load(Relaxed) == plan.map.pages() as u64;
-        // A file that must not lie in memory doesn't move into its record, which lies in
-        // memory.
+        // Records lie in memory, so a file that must not lie in memory doesn't move into its
+        // record.
         if small
             && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed)))
             && self.verify_locked(index, 0, size).is_ok()

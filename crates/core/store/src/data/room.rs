@@ -259,8 +259,8 @@ impl<'s> Content<'s> {
 
     /// Frees the pages of a hole that are the last ones of their chunk, since a chunk has its pages
     /// from its start on. Files that are mapped, have parts on other nodes, or have checksums keep
-    /// their pages. So do all files of a pool with a journal, which would have to record the change
-    /// first.
+    /// their pages. So do all files of a pool with a journal, since the journal would have to
+    /// record the change first.
     fn free_inside(&self, index: u32, from: u64, to: u64) -> Result<()> {
         let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));

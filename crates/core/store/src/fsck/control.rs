@@ -88,7 +88,7 @@ impl<'s> Checker<'s> {
         for i in 0..uses.opens.len() as u32 {
             let open = self.objects().open_file(i);
             // A description that isn't in use protects nothing: a thread that was reading while its
-            // process ended may have left its lock, and the next user takes it over.
+            // process ended may have left its lock, and the next user adopts it.
             if open.refs.load(Acquire) > 0 {
                 one(&|| format!("open file description {i}"), &open.lock);
             }

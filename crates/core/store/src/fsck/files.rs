@@ -230,7 +230,7 @@ impl Checker<'_> {
                 }
             }
         }
-        // Extents of removed files, which are about to be freed, are in use, too.
+        // Extents of removed files are in use, too: they are about to be freed.
         for e in m.left_chunks.iter().flat_map(ChunkMap::extents) {
             let pages = e.start()..e.start() + e.pages() as u64;
             if let Some(bits) = used.get_mut(e.medium()) {

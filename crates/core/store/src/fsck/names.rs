@@ -369,7 +369,7 @@ impl Checker<'_> {
         );
     }
 
-    /// The first of the names `name`, `name.1`, `name.2`, ... in a directory whose entry would lie
+    /// The first of the names `name`, `name.1`, `name.2`, ... whose entry in a directory would lie
     /// on this node.
     fn name_of_here(&self, dir: u64, name: &str) -> Vec<u8> {
         /// Number of names to try: enough that one lies on this node even in a pool of the largest

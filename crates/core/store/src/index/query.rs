@@ -101,7 +101,7 @@ impl<'s> Index<'s> {
     ) -> Result<Page<Hit, Mark>> {
         let shards = self.names().shard_count();
         // Up to 8 more than an equal share: `Page::join` drops all items after the earliest end of
-        // a shard's page, which would otherwise be many.
+        // a shard's page. With larger pages it would drop many.
         let share = most / shards + most.min(8);
         let from = from.max(Mark {
             name: only.unwrap_or(0),

@@ -28,7 +28,7 @@ const SPARE: &str = "journal.spare";
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 pub(crate) const PART: &str = "checkpoint.part";
 
-/// Reserves the first `len` bytes of a file, which keeps its size.
+/// Reserves the first `len` bytes of a file. The file keeps its size.
 fn reserve(file: &OwnedFd, len: u64) -> Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len))
 }
@@ -125,7 +125,7 @@ impl<'s> Durability<'s> {
         records + records / 64 + pages / 1024 + (64 << 10)
     }
 
-    /// Reserves room for a checkpoint of all records for which memory is reserved.
+    /// Reserves room for a checkpoint of all records that have reserved memory.
     ///
     /// # Errors
     /// ENOSPC; errors of open.

@@ -153,8 +153,8 @@ impl<'a> Writer<'a> {
         if j.opened.load(Acquire) == generation
             && let Some(kept) = kept
         {
-            // The descriptor number may be reused for the file of another generation, which does no
-            // harm: see `Durability::sync_journal`.
+            // The descriptor number may be reused for the file of another generation. Such reuse
+            // does no harm: see `Durability::sync_journal`.
             return Ok(File::Kept(kept));
         }
         let flags = OFlags::RDWR | OFlags::CLOEXEC;

@@ -6,7 +6,7 @@ use crate::views::Names;
 
 impl<'s> Names<'s> {
     /// Creates an object and its entry, both on this node, at time `t`. `counts`: adds one to the
-    /// link count of the directory, which lies on this node. Returns the object's id, or the
+    /// directory's link count; the directory lies on this node. Returns the object's id, or the
     /// existing entry.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// Creates an object without a name in `slot`, which belongs to this node.
+    /// Creates an object without a name in `slot`. The slot belongs to this node.
     ///
     /// # Errors
     /// ENOSPC, EDQUOT.
@@ -134,7 +134,7 @@ impl<'s> Names<'s> {
     fn highest_seq(&self, shard: usize) -> Result<u64> {
         let mut highest = 0;
         self.committed(shard)?.each_inode(ObjectId(0), |id, _| {
-            // A part has the sequence number of its file, which the file's home assigned.
+            // A part has its file's sequence number, assigned by the file's home.
             if !id.is_part() {
                 highest = highest.max(id.seq());
             }

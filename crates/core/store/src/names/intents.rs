@@ -72,7 +72,7 @@ pub enum Note {
     },
     /// The entry is being exchanged with another one, and leads the exchange.
     Exchange(Exchange),
-    /// The entry is being exchanged with another one, which leads the exchange.
+    /// The entry is being exchanged with another one. The other entry leads the exchange.
     Joined {
         there: Entry,
         comes: Entry,

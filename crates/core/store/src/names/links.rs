@@ -17,7 +17,7 @@ pub enum Link {
     /// The name counts; whether its entry exists isn't known yet.
     Unconfirmed,
     /// A rename to the name is in progress: the name doesn't count yet. The record's owner is the
-    /// slot of the old name, which distinguishes the renames of one object.
+    /// slot of the old name. This owner distinguishes the renames of one object.
     Coming,
     /// A link(2) with the name is in progress: the name doesn't count yet.
     Offered,

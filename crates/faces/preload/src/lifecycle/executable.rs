@@ -6,7 +6,7 @@ use rustix::fd::OwnedFd;
 
 /// A file to be executed.
 pub enum File {
-    /// An open file description of the pool, which is released when this value is dropped.
+    /// An open file description of the pool. It is released when this value is dropped.
     Pool(&'static Fs, u32),
     /// A file of the kernel, open for reading; None if it can't be opened.
     Kernel(Option<OwnedFd>),

@@ -50,8 +50,8 @@ fn write(fd: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the kernel take the interpreter from the descriptor `interpreter`, which must stay open up
-/// to the exec. In the program's memory, the loader still finds the original path.
+/// Makes the kernel take the interpreter from the descriptor `interpreter`. The descriptor must
+/// stay open up to the exec. In the program's memory, the loader still finds the original path.
 ///
 /// # Errors
 /// Those of writing.
@@ -97,7 +97,7 @@ fn expand(text: &[u8], origin: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Replaces `$ORIGIN` in the program's search paths. The new texts are appended as one more
-/// segment, together with the table of segments, which has one more entry.
+/// segment, together with the table of segments. The table gets one more entry.
 ///
 /// # Errors
 /// Those of reading and writing.

@@ -98,7 +98,8 @@ fn names_the_pool(argv: &Strings) -> bool {
 /// Returns why a program doesn't see the pool; None if it sees it, as far as is known.
 pub fn why(elf: Option<&Elf>, found: &Found) -> Option<Why> {
     let file = &found.file;
-    // A program in the pool is executed from a copy, which has no set-user-ID bits or capabilities.
+    // A program in the pool is executed from a copy. The copy has no set-user-ID bits or
+    // capabilities.
     if !file.is_ours() && is_privileged(found) {
         return Some(Why::Privileged);
     }

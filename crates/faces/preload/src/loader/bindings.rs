@@ -314,8 +314,8 @@ pub fn own_record() -> Option<&'static LinkMap> {
     objects().find(|o| o.dynamic.cast() == &raw const DYNAMIC)
 }
 
-/// File names of Forebay's libraries that intercept calls: this one, and the one for auditing,
-/// which has the same code.
+/// File names of Forebay's libraries that intercept calls: this one, and the one for auditing with
+/// the same code.
 const OURS: [&CStr; 2] = [c"libforebay_preload.so", c"libforebay_audit.so"];
 
 /// Whether this copy of the library is the first in the program's namespace. A program may load

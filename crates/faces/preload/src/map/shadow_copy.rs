@@ -217,7 +217,7 @@ impl<'a> ShadowCopy<'a> {
         Some(ShadowCopy { file, fs, live })
     }
 
-    /// Opens or makes the shadow copy, for a new mapping `place`, which isn't published yet.
+    /// Opens or makes the shadow copy, for a new mapping `place`. The mapping isn't published yet.
     ///
     /// # Errors
     /// ENODEV where a shadow copy isn't possible; the kernel's errors.

@@ -51,8 +51,8 @@ struct SharedVmClone {
     /// While the clone makes a process: the end of the stack on which that process will run its
     /// call, see [`stack_of`].
     making: AtomicUsize,
-    /// Thread id of the clone's vfork child, which runs in the clone's memory in its stead; 0:
-    /// none.
+    /// Thread id of the clone's vfork child; 0: none. The child runs in the clone's memory in its
+    /// stead.
     child: AtomicU32,
     /// The signals that the clone blocks once it has begun.
     mask: AtomicU64,
@@ -422,7 +422,7 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!at.is_null()).then_some(at)
 }
 
-/// The functions for thread areas, which are private to glibc and have stayed the same for twenty
+/// The functions for thread areas. They are private to glibc and have stayed the same for twenty
 /// years.
 struct Areas {
     /// `_dl_allocate_tls`.

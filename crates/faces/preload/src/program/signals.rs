@@ -296,8 +296,8 @@ pub fn after_fork_in_child() {
 }
 
 /// Decides how a signal is handled. Returns the program's handler to jump to, or 0. This library's
-/// handler jumps there, so that no frame of this library is on the stack, which exceptions and the
-/// cancellation of threads unwind.
+/// handler jumps there, so that no frame of this library is on the stack: exceptions and the
+/// cancellation of threads unwind the stack.
 ///
 /// # Safety
 /// Called by this library's handler with the kernel's arguments.

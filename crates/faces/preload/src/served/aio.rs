@@ -173,7 +173,7 @@ impl Context {
         // SAFETY: `list` outlives the call; its only request lies in a static, and reads no bytes.
         let done = unsafe { raw(libc::SYS_io_submit, call) };
         if done != 1 {
-            // The ring is full of events, which wake the waiters.
+            // The ring is full of events. They wake the waiters.
             self.state(|s| s.waking = false);
         }
     }

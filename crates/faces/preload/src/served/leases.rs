@@ -93,8 +93,8 @@ pub fn is_about_signals(cmd: i32) -> bool {
         || matches!(cmd, libc::F_SETOWN | libc::F_GETOWN)
 }
 
-/// Serves F_SETSIG, F_GETSIG, F_SETOWN and similar commands on a file, which concern the signals of
-/// its lease.
+/// Serves F_SETSIG, F_GETSIG, F_SETOWN and similar commands on a file. They concern the signals of
+/// the file's lease.
 ///
 /// # Safety
 /// The arguments are those of the program's call.

@@ -32,7 +32,7 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     if fd < 0 {
         return fd;
     }
-    // The descriptor is recorded for calls on the FIFO's attributes, which the pool keeps.
+    // The pool keeps the FIFO's attributes. The descriptor is recorded for calls on them.
     let _critical = Critical::enter();
     value(pool::fs().and_then(|fs| {
         let open = fs.describe_fifo(id, flags)?;

@@ -43,7 +43,7 @@ fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
 }
 
 impl Directory {
-    /// Returns a back end for this directory, which must exist.
+    /// Returns a back end for this directory. The directory must exist.
     ///
     /// # Errors
     /// EINVAL if `dir` is empty; the errors of opening the directory.

@@ -406,8 +406,8 @@ impl Inner {
         ready
     }
 
-    /// Queues calls of the program's functions for the notifier thread, which was started by
-    /// `when`.
+    /// Queues calls of the program's functions for the notifier thread. `when` has started that
+    /// thread.
     fn make_calls(&self, calls: Vec<Task>) {
         if !calls.is_empty() {
             let _ = self.session.notifier().push(calls.into_iter());

@@ -195,7 +195,7 @@ pub unsafe extern "C" fn iov_collection_lookup(
         let workspace = handle(workspace, "workspace")?.clone();
         let name = text(name, "name")?.to_owned();
         let find = move || {
-            // Makes the closure capture all of `to`, which is `Send`, rather than the pointer
+            // Makes the closure capture all of `to`, as `to` is `Send`, rather than the pointer
             // inside.
             let to = to;
             to.fill(&[Collection::lookup(&workspace, Key::Name(&name))?])

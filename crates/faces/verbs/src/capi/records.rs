@@ -81,7 +81,7 @@ pub unsafe extern "C" fn iov_records_get(
 /// Frees all records of a handle.
 ///
 /// # Safety
-/// `records` is null or a handle of records, which isn't used afterwards.
+/// `records` is null or a handle of records. The handle isn't used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_records_free(records: *mut Records) {
     if !records.is_null() {

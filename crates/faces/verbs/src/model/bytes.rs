@@ -36,7 +36,7 @@ fn counted<T>(
 }
 
 impl Collection {
-    /// Like [`Collection::with`], for two collections, which may be the same. Always locks them in
+    /// Like [`Collection::with`], for two collections. Both may be the same. Always locks them in
     /// the same order, so that no two threads wait for each other.
     fn with_both<T>(
         &self,

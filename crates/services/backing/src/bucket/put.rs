@@ -277,7 +277,7 @@ impl BucketStore {
         }
     }
 
-    /// Removes the version `etag` of an object, which has the wrong content, if the server can do
+    /// Removes the version `etag` of an object, because its content is wrong, if the server can do
     /// so without risk for a version that others write meanwhile. Returns the error to be reported.
     fn remove_damaged(&self, key: &str, etag: &str) -> Error {
         let is_safe = self.deletes_conditionally.get_or_init(|| {
