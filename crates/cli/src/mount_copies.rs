@@ -4,7 +4,7 @@
 //! of every mount. While that namespace exists, so does the kernel's side of the mount, and the
 //! process that serves it isn't told to end, although nobody may ever access the copy. Therefore,
 //! `forebay down` looks whether a process uses a copy: by its working directory, root, program, an
-//! open file or a mapped one.
+//! open file or a mapped file.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use std::collections::HashSet;
@@ -24,8 +24,8 @@ pub fn users(mounts: &[String]) -> Option<Vec<u32>> {
         let Ok(namespace) = read_link(format!("/proc/{pid}/ns/mnt")) else {
             continue;
         };
-        // If this process ends before its table is read, another one of the namespace has the same
-        // table.
+        // If this process ends before its table is read, another process of the namespace has the
+        // same table.
         if !namespaces.contains(&namespace)
             && let Ok(table) = read_to_string(format!("/proc/{pid}/mountinfo"))
         {

@@ -117,8 +117,8 @@ impl Seal {
         }
     }
 
-    /// Decrypts `sealed` into `out`, and returns the length of the plain text. `out` should have
-    /// space for the tag, too: then it is faster.
+    /// Decrypts `sealed` into `out`, and returns the length of the plain text. Decryption is faster
+    /// if `out` has space for the tag, too.
     ///
     /// # Errors
     /// [`CutReason::Broken`] if the message isn't authentic.

@@ -87,8 +87,8 @@ impl Slot {
     ///
     /// The first chunk has the slot of the object's records, so that a file of one chunk has one
     /// home. The slots of the other chunks are steps of the golden section around the ring of
-    /// slots, from a start that a hash of `id` gives. This spreads any run of chunks over nodes
-    /// more evenly than a hash of each chunk would.
+    /// slots, from a start that a hash of `id` gives. Such steps spread any run of chunks over
+    /// nodes more evenly than a hash of each chunk would.
     pub fn of_chunk(id: ObjectId, chunk: u64) -> Slot {
         /// Slots from one chunk to the next. Odd, so that all slots are visited before one repeats.
         const STEP: u64 = 162_013;

@@ -240,8 +240,8 @@ pub struct Word {
     pub value: u64,
 }
 
-/// Position of an object among all objects with the same attribute; they are sorted by the hash of
-/// their names.
+/// Position of an object among all objects with the same attribute, sorted by the hash of their
+/// names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Mark {
     /// Hash of the name.
@@ -399,7 +399,8 @@ pub struct Inode {
     /// The relation of the object to its copy at the pool's origin.
     pub origin: OriginMark,
     /// Whether programs could store to the file through shared mappings when `origin` was set. Such
-    /// stores don't change its change time, so after a loss of power the file counts as changed.
+    /// stores don't change the file's change time, so after a loss of power the file counts as
+    /// changed.
     pub is_mapped: bool,
     /// One of [`tail`].
     pub tail: u8,

@@ -69,7 +69,8 @@ pub enum Life {
     /// The process runs. The number is its start time, in clock ticks since boot.
     Runs(u64),
     /// No such process exists, or it is a zombie. (A process whose first thread has ended while
-    /// others go on is a zombie with more than one thread in /proc: it counts as `Runs`.)
+    /// others go on is a zombie with more than one thread in /proc. Such a process counts as
+    /// `Runs`.)
     Gone,
     /// The kernel doesn't say whether the process lives; the errno of reading its state.
     Unknown(Errno),

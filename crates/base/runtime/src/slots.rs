@@ -170,8 +170,8 @@ pub fn hand_over(table: &impl Table, reserved: u32, child: u32) {
 
 /// Makes this process the owner of the slot that its parent reserved for it. Returns false if the
 /// parent was killed before it could hand over the slot, and the slot has been reaped. A child that
-/// can't read its start time can't report that here; its owner word then has no start time: see
-/// [`own_word_or_id`].
+/// can't read its start time can't report this failure here; the child's owner word then has no
+/// start time: see [`own_word_or_id`].
 pub fn claim(table: &impl Table, reserved: u32) -> bool {
     let owner = table.owner(slot_of(reserved));
     let mine = own_word_or_id();

@@ -9,8 +9,8 @@
 //! - it may be a slice of Forebay's own, which stays borrowed while the value exists.
 //!
 //! Each type is an address and a length, and is passed in two registers. Layers below `posix` still
-//! take address and length separately ([`UserSlice::address`]): they copy themselves, under the
-//! same guard.
+//! take address and length separately ([`UserSlice::address`]): these layers copy themselves, under
+//! the same guard.
 
 use crate::guard;
 use rustix::io::{Errno, Result};

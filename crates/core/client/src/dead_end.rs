@@ -3,8 +3,8 @@
 //! Only the preload library knows the directory in the pool. A program that this library doesn't
 //! reach (static, Go, set-user-ID) uses the kernel's working directory, which must therefore never
 //! be a directory with a user's files. A dead end is the innermost of [`DEPTH`] nested directories,
-//! all of them removed: it has no entries, none can be created, and up to [`DEPTH`] steps to `..`
-//! lead to another removed directory. Only root can list it (mode 0111).
+//! all of them removed. A dead end has no entries, none can be created, and up to [`DEPTH`] steps
+//! to `..` lead to another removed directory. Only root can list it (mode 0111).
 //!
 //! The environment variable [`VARIABLE`] carries the pool's directory across programs that don't
 //! see the pool. The variable is valid while the process's working directory is a dead end.

@@ -438,7 +438,7 @@ impl<'a> Tasks<'a> {
         (used == before, settled)
     }
 
-    /// Ends the attachment that this process got by writing dead processes' files back. A daemon
+    /// Ends the attachment that this process got by writing back dead processes' files. A daemon
     /// stays attached: it has files open for other nodes. So does the keeper of a pool with an
     /// origin: threads of the origin service use its process slot for open files and locks.
     fn detach(&self) {
@@ -465,8 +465,8 @@ impl<'a> Tasks<'a> {
         header.keeper_sleeps.store(1, SeqCst);
         let waited = futex::wait(&header.activity, futex::Flags::empty(), seen, Some(&idle));
         header.keeper_sleeps.store(0, SeqCst);
-        // The counter changed, perhaps by the keeper's own work. If that work fails again and
-        // again, it must not keep the processor busy.
+        // The counter changed, perhaps by the keeper's own work. If its own work fails again and
+        // again, the keeper must not keep the processor busy.
         if waited == Err(Errno::AGAIN) {
             std::thread::sleep(turn.pause);
         }

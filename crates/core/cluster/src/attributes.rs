@@ -55,9 +55,9 @@ impl<'a> Namespace<'a> {
         }
     }
 
-    /// Sets an extended attribute. `create`: Some(true): the attribute must be new; Some(false): it
-    /// must exist. `known`: a name of the object, if the caller has one; the search index stores
-    /// the object's attributes under that name.
+    /// Sets an extended attribute. `create`: Some(true): the attribute must be new; Some(false):
+    /// the attribute must exist. `known`: a name of the object, if the caller has one; the search
+    /// index stores the object's attributes under that name.
     ///
     /// # Errors
     /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view; EHOSTDOWN.

@@ -1,6 +1,6 @@
 //! Copies bytes from file to file, without passing them through the requesting process's memory.
 //!
-//! The node that is to store the copied bytes carries the copy out ([`FileData::copy_in`]). This
+//! The node that is to store the copied bytes carries out the copy ([`FileData::copy_in`]). This
 //! node copies source bytes that it stores itself from page to page (`store/src/data/copy.rs`) and
 //! reads the others from their nodes, 1 MiB at a time, without a lock. For a copy into a file of
 //! another node, a process sends that node a request of a few bytes. For a copy into a striped

@@ -1,7 +1,7 @@
 //! Maps files; only pages that lie on this node can be mapped.
 //!
 //! A file of another node is mapped through a shadow copy, which the faces make; this module
-//! returns ENODEV for it. `stripes/own.rs` maps this node's chunks of a striped file.
+//! returns ENODEV for such a file. `stripes/own.rs` maps this node's chunks of a striped file.
 
 use crate::views::Mappings;
 use forebay_store::Result;
@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering::*;
 impl<'a> Mappings<'a> {
     /// Returns which pages of `len` bytes from `offset` (a page boundary) on can be mapped, and
     /// where they lie. Pages that don't exist yet (holes, and reserved room that was never written)
-    /// are allocated if they are at most `budget`; otherwise they are left out. Pages behind the
-    /// end of the file are always left out.
+    /// are allocated if they are at most `budget`; otherwise such pages are omitted. Pages behind
+    /// the end of the file are always omitted.
     ///
     /// The caller has claimed a place in the table of mappings (`map_claim` of the store's
     /// `Mappings`).

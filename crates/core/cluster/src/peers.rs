@@ -108,7 +108,7 @@ pub trait Peers: Send + Sync {
     /// the return, `bytes` aren't read any more.
     ///
     /// # Safety
-    /// `bytes` must be valid for reads; they can't be [`Bytes::Receive`].
+    /// `bytes` must be valid for reads, and can't be [`Bytes::Receive`].
     unsafe fn send(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Sent {
         // SAFETY: the caller's promise.
         Sent::Answered(unsafe { self.ask(node, kind, head, bytes) })
@@ -149,7 +149,7 @@ pub trait Peers: Send + Sync {
     }
 
     /// Returns the time after which an unreachable node loses its programs' locks on other nodes'
-    /// files. None: it never loses them.
+    /// files. None: a node never loses them.
     fn lease(&self) -> Option<Duration> {
         None
     }
@@ -161,8 +161,8 @@ pub trait Peers: Send + Sync {
     }
 
     /// Whether a request of this node may still be carried out although no process waits for it:
-    /// its sender has died, or has given it up. While there is one, the intents of dead processes
-    /// aren't completed: such a request may still create an entry.
+    /// its sender has died, or has abandoned it. While there is such a request, the intents of dead
+    /// processes aren't completed: such a request may still create an entry.
     fn has_orphans(&self) -> bool {
         false
     }

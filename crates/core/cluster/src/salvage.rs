@@ -10,7 +10,8 @@
 //!
 //! - entries that lay on dead nodes: from the link records of their objects, and from the records
 //!   of directories (which may lie on another node than their entry after a rename);
-//! - directories whose record is lost: from their entries. Their attributes aren't known;
+//! - directories whose record is lost: from the entries in them. The directories' attributes aren't
+//!   known;
 //! - *unnamed* directories, whose entry is lost, too (as of all that were never renamed: a new
 //!   directory's record lies with its entry). The content of unnamed directories is known. Such a
 //!   directory is shown as `lost+found/node-N/#ID` in the directory that is to be saved.

@@ -10,10 +10,10 @@
 //! which other nodes rely: the files that they have open (`opened.rs`), this node's parts of their
 //! files (`parts.rs`), the fences (`fences.rs`).
 //!
-//! Each request has a class ([`Class`]). Its handler may send other nodes requests of lower classes
-//! only, so that nodes can't wait for each other in a circle. Requests of the classes `Leaf` and
-//! `Entry` don't wait for other operations on names: they return EAGAIN, and the requesting node
-//! sends them again.
+//! Each request has a class ([`Class`]). A request's handler may send other nodes requests of lower
+//! classes only, so that nodes can't wait for each other in a circle. Requests of the classes
+//! `Leaf` and `Entry` don't wait for other operations on names: such requests return EAGAIN, and
+//! the requesting node sends them again.
 
 mod attributes;
 mod call;

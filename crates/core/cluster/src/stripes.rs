@@ -5,7 +5,7 @@
 //! sparse file that contains that node's chunks at the offsets of the whole file. A node creates
 //! its part when one of its chunks is first written.
 //!
-//! - A write sends its pieces to all their nodes at once. If it makes the file longer, it then
+//! - A write sends its pieces to all their nodes at once. A write that makes the file longer then
 //!   reports the new end to the home (GROW). So every byte below the size has been written. If
 //!   another process has appended meanwhile, or is appending, the home refuses the new end, and the
 //!   write is repeated after the append.

@@ -12,8 +12,8 @@
 //! stop. A daemon that loses its parent stops, and so do its descendants, so that no process or
 //! file is left behind.
 //!
-//! This module is the protocol alone. Its driver carries out the [`Act`]s of a [`Start`] and
-//! reports [`Event`]s. The protocol itself never waits, and doesn't depend on how daemons are
+//! This module is the protocol alone. The protocol's driver carries out the [`Act`]s of a [`Start`]
+//! and reports [`Event`]s. The protocol itself never waits, and doesn't depend on how daemons are
 //! launched.
 
 use crate::{Error, Tree};

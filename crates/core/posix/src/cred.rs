@@ -116,7 +116,7 @@ impl Ids {
         self
     }
 
-    /// The map that translates the process's ids; None: they are the pool's.
+    /// The map that translates the process's ids; None: the process's ids are the pool's.
     pub fn map(&self) -> Option<&IdMap> {
         // SAFETY: null, or leaked in `Cred::read_map`.
         let shared = || unsafe { self.map.load(Acquire).as_ref() };

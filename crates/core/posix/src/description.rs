@@ -1,8 +1,8 @@
 //! Open file descriptions, by their numbers in the control region: the object of each, how it is
 //! open, and the references to it.
 //!
-//! A [`Description`] only identifies a description: it holds no reference. Reading and writing
-//! through one is in `file.rs`, and its leases are in `leases.rs`.
+//! A [`Description`] only identifies a description, and holds no reference. Reading and writing
+//! through a description is in `file.rs`, and its leases are in `leases.rs`.
 
 use crate::{Entry, Fs, Name, Place, UNNAMED};
 use forebay_store::control_region::{Open, open_flag};

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The id that the kernel shows for ids that have no number in a namespace.
 pub const OVERFLOW: u32 = 65_534;
-/// An id that no user has: it owns nothing, and no object can be made for it.
+/// An id that no user has: the id owns nothing, and no object can be made for it.
 pub const NO_ID: u32 = u32::MAX;
 
 /// A run of consecutive numbers of the process, and the ids of the pool to which they correspond.

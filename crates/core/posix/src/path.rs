@@ -121,7 +121,7 @@ fn passes_view(head: &[u8]) -> bool {
 pub(crate) fn pause(attempt: usize) {
     const IMMEDIATE_ATTEMPTS: usize = 10;
     if attempt >= IMMEDIATE_ATTEMPTS {
-        // A direct system call, not libc's function: this runs inside programs, too.
+        // A direct system call, not libc's function: this code runs inside programs, too.
         let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
             tv_sec: 0,
             tv_nsec: 1_000 * attempt.min(2_000) as i64,

@@ -45,7 +45,7 @@ impl Process<'_> {
         self.0.process_slot()
     }
 
-    /// The calling thread's own [`ThreadFs`], if it has one. A vfork child has none: it uses its
+    /// The calling thread's own [`ThreadFs`], if it has one. A vfork child has none, and uses its
     /// process's working directory and umask.
     #[inline]
     fn own_fs(self) -> Option<&'static ThreadFs> {

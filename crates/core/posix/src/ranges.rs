@@ -1,8 +1,8 @@
 //! Large files of a pool's origin whose bytes are fetched as they are read.
 //!
 //! A released file that is opened for reading only isn't fetched at once if it is at least as large
-//! as the origin's setting `ranges`. Its description gets the flag `RANGES`, which all processes
-//! that share the description see. Each operation that reads first asks for its range
+//! as the origin's setting `ranges`. The file's description gets the flag `RANGES`. All processes
+//! that share the description see the flag. Each operation that reads first asks for its range
 //! ([`OriginGate::bring_range`]) or for the whole file ([`OriginGate::bring_whole`]). The origin
 //! service fetches whole blocks, and evicts none of them while the file is open.
 //!

@@ -321,8 +321,8 @@ fn expected(first: &str, second: &str) -> Vec<Outcome> {
             (x, y, at.look())
         })
         .to_vec();
-    // An operation looks paths up first. When it uses their objects, the other operation may have
-    // removed or made them, so these errors are allowed, too.
+    // An operation looks up paths first. When the operation uses the paths' objects, the other
+    // operation may have removed or made them, so these errors are allowed, too.
     for (one, other, swapped) in [(first, second, false), (second, first, true)] {
         let errors: &[Errno] = match one.split_once(' ') {
             Some(("link", _)) => &[Errno::NOENT, Errno::EXIST],

@@ -44,8 +44,8 @@ fn put(fs: &Fs, path: &str, content: &[u8]) {
     f.close().unwrap();
 }
 
-/// Makes the files for one operation. Their names contain the number `n`, so that they are on other
-/// nodes each time.
+/// Makes the files for one operation. The files' names contain the number `n`, so that they are on
+/// other nodes each time.
 fn prepare(nodes: &Nodes, n: usize) {
     let view = |k: usize| &nodes.views[(n + k) % nodes.views.len()];
     put(view(0), &format!("/source{n}"), b"the source");

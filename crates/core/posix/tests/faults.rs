@@ -101,8 +101,8 @@ fn plug(pool: &TestPool) -> Vec<forebay_store::Extent> {
     std::iter::from_fn(|| cells.alloc(256, true)).collect()
 }
 
-/// Whether only the first part of a write was done: it was short, and writing the rest returned an
-/// error.
+/// Whether only the first part of a write was done: the write was short, and writing the rest
+/// returned an error.
 fn is_part_of_a_write(op: &Operation, state: &State, states: &[State]) -> bool {
     op.name.contains("write")
         && states.windows(2).any(|w| {

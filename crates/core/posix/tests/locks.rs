@@ -105,8 +105,8 @@ fn one_of_a_circle_is_told() {
 }
 
 /// A home releases the locks of another node of which that node doesn't know (their end wasn't
-/// reported), when it asks the node; it keeps the locks of which the node knows. When the node is
-/// given up, the home releases all its locks.
+/// reported), when it asks the node. The home keeps the locks of which the node knows. When the
+/// node is given up, the home releases all its locks.
 #[test]
 fn locks_that_their_node_does_not_know_of_are_dropped() {
     let nodes = Nodes::new("locks-lost", 2, &["memory:16M"], 60);
@@ -146,9 +146,9 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
     assert!(free((5, 5)) && cluster.store().locks().nodes_with_locks().is_empty());
 }
 
-/// A node that was given up has lost its locks. It can't change files that it had locked until it
-/// has closed and opened them again, even if the home's daemon was restarted. It can change other
-/// files.
+/// A node that was given up has lost its locks. Such a node can't change files that it had locked
+/// until it has closed and opened them again, even if the home's daemon was restarted. The node can
+/// change other files.
 #[test]
 fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     let nodes = Nodes::new("locks-fenced", 2, &["memory:16M"], 60);
@@ -250,7 +250,7 @@ fn parts_on_third_nodes_are_fenced_off_before_locks_are_released() {
     }
     assert_eq!(lost.set_len(0), Err(Errno::OWNERDEAD));
     drop(all);
-    // After it is opened again, the file can be used as any other.
+    // Once opened again, the file can be used as any other.
     let again = nodes.views[0].open(name.as_bytes(), O_RDWR, 0).unwrap();
     again.flock(Exclusive, false).unwrap();
     assert_eq!(again.write_at(b"again.", on_third[0] * MIB), Ok(6));
@@ -311,8 +311,8 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
         assert_eq!(all[2].read_at(&mut read, chunk * MIB), Ok(6));
         assert_eq!(&read, b"nobody");
     }
-    // After it was closed and opened again, the file can be used. The home's reply to the next lock
-    // request starts a new lease at once.
+    // Once closed and opened again, the file can be used. The home's reply to the next lock request
+    // starts a new lease at once.
     drop(all);
     let all: Vec<_> = (0..3)
         .map(|n| nodes.views[n].open(name.as_bytes(), O_RDWR, 0).unwrap())

@@ -1,10 +1,10 @@
 //! Several processes at once do random operations, are killed at random, and are compared with an
 //! oracle.
 //!
-//! Each process has its own names in directories that all share. Its operations follow from a seed.
-//! So after a kill the number of finished operations determines the expected state: the one after
-//! that many operations, or after one more. `FOREBAY_ORACLE_SECONDS` makes the test longer (default
-//! 5).
+//! Each process has its own names in directories that all share. A process's operations follow from
+//! a seed. So after a kill the number of finished operations determines the expected state: the one
+//! after that many operations, or after one more. `FOREBAY_ORACLE_SECONDS` makes the test longer
+//! (default 5).
 
 mod support;
 
@@ -23,7 +23,7 @@ fn worker() {
     let Some((_, a, fs)) = worker_role() else {
         return;
     };
-    // The file isn't created here: it contains 0 already, which is right if the process is killed
+    // The file isn't created here, but contains 0 already, which is right if the process is killed
     // at this point.
     let counter = std::fs::File::options().write(true).open(&a[0]).unwrap();
     let (who, seed) = (a[1].parse().unwrap(), a[2].parse().unwrap());

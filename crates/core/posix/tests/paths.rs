@@ -251,7 +251,7 @@ impl TwoTrees {
                 let theirs = std::iter::repeat_with(ask).find(|r| !matches!(r, Err(Errno::AGAIN)));
                 let theirs = theirs.expect("it doesn't end");
                 let ours = match found {
-                    // openat2 continues outside of the tree with the remaining rules; that isn't
+                    // openat2 continues outside of the tree with the remaining rules, which isn't
                     // compared.
                     Err(Fail::Outside(_)) => return false,
                     Err(Fail::Origin(_)) => unreachable!("the pool has no origin"),

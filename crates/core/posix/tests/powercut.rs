@@ -38,7 +38,7 @@ struct Model {
     /// By file: its versions since its last sync, the oldest first.
     versions: Vec<Vec<Vec<u8>>>,
     /// States of the names, and versions of files, that a sync of the present step has made
-    /// outdated; they are still allowed if power is lost during the step.
+    /// outdated; such states are still allowed if power is lost during the step.
     recent: (VecDeque<Names>, Vec<(Id, Vec<u8>)>),
 }
 

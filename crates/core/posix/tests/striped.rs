@@ -12,9 +12,9 @@ use std::time::Duration;
 use support::nodes::{Between, Nodes, end_between, set_between};
 use support::*;
 
-/// Size of the file before the writes: it ends in chunk 0, or in chunk 1.
+/// Size of the file before the writes: the file ends in chunk 0, or in chunk 1.
 const OLD: [usize; 2] = [1000, (1 << 20) + 1000];
-/// Offset and length of the long write: it begins inside the file and ends in chunk 2.
+/// Offset and length of the long write: the write begins inside the file and ends in chunk 2.
 const LONG: (usize, usize) = (600, (5 << 20) / 2);
 
 /// The short writes: at this many bytes before or after the end of the file; None: appended.

@@ -51,9 +51,9 @@ impl Names<'_> {
         Ok(names)
     }
 
-    /// Sets an extended attribute. `create`: Some(true): the attribute must be new; Some(false): it
-    /// must exist. `known`: a name of the object, if the caller has one. The index of searches
-    /// contains the object's attributes under this name.
+    /// Sets an extended attribute. `create`: Some(true): the attribute must be new; Some(false):
+    /// the attribute must exist. `known`: a name of the object, if the caller has one. The index of
+    /// searches contains the object's attributes under this name.
     ///
     /// # Errors
     /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view.

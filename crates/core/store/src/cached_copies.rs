@@ -247,7 +247,7 @@ impl LocalCopies<'_> {
         Ok(())
     }
 
-    /// Removes a copy; its pages are freed at once, even if it is open.
+    /// Removes a copy. The copy's pages are freed at once, even if the copy is open.
     pub fn drop_copy(&self, id: ObjectId) -> Result<()> {
         let (index, held) = match self.objects().live_acquire_here(id) {
             Err(Errno::NOENT) => return Ok(()),

@@ -175,8 +175,8 @@ impl Durability<'_> {
         {
             self.recycle_journal(dir, &Journal::path(dir, old), used);
         }
-        // If this fails, there is no spare file: the next generation of the journal then needs free
-        // disk space.
+        // If the spare file can't be made, the next generation of the journal needs free disk
+        // space.
         let _ = self.make_spare_journal();
         Ok(())
     }

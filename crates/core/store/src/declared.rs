@@ -48,8 +48,8 @@ pub enum Opener {
     Own,
     /// A process that a face serves: the id of one of its threads.
     Served(u32),
-    /// The file is kept open for programs of the node with this number. That isn't a use by a
-    /// program.
+    /// The file is kept open for programs of the node with this number. Keeping it open isn't a use
+    /// by a program.
     Kept(NodeId),
 }
 

@@ -1,4 +1,4 @@
-//! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage,
+//! `fsync` and its like, which bring records, bytes, and the state of the pages to stable storage,
 //! in an order that leaves a consistent store after a loss of power at any instant.
 //!
 //! The steps below are those of a pool with a journal. Other pools have a medium in memory, and

@@ -2,7 +2,7 @@
 //!
 //! [`Checker::inspect`] compares all data structures with each other: the pages of the record
 //! files, records, names, link counts, sizes, extents, the maps of free pages, and the control
-//! region. It changes nothing, and other processes may use the store meanwhile.
+//! region. The inspection changes nothing, and other processes may use the store meanwhile.
 //! [`Checker::inspect`] takes its view of the store during quiescence (see [`crate::quiescence`]),
 //! when no operation is half done, and checks that view afterwards. [`Checker::mend`] also repairs;
 //! no other process may use the store meanwhile.

@@ -9,11 +9,11 @@
 //! while the object has one. Forebay's own attributes have no 'R' records.
 //!
 //! A file's inode doesn't contain the file's names. 'P' records contain the names by which the file
-//! got an attribute, and all later names; the first of them is its name in the index. If a file has
-//! names but none is recorded, one is searched for. The search takes long. It is needed only for
-//! files with several names, and for files that get an attribute through a descriptor whose name
-//! isn't known. A directory's inode contains its only name. All names of an ephemeral file
-//! (`ephemeral.rs`) are recorded, from the first on.
+//! got an attribute, and all later names; the first of these names is the file's name in the index.
+//! If a file has names but none is recorded, one is searched for. The search takes long. It is
+//! needed only for files with several names, and for files that get an attribute through a
+//! descriptor whose name isn't known. A directory's inode contains its only name. All names of an
+//! ephemeral file (`ephemeral.rs`) are recorded, from the first on.
 //!
 //! Objects without user attributes have none of these records, and cost one read of their inode.
 

@@ -75,7 +75,7 @@ impl<'s> Objects<'s> {
             .filter(|(_, o)| o.flags.load(Relaxed) as i32 & libc::O_PATH == 0)
     }
 
-    /// The lease of a description; if it is being broken: the lease that it shall become.
+    /// The lease of a description; if the lease is being broken: the lease that it shall become.
     pub fn lease(self, open: u32) -> Lease {
         let word = self.open_file(open).lease.load(Acquire);
         Lease::of(if word & BREAKING != 0 {

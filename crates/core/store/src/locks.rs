@@ -4,8 +4,8 @@
 //! Processes of the home set them there directly. Processes of other nodes send requests to the
 //! home's daemon. So locks survive any daemon. A lock belongs to a process or to a description
 //! ([`Owner`]). A process's lock ends when the process closes the file or dies, a description's
-//! lock with its last descriptor. For its locks on other nodes, an owner has a record in its own
-//! node's table, by which these locks are released (`locks/remote.rs` of the crate `cluster`).
+//! lock with its last descriptor. An owner of locks on other nodes has a record in its own node's
+//! table, by which these locks are released (`locks/remote.rs` of the crate `cluster`).
 //!
 //! A waiter sleeps on the chain's count of releases, or repeats its request if the lock lies on
 //! another node ([`wait`]). The cluster finds deadlocks. Requests and owners are defined in
@@ -49,7 +49,8 @@ impl LockTable<'_> {
         }
     }
 
-    /// An open file description, as an owner of locks. It gets its number when it first needs one.
+    /// An open file description, as an owner of locks. The description gets its number when it
+    /// first needs one.
     pub fn lock_owner_description(&self, open: u32) -> Owner {
         let header = self.control.header();
         let place = &self.objects().open_file(open).locker;

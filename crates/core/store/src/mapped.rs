@@ -109,8 +109,8 @@ impl<'s> Mappings<'s> {
     }
 
     /// Records that a process of this node can store to an open file through a shared mapping from
-    /// now on; its table of mappings has the mapping already. A clean file ([`flag::CLEAN`]) counts
-    /// as changed.
+    /// now on; that process's table of mappings has the mapping already. A clean file
+    /// ([`flag::CLEAN`]) counts as changed.
     ///
     /// # Errors
     /// As for [`Content::note_change`].

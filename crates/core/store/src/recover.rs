@@ -115,8 +115,8 @@ impl<'s> Recovery<'s> {
     /// Releases a slot that was prepared for a child, or lent to a child that has ended.
     ///
     /// # Errors
-    /// Those of writing files back. If this process can't map the slot's area, as after it has
-    /// become another user's, the slot is left to the process that reaps it.
+    /// Those of writing files back. If this process can't map the slot's area, for instance because
+    /// it has become another user's, the slot is left to the process that reaps it.
     pub fn release_slot(&self, slot: u32) -> Result<()> {
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());

@@ -8,8 +8,8 @@
 //! event (`event.rs`); the preload library decodes the name when the program reads it. So order,
 //! limits, and the merging of equal events are the kernel's too.
 //!
-//! Watches belong to the node: they report what processes of this node do, wherever the object
-//! lies. Without watches, the cost is a test of one word. The keeper removes the remains of killed
+//! Watches belong to the node, and report what processes of this node do, wherever the object lies.
+//! Without watches, the cost is a test of one word. The keeper removes the remains of killed
 //! watchers (`sweep.rs`).
 
 mod event;

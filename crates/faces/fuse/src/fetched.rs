@@ -104,9 +104,9 @@ impl Fetched {
         }
     }
 
-    /// Records that the kernel's pages of a file from `at` on contain `bytes`; if these end inside
-    /// a page, the file ends there. Must be called before the kernel gets the bytes, or after it
-    /// has written them back.
+    /// Records that the kernel's pages of a file from `at` on contain `bytes`; if the bytes end
+    /// inside a page, the file ends there. Must be called before the kernel gets the bytes, or
+    /// after it has written them back.
     pub fn agree(&self, node: u64, at: u64, bytes: &[u8]) {
         if !at.is_multiple_of(PAGE as u64) {
             return;
@@ -178,8 +178,8 @@ impl Fetched {
             let Some((&node, _)) = largest else { return };
             (node, files.clock)
         };
-        // The kernel writes back changed pages first. It may keep pages that it gets from now on,
-        // so their content stays here, too.
+        // The kernel writes back changed pages first. The kernel may keep pages that it gets from
+        // now on, so their content stays here, too.
         notices.forget_pages(node);
         self.files().keep(node, |_, page| page.age > clock);
     }

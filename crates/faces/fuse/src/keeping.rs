@@ -63,8 +63,8 @@ const WORTH: Duration = Duration::from_secs(10);
 const MAX_CACHED_NODES: usize = 1 << 17;
 /// Whether attributes are cacheable, too. Caching them isn't strictly safe yet: if an older reply
 /// arrives during the request, the kernel discards the reply that wasn't cacheable, and then
-/// [`Seen`] proves nothing. This happens about once in 1,000 changes while three other processes
-/// read the object.
+/// [`Seen`] proves nothing. Such a discard happens about once in 1,000 changes while three other
+/// processes read the object.
 const KEEPS_ATTRIBUTES: bool = false;
 /// How long the kernel takes at most to store a reply's attributes in the inode. If the same thread
 /// sends another request, they are stored.

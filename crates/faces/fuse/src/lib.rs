@@ -5,10 +5,10 @@
 //! uses the pool like any other, through `posix`, so programs on the mount and preloaded programs
 //! see each other's changes.
 //!
-//! The kernel checks permissions (`default_permissions`) by the attributes that it gets. It caches
-//! names and attributes only while no other process uses the pool ([`keeping`]). The kernel caches
-//! no data, since programs outside the mount may change them without notice to it. Only mappings
-//! use its page cache ([`cached`]), and only changed bytes of its pages are written back
+//! The kernel checks permissions (`default_permissions`) by the attributes that it gets. The kernel
+//! caches names and attributes only while no other process uses the pool ([`keeping`]). The kernel
+//! caches no data, since programs outside the mount may change them without notice to it. Only
+//! mappings use its page cache ([`cached`]), and only changed bytes of its pages are written back
 //! ([`fetched`]). Files that were just looked up stay open for a moment ([`recent`]). [`notices`]
 //! are messages that the kernel hasn't requested. [`directories`] holds the last attributes of
 //! removed directories.

@@ -1,4 +1,4 @@
-//! The handler of all intercepted system calls: it passes each to the function that serves it.
+//! The handler of all intercepted system calls, which passes each to the function that serves it.
 //!
 //! Calls that don't concern the pool return [`PASS`] and are made by the trampoline with
 //! the program's own registers.

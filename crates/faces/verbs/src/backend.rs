@@ -1,10 +1,10 @@
 //! Back ends: storage for the bytes of collections.
 //!
-//! A back end makes, opens and deletes *objects*, the bytes of one collection each. It records no
-//! names, metadata or controls of collections: the metadata store does. Each call gets the
-//! collection's [`Address`], which is unique in the session. A session can have several back ends
-//! at once, of different kinds or of one kind with different configurations. Each collection names
-//! its back end.
+//! A back end makes, opens and deletes *objects*, the bytes of one collection each. A back end
+//! records no names, metadata or controls of collections: the metadata store does. Each call gets
+//! the collection's [`Address`], which is unique in the session. A session can have several back
+//! ends at once, of different kinds or of one kind with different configurations. Each collection
+//! names its back end.
 //!
 //! | kind | bytes are | outlive the process |
 //! |---|---|---|

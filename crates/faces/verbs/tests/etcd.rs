@@ -331,7 +331,7 @@ fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
         assert_eq!(found.unwrap_err().errno(), Errno::PROTO);
         assert!(Collection::delete(&w, Key::Uuid(uuid)).is_err());
         assert_eq!(std::fs::read(&outside).unwrap(), b"untouched");
-        // After its record is restored, the collection is as before.
+        // Once the record is restored, the collection is as before.
         let put = format!(
             "{{\"key\": \"{key}\", \"value\": \"{}\"}}",
             encoded(value.as_bytes())

@@ -76,9 +76,9 @@ impl DirectoryStore {
         }
     }
 
-    /// Opens the store of a directory. Its paths are relative to the directory. The directory is
-    /// kept open, so that a mount over its path, or a link in its place, has no effect. Nothing
-    /// else is kept open, so that changes by others are seen at once.
+    /// Opens the store of a directory. The store's paths are relative to the directory. The
+    /// directory is kept open, so that a mount over its path, or a link in its place, has no
+    /// effect. Nothing else is kept open, so that changes by others are seen at once.
     ///
     /// # Errors
     /// The errors of open(2) and fstatfs(2).

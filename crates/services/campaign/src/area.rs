@@ -1,10 +1,10 @@
 //! The place of a campaign's data: a directory, a directory of a running pool, or a prefix of a
 //! bucket.
 //!
-//! A directory can be *hidden*: it is renamed to a name beside its own, so that programs don't find
-//! it by its path. Data are hidden during a grace period, and while they are copied, so that nobody
-//! changes them. Programs that have files open can go on writing; the copy notices such writes
-//! ([`crate::moves`]).
+//! A directory can be *hidden*, that is, renamed to a name beside its own, so that programs don't
+//! find it by its path. Data are hidden during a grace period, and while they are copied, so that
+//! nobody changes them. Programs that have files open can go on writing; the copy notices such
+//! writes ([`crate::moves`]).
 
 use crate::record::{Member, Usage};
 use crate::{Result, now};

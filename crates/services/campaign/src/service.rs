@@ -1,5 +1,5 @@
-//! A pass over all campaigns: it counts usage, warns owners, and carries out the actions that are
-//! due.
+//! A pass over all campaigns, which counts usage, warns owners, and carries out the actions that
+//! are due.
 //!
 //! Any number of processes, on any hosts that share the registry, may make passes at the same time.
 //! One of them works on a campaign, and the others skip it. If a process dies during a pass, the

@@ -16,8 +16,8 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Parses the word. Its parts, in any order, are recognized by their form: a size has a unit of
-    /// bytes, a time has a unit of time, and a tier's name begins with a letter.
+    /// Parses the word. The word's parts, in any order, are recognized by their form: a size has a
+    /// unit of bytes, a time has a unit of time, and a tier's name begins with a letter.
     ///
     /// # Errors
     /// The part that is invalid or appears twice.

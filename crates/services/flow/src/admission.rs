@@ -193,7 +193,8 @@ impl Place {
     /// Counts the connection for a token from now on.
     ///
     /// # Errors
-    /// The token has [`MAX_OF_ONE`] connections. This one continues to count for its address.
+    /// The token has [`MAX_OF_ONE`] connections. This connection continues to count for its
+    /// address.
     pub fn belongs_to(&self, token: &str) -> Result<(), Busy> {
         let group = Group::Token(token.to_owned());
         let mut table = self.admission.table();

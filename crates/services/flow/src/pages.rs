@@ -15,7 +15,7 @@ pub fn find(path: &[String]) -> Option<Reply> {
             "text/javascript; charset=utf-8",
             include_str!("../page/flow.js"),
         ),
-        // Browsers request this icon. It is empty.
+        // Browsers request this icon, which is empty.
         ["favicon.ico"] => ("image/x-icon", ""),
         _ => return None,
     };

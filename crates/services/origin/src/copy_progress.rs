@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Interval between two checks of a copy's progress.
 const WATCH: Duration = Duration::from_millis(200);
 
-/// Calls `f`. While it runs, adds the bytes that `progress` counts to `moved`.
+/// Calls `f`. While `f` runs, adds the bytes that `progress` counts to `moved`.
 pub fn watched<T>(moved: &AtomicU64, progress: &Progress, f: impl FnOnce() -> T) -> T {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The collector: it moves events from the rings of nodes into a stream, while programs run.
+//! The collector, which moves events from the rings of nodes into a stream, while programs run.
 //!
 //! The collector registers itself in the shared memory of each node. If events have to wait for the
 //! collector (`waits`), a process with a full ring pauses until the collector has emptied the ring,
@@ -190,8 +190,8 @@ impl<W: Write> Collector<W> {
                 self.collected.damaged += 1;
                 self.damaged.insert(path);
             } else if ended && open.whole && self.writer.is_some() {
-                // Makes room for the rings of other processes. If this process can't do so, the
-                // keeper removes the ring.
+                // Makes room for the rings of other processes. If clearing the ring fails, the
+                // keeper removes it.
                 let _ = self.nodes[node].clear_ring(&path);
             } else {
                 self.open.insert(path, open);

@@ -9,7 +9,8 @@ use crate::run::{Group, MAX_GROUPS};
 use forebay_controls::Pattern;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Maximum number of comparisons of a path with a pattern. It limits the number of tried patterns.
+/// Maximum number of comparisons of a path with a pattern. This maximum limits the number of tried
+/// patterns.
 const MAX_COMPARISONS: usize = 10_000_000;
 /// Maximum number of tried patterns.
 const MAX_PATTERNS: usize = 400;

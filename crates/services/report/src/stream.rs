@@ -33,7 +33,7 @@ const MAX_NAMES_BYTES: usize = 1 << 20;
 pub struct Event {
     /// The node.
     pub node: u16,
-    /// The event. Its time is in nanoseconds since 1970, its number is 0.
+    /// The event, with its time in nanoseconds since 1970 and the number 0.
     pub record: Record,
 }
 

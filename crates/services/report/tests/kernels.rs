@@ -2,8 +2,8 @@
 //! controls that each kernel declares.
 //!
 //! The declared controls are read from a kernel's source. Further proposals are listed in the
-//! tests: these proposals fit the run, too, but the kernel doesn't declare them because it would
-//! gain nothing.
+//! tests: these proposals fit the run, too, but the kernel doesn't declare them because doing so
+//! would gain nothing.
 
 mod programs;
 
@@ -32,7 +32,8 @@ fn proposed(advice: &Advice) -> BTreeSet<String> {
         .collect()
 }
 
-/// Checks the proposals for a kernel's files: they are the controls that it declares, and `more`.
+/// Checks that the proposals for a kernel's files are the controls that the kernel declares, and
+/// `more`.
 fn check(kernel: &str, programs: &Programs, more: &[&str]) -> Advice {
     let run = programs.run();
     assert_eq!(run.incomplete, Vec::<String>::new());

@@ -1,5 +1,5 @@
-//! Tests of a run's page: it is well-formed, has the exact totals, and no name of a file or program
-//! breaks out of it. If a browser is installed, it opens the page.
+//! Tests of a run's page: the page is well-formed, has the exact totals, and no name of a file or
+//! program breaks out of it. If a browser is installed, the test opens the page in it.
 
 mod programs;
 

@@ -25,7 +25,7 @@ const SYNC_BATCH: usize = 4096;
 /// The result for one file.
 enum Outcome {
     Moved(u64),
-    /// The file is complete under this temporary name. It gets its final name after the sync.
+    /// The file is complete under this temporary name, and gets its final name after the sync.
     Waiting(Vec<u8>, u64),
     Unchanged,
     Failed(String),

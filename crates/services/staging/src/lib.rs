@@ -1,9 +1,9 @@
 //! Staging: copies file trees into a pool and out of it; parallel, repeatable, verified.
 //!
-//! One copier serves both directions. It copies between two slow stores ([`forebay_backing`]), one
-//! of which is the pool. It preserves modes, owners (where permitted), times, symbolic links, hard
-//! links inside the tree, holes and `user.*` attributes. A file that the destination already has
-//! with the same size and time isn't copied again.
+//! One copier serves both directions. The copier works between two slow stores
+//! ([`forebay_backing`]), one of which is the pool. The copier preserves modes, owners (where
+//! permitted), times, symbolic links, hard links inside the tree, holes and `user.*` attributes. A
+//! file that the destination already has with the same size and time isn't copied again.
 //!
 //! Guarantees: a file appears under its final name only when it is complete and has been read back
 //! with the source's BLAKE3 checksum. Until then its name begins with `.forebay-part-`. If a run is

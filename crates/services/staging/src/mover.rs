@@ -81,7 +81,7 @@ fn work(
     let progress = Arc::new(Progress::default());
     let (give, take) = sync_channel(1);
     let reader_progress = progress.clone();
-    // The thread isn't joined: it reads until the leading process closes the stream.
+    // The thread isn't joined, since it reads until the leading process closes the stream.
     std::thread::Builder::new()
         .name("orders".into())
         .spawn(move || listen(input, give, &reader_progress))?;

@@ -1,8 +1,8 @@
 //! The check, before a staging, that the destination has enough free room.
 //!
-//! The check compares the sum of the files' sizes with the free room. Only if that isn't enough, it
-//! subtracts holes, and files that the destination already has. It can't foresee that files grow
-//! while they are staged.
+//! The check compares the sum of the files' sizes with the free room. Only if the room isn't
+//! enough, the check subtracts holes, and files that the destination already has. The check can't
+//! foresee that files grow while they are staged.
 
 use crate::StageError;
 use crate::job::{Entry, Job, lock};

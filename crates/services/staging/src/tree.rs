@@ -257,7 +257,7 @@ impl<'a> Job<'a> {
             Err(Errno::EXIST) => match self.to.stat(&dst, d.below.is_empty()) {
                 Ok(m) if m.is_dir() => {
                     let writable = m.permissions() & 0o700 == 0o700;
-                    // If this fails, writing into the directory will fail and be reported.
+                    // If the change fails, writing into the directory will fail and be reported.
                     let _ = writable || self.to.at(&dst).chmod(m.permissions() | 0o700).is_ok();
                     part::sweep(self.to, &dst, None);
                     Ok(())

@@ -3,7 +3,7 @@
 //!
 //! Guarantees of a gate: it changes only `rax`, `rcx`, `r11` and the flags, as the instruction
 //! `syscall` may (glibc declares the flags clobbered); it leaves the red zone alone; unwinding
-//! through it works at any point after its first instructions.
+//! through the gate works at any point after its first instructions.
 //!
 //! A slot is 64 bytes, aligned. The slot holds the instructions that the jump displaced before the
 //! `syscall`, then `lea ret(%rip),%rcx; jmp gate; syscall; ret:`, then the instructions displaced
@@ -16,7 +16,7 @@
 //!
 //! A site that may clone is followed by a second slot. The second slot has a `syscall` for each of
 //! the four calls that can clone, each followed by a jump to the gate that calls `clone_after`.
-//! After that `syscall` only registers are trusted: the child may be on another stack, or have
+//! After a cloning `syscall` only registers are trusted: the child may be on another stack, or have
 //! overwritten the parent's.
 
 mod finder;

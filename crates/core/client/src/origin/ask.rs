@@ -1,7 +1,7 @@
 //! Sends requests to a pool's origin service, from the service's node or from another node.
 //!
-//! Every wait is bounded: it ends when no sign of progress comes for the origin's timeout, or some
-//! seconds after the service last ran.
+//! Every wait is bounded: a wait ends when no sign of progress comes for the origin's timeout, or
+//! some seconds after the service last ran.
 
 use super::request::Request;
 use super::{MESSAGE, RESULT, SERVICE_NODE, SOCKET};

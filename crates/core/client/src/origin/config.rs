@@ -37,7 +37,7 @@ pub struct OriginConfig {
     /// How long a file must be unchanged before its changes are written to the origin.
     /// Milliseconds.
     pub lag_ms: u64,
-    /// Maximum time that a request may make no progress; then it fails with ETIMEDOUT.
+    /// Maximum time that a request may make no progress; then the request fails with ETIMEDOUT.
     /// Milliseconds; more than 1000, the interval between signs of progress.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u64,

@@ -1,12 +1,12 @@
 //! The way of a request from a process to its node's daemon. The daemon sends the request to
 //! another node.
 //!
-//! All processes of the node map the file `requests` in the node's directory. It holds *cells*,
-//! each for one request and its reply ([`region`]). A process claims a free cell, copies its
-//! request into the cell, posts it and waits for the reply ([`Channel`], which the store uses). The
-//! daemon takes posted cells and sends their bytes directly from the file ([`RequestServer`]), so
-//! it allocates nothing for them. There are no locks: atomic words in a cell say which side owns it
-//! ([`cell`]).
+//! All processes of the node map the file `requests` in the node's directory. The file holds
+//! *cells*, each for one request and its reply ([`region`]). A process claims a free cell, copies
+//! its request into the cell, posts it and waits for the reply ([`Channel`], which the store uses).
+//! The daemon takes posted cells and sends their bytes directly from the file ([`RequestServer`]),
+//! so it allocates nothing for them. There are no locks: atomic words in a cell say which side owns
+//! it ([`cell`]).
 //!
 //! Any process may die at any time. A process that is short of cells reclaims the cells of dead
 //! processes. If the daemon holds such a cell (the network may be reading or writing it), the

@@ -45,7 +45,7 @@ const LOST: u32 = 3;
 struct Header {
     magic: AtomicU64,
     id: AtomicU64,
-    /// Number of records that have pages; they are the first ones.
+    /// Number of records that have pages. The first records have them.
     end: AtomicU64,
 }
 

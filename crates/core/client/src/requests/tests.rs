@@ -201,7 +201,7 @@ fn the_next_daemon_goes_on_with_what_is_there() {
             t.set_number(server.next_number());
             t.set_sent_to(17);
         }
-        // As if the daemon were killed: it frees no cell.
+        // As if the daemon were killed: the daemon frees no cell.
         std::mem::forget(taken);
         drop(server);
         let server = RequestServer::open(&dir.0).unwrap();

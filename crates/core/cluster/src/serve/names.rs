@@ -1,6 +1,6 @@
 //! Changes of directories and symbolic links, which can make resolved paths wrong.
 //!
-//! In a pool of several nodes, one node (the node of names) carries these changes out, one at a
+//! In a pool of several nodes, one node (the node of names) carries out these changes, one at a
 //! time. The node of names first notifies all nodes that names are about to change (FREEZE): from
 //! then on the nodes resolve paths again, and create nothing in a directory that is to be removed.
 //! Then the node of names makes the entry's home carry out the change, and notifies all nodes of
@@ -115,8 +115,8 @@ impl Directories<Call<'_>> for Server {
     fn names_set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<()> {
         let cluster = &call.cluster;
         // Setting an origin's mark must wait for all changes of names that began before. Freezing
-        // the object waits for them: it takes the locks of all shards, as freezing a directory
-        // does.
+        // the object waits for these changes, since it takes the locks of all shards, as freezing a
+        // directory does.
         let frozen = match set.origin {
             Some(_) => id,
             None => ObjectId(0),

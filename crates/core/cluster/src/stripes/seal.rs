@@ -4,9 +4,9 @@
 //! To stop processes that know outdated controls, the file is truncated to its present size. Parts
 //! then refuse requests with fewer cuts, and the requesting process fetches the size and the
 //! controls from the home. The file is cut in this way when controls are declared, and again before
-//! it is laminated; this last cut and the lamination are one step at the home. A process that opens
-//! the file later gets its controls from the home. Files whose controls didn't change while they
-//! were open are laminated without these cuts.
+//! it is laminated; the cut before the lamination and the lamination are one step at the home. A
+//! process that opens the file later gets its controls from the home. Files whose controls didn't
+//! change while they were open are laminated without these cuts.
 
 use super::*;
 use crate::peers::requests::request;
@@ -53,8 +53,8 @@ impl<'a> Declarations<'a> {
 
 impl<'a> Stripes<'a> {
     /// Makes the other nodes with parts of a file of this node refuse the requests of the node
-    /// `lost`. This node has given up `lost`, and refuses these requests already. To do so, it cuts
-    /// the file: `lost` then knows of fewer cuts than the parts.
+    /// `lost`. This node has given up `lost`, and refuses these requests already. To make the
+    /// others refuse them, cuts the file: `lost` then knows of fewer cuts than the parts.
     ///
     /// # Errors
     /// EHOSTDOWN: one of the nodes with parts can't be reached.

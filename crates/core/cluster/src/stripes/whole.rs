@@ -18,7 +18,7 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
     for part in parts {
         inode.pages += part.pages;
         // The time of a part's last write is used only if it is later than the last change of the
-        // inode: that change may have set the times.
+        // inode, since that change may have set the times.
         if part.mtime > changed {
             inode.mtime = inode.mtime.max(part.mtime);
             inode.ctime = inode.ctime.max(part.mtime);

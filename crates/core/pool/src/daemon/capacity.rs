@@ -111,8 +111,8 @@ impl Known {
             let about = match waiting.wait(until, Duration::ZERO) {
                 Some((0, head, _)) => serde_json::from_slice::<About>(&head).ok(),
                 Some(_) => {
-                    // The node can't be reached, so nothing can be written there: it counts as
-                    // full.
+                    // The node can't be reached, so nothing can be written there, and the node
+                    // counts as full.
                     self.nodes.insert(node, (size, size));
                     None
                 }

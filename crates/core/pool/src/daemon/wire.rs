@@ -145,7 +145,7 @@ pub struct ProgressQuery {
 }
 
 impl ProgressQuery {
-    /// Encodes the query. Its reply has one byte for each number: 1 if the request is being carried
+    /// Encodes the query. The reply has one byte for each number: 1 if the request is being carried
     /// out.
     pub fn encode(&self) -> Vec<u8> {
         assert!(
@@ -224,7 +224,8 @@ pub struct Hello {
     pub epoch: u64,
     /// Size of the sender's encoded map. Bytes.
     pub map: u64,
-    /// Id of the sender's reply cache. While it stays the same, no record of a request was lost.
+    /// Id of the sender's reply cache. While the id stays the same, no record of a request was
+    /// lost.
     pub records: u64,
 }
 

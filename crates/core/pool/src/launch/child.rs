@@ -96,7 +96,7 @@ impl Child {
     /// Closes the pipe to the daemon, after waiting until all messages are written, at most 1 s.
     pub fn close(&mut self) {
         self.to = None;
-        // Nothing is sent on this channel: it is closed when the thread that writes has ended.
+        // Nothing is sent on this channel, which is closed when the thread that writes has ended.
         let _ = self.written.recv_timeout(Duration::from_secs(1));
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// A way to launch a daemon on a host. The command's standard input and output carry the daemon's
-/// messages; its standard error tells users why a launch failed.
+/// messages; the command's standard error tells users why a launch failed.
 pub trait Launcher: Send + Sync {
     /// The command that launches the daemon of node `node`.
     fn command(&self, node: u32) -> Command;

@@ -143,7 +143,7 @@ fn extended_attributes() {
         assert_eq!(p.remove_xattr(path, b"user.a", true), Err(Errno::NODATA));
         assert_eq!(p.xattrs(path, true).unwrap().len(), 2);
     }
-    // A renamed file keeps its attributes. They are removed with the file.
+    // A renamed file keeps its attributes. The attributes are removed with the file.
     p.rename(b"/f", b"/d/g").unwrap();
     assert_eq!(p.xattrs(b"/d/g", true).unwrap().len(), 2);
     p.unlink(b"/d/g").unwrap();

@@ -1,6 +1,6 @@
 //! Simulates a disk that loses power: determines what could be left of a directory's files.
 //!
-//! The kernel writes pages back at any time, in any order; only data for which a sync call has
+//! The kernel writes back pages at any time, in any order; only data for which a sync call has
 //! returned are certainly durable. A [`Disk`] is notified of every sync (by
 //! [`forebay_media::observe_syncs`]) and records what the sync made durable. Between syncs it reads
 //! the files now and then, to have states in which pages may have been written back. From these

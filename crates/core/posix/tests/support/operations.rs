@@ -153,7 +153,7 @@ pub fn furnish(fs: &Fs, dir: &str) {
     }
 }
 
-/// All operations. They use the names that [`furnish`] makes.
+/// All operations. The operations use the names that [`furnish`] makes.
 pub fn operations() -> Vec<Operation> {
     let mut all = vec![
         operation(

@@ -410,8 +410,8 @@ pub struct ProcessArea {
     pub(super) maps_room: AtomicU32,
     /// Not 0: [`ProcessArea::held`] has memory.
     pub(super) held_room: AtomicU32,
-    /// The table of mappings: see [`crate::map_table`]. Its chains, its entries, and the marks of
-    /// entries that have to lose pages follow after the descriptors.
+    /// The table of mappings: see [`crate::map_table`]. The table's chains, its entries, and the
+    /// marks of entries that have to lose pages follow after the descriptors.
     pub(crate) maps: crate::map_table::Heads,
     rest: [AtomicU32; 1024 - 6 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
     /// Counters of this process.

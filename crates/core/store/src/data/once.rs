@@ -42,8 +42,8 @@ impl Content<'_> {
     }
 
     /// The runs of pages in which chunks lie: medium, first page, number of pages. Chunks whose
-    /// extents can't be determined are left out. That is harmless: the result only tells the kernel
-    /// which cached pages it may drop.
+    /// extents can't be determined are left out. The omission is harmless: the result only tells
+    /// the kernel which cached pages it may drop.
     fn runs(&self, index: u32, chunks: Range<u64>) -> Vec<(usize, u64, usize)> {
         let moved = self.objects().live(index).moved.load(Relaxed);
         let mut runs: Vec<(usize, u64, usize)> = Vec::new();

@@ -2,10 +2,10 @@
 //! nodes. Each is completed, even if its process dies.
 //!
 //! An intent is a record beside the entry, written in the transaction that begins the change. While
-//! there is one, the entry is *moving* (`EntryRecord::changing`): lookups wait ([`Errno::AGAIN`]),
-//! and changes find it busy ([`Intents::check_note`]). An intent contains its owner, a process;
-//! when the owner has ended, any process completes the intent (crate `cluster`). This module sends
-//! no requests to other nodes.
+//! there is an intent, the entry is *moving* (`EntryRecord::changing`): lookups wait
+//! ([`Errno::AGAIN`]), and changes find it busy ([`Intents::check_note`]). An intent contains its
+//! owner, a process; when the owner has ended, any process completes the intent (crate `cluster`).
+//! This module sends no requests to other nodes.
 
 use super::*;
 use crate::codec::{Wire, decode, encode};

@@ -6,7 +6,7 @@ use crate::declared::is_ephemeral;
 use crate::views::Names;
 
 impl<'s> Names<'s> {
-    /// Removes `name` from the object `id` inside a transaction. With its last name, the object is
+    /// Removes `name` from the object `id` inside a transaction. With the last name, the object is
     /// removed too (its extents are added to `freed`), or becomes an orphan while it is open.
     pub(crate) fn drop_link(
         &self,

@@ -191,10 +191,10 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Handles a request that sets no attribute. It comes from chown(2) with neither user nor
-    /// group, or removes privileges before fallocate(2) and copy_file_range(2). chown(2) by users
-    /// other than the owner and root must not remove privileges; for the two other calls see
-    /// [`drop_users_privileges`](Self::drop_users_privileges).
+    /// Handles a request that sets no attribute. Such a request comes from chown(2) with neither
+    /// user nor group, or removes privileges before fallocate(2) and copy_file_range(2). chown(2)
+    /// by users other than the owner and root must not remove privileges; for the two other calls
+    /// see [`drop_users_privileges`](Self::drop_users_privileges).
     fn set_nothing(&self, head: &Head, stat: &Stat) -> Result<(), Errno> {
         let is_other = head.uid != 0 && head.uid != stat.uid;
         if is_other && privileges_of(head, stat) != 0 {

@@ -502,7 +502,7 @@ impl Courier {
     }
 }
 
-/// Closes this end of a pipe; its number stays in use.
+/// Closes this end of a pipe; the descriptor's number stays in use.
 fn close(s: &mut Served) {
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
     if let Ok(other) = rustix::fs::open("/", flags, rustix::fs::Mode::empty()) {

@@ -6,9 +6,10 @@
 //! and the number and start time of the process's parent at exec ([`Waiter`]); the rest says which
 //! bytes are lost.
 //!
-//! After this parent has waited for the process (wait4, waitid), it also waits for the courier, so
-//! that `program > /fb/f; cat /fb/f` sees all bytes. Other processes ignore the file: either it is
-//! about an earlier process with this number, or these processes only trace the process.
+//! After the parent has waited for the process (wait4, waitid), the parent also waits for the
+//! courier, so that `program > /fb/f; cat /fb/f` sees all bytes. Other processes ignore the file:
+//! either it is about an earlier process with this number, or these processes only trace the
+//! process.
 
 use crate::program::messages;
 use crate::program::settings;

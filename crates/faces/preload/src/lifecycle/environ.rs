@@ -121,7 +121,7 @@ fn value_of<'a>(text: i64, name: &CStr) -> Option<&'a [u8]> {
 }
 
 /// Whether the new program is to use another pool, or none (if it is Forebay's command line): then
-/// its environment isn't changed.
+/// the program's environment isn't changed.
 fn has_other_target(env: &Strings, settings: &Settings) -> bool {
     env.value(variables::BARE).is_some()
         || env

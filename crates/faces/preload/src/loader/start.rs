@@ -1,5 +1,5 @@
-//! The start of the library in the program's namespace. It reads the environment, takes over from
-//! the auditing instance, patches libc, and takes over the state that exec handed on.
+//! The start of the library in the program's namespace. The start reads the environment, takes over
+//! from the auditing instance, patches libc, and takes over the state that exec handed on.
 
 use crate::lifecycle::{courier, environ, resume};
 use crate::loader::{bindings, early, static_tls};

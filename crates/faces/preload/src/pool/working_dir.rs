@@ -12,8 +12,8 @@ static INSIDE: AtomicBool = AtomicBool::new(false);
 /// Whether the working directory lies in a pool that this process couldn't reach when it started.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Records whether the working directory is unreachable. If so, relative paths fail; otherwise they
-/// would lead to the kernel's working directory.
+/// Records whether the working directory is unreachable. If so, relative paths fail; otherwise such
+/// paths would lead to the kernel's working directory.
 pub fn note_lost(lost: bool) {
     LOST.store(lost, Release);
 }

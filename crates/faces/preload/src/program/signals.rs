@@ -477,7 +477,7 @@ fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
     }
     kernel(signal as usize, Some(&Action::default()), None);
     if !fault {
-        // The signal is blocked while this handler runs; it kills the process when the handler
+        // The signal is blocked while this handler runs, and kills the process when the handler
         // returns.
         let me = i64::from(own_pid());
         // SAFETY: gettid and tgkill take no pointers.

@@ -6,8 +6,8 @@
 //! has (the store's parking places). If the sender dies, that reference is released. The receiver
 //! of a ticket takes over the reference and replaces the ticket with a pool descriptor. If
 //! the reference is gone (the sender has ended), the file is opened again at the same offset; if
-//! that fails, all calls on the descriptor give EBADF. A ticket that nobody receives keeps its file
-//! open until the sender ends. The ticket is passed as an O_PATH descriptor: a receiver that
+//! the open fails, all calls on the descriptor give EBADF. A ticket that nobody receives keeps its
+//! file open until the sender ends. The ticket is passed as an O_PATH descriptor: a receiver that
 //! doesn't see the pool gets EBADF when it reads or writes.
 
 use crate::pool::{self, fds, placeholder};

@@ -213,7 +213,7 @@ impl SlowStore for BucketStore {
     }
 }
 
-/// The object at a path. Its attributes are set only by [`SlowStore::put_attributes`].
+/// The object at a path. The object's attributes are set only by [`SlowStore::put_attributes`].
 struct At<'a>(&'a BucketStore, &'a [u8]);
 
 impl Attributes for At<'_> {

@@ -109,8 +109,8 @@ impl Directory {
         }
     }
 
-    /// Locks a campaign. The lock's file stays when the campaign is removed: if it were removed,
-    /// two processes could hold the lock.
+    /// Locks a campaign. The lock's file stays when the campaign is removed: if the file were
+    /// removed, two processes could hold the lock.
     ///
     /// # Errors
     /// Another process holds the lock for longer than `timeout`.

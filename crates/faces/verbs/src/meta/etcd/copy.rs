@@ -9,10 +9,10 @@
 //! i SCOPE ENTRY    the index: schema.rs
 //! ```
 //!
-//! All processes of a user on the node share the copy. A reader uses a scope only if it is loaded
-//! and new enough, both read in one snapshot. A writer changes a scope only if its revision is
-//! still the one that the writer knew. So processes need no coordination beyond the file lock of
-//! writers. `fresh.rs` sends the requests to etcd; this module sends none.
+//! All processes of a user on the node share the copy. A reader uses a scope only if the scope is
+//! loaded and new enough, both read in one snapshot. A writer changes a scope only if the scope's
+//! revision is still the one that the writer knew. So processes need no coordination beyond the
+//! file lock of writers. `fresh.rs` sends the requests to etcd; this module sends none.
 
 mod files;
 

@@ -345,7 +345,8 @@ impl Etcd {
             }
             Ok(())
         };
-        // If this fails, the deleted workspace takes room in the copy, and nothing else happens.
+        // If the removal fails, the deleted workspace takes room in the copy, and nothing else
+        // happens.
         let _ = forget();
     }
 }

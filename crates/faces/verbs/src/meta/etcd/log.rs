@@ -8,7 +8,7 @@
 //!
 //! Each piece is written under the condition that the writer still owns the log. So a process that
 //! lost its lease (stopped, or cut off from etcd for too long) learns of the loss when it logs its
-//! next entry: that fails with ECANCELED.
+//! next entry: logging fails with ECANCELED.
 
 use super::lease::Lease;
 use super::{Shared, api};

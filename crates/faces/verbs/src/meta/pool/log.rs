@@ -3,8 +3,8 @@
 //!
 //! An entry is appended before its operation is done. When the process is killed, its lock is
 //! released, and the next process that loads a workspace finds an unlocked log. That process undoes
-//! the entries, or completes the batch if it was committed. Repeating either is harmless, so that
-//! process may be killed as well.
+//! the entries, or completes the batch if it was committed. Repeating either is harmless, so the
+//! next process may be killed as well.
 
 use super::hidden::Hidden;
 use crate::meta::entries;
