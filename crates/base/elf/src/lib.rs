@@ -1,6 +1,6 @@
-//! Reads from the headers of an ELF program the path of its interpreter, and the directories in
-//! which the interpreter searches for libraries. Files that this crate doesn't understand are left
-//! to the kernel.
+//! Reads the headers of an ELF program: its interpreter, and the directories in which the
+//! interpreter searches for libraries. Files that this crate doesn't understand are left to the
+//! kernel.
 
 #![warn(missing_docs)]
 

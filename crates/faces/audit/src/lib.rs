@@ -1,5 +1,5 @@
-//! Audit library. The loader loads this library before all others (`LD_AUDIT`), for programs whose
-//! own libraries lie in the pool.
+//! Audit library: the loader loads it before all others (`LD_AUDIT`), for programs whose own
+//! libraries lie in the pool.
 //!
 //! The auditing library is the preload library linked a second time, so that its own dependencies
 //! (libc) are found in the system's directories. Through the program's search path, the loader

@@ -1,4 +1,4 @@
-//! Metadata stores, which record the workspaces and collections that exist, and their metadata.
+//! Metadata stores: they record which workspaces and collections exist, and their metadata.
 //!
 //! A store keeps *records*. A workspace is a record at the store's root, a collection a record in
 //! its workspace. A record has a name and a UUID, both unique in their scope, key-value metadata,

@@ -1,4 +1,4 @@
-//! Campaigns: named storage that outlives jobs and pools, with a quota and an end.
+//! Campaigns: named storage with a quota and an end, which outlives jobs and pools.
 //!
 //! A campaign's data are a directory, or a prefix of a bucket, on a *tier* ([`tiers`]): a slow
 //! store that the site's file names. A [`record`] has the campaign's owner, its quota and its end;

@@ -1,4 +1,4 @@
-//! The origin service, which makes the slow store behind a pool part of the pool's namespace.
+//! The origin service: it makes the slow store behind a pool part of the pool's namespace.
 //!
 //! A pool with an origin (`forebay up --origin DIR`) shows the files of a directory of another file
 //! system. Objects have the states of hierarchical storage management

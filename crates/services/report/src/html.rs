@@ -1,5 +1,5 @@
-//! A run and its advice as one self-contained HTML page, which needs no network, and whose only
-//! script sorts tables and copies blocks.
+//! A run and its advice as one self-contained HTML page: it needs no network, and its only script
+//! sorts tables and copies blocks.
 //!
 //! All texts are escaped, and the page's policy allows only its own script, by hash. The page
 //! contains the run as JSON (`<script type="application/json" id="run">`), which [`run_of`] reads.

@@ -1,5 +1,4 @@
-//! The way of a request from a process to its node's daemon. The daemon sends the request to
-//! another node.
+//! The way of a request from a process to its node's daemon, which sends it to another node.
 //!
 //! All processes of the node map the file `requests` in the node's directory. The file holds
 //! *cells*, each for one request and its reply ([`region`]). A process claims a free cell, copies

@@ -1,4 +1,4 @@
-//! Mappings of pool files. Such a mapping maps the pages of the media's segments themselves.
+//! Mappings of pool files: they map the pages of the media's segments themselves.
 //!
 //! A mapping consists of one kernel mapping per extent of the file. So a mapping is coherent with
 //! read and write, and with other processes. Where the file has no page (beyond its end, or in a
