@@ -4,4 +4,4 @@ set -euo pipefail
 source "$CASES/../lib.sh"
 gcc -O1 -pthread "$CASES/../c/exit_mapped.c" -o "$OUTER/exit_mapped"
 for i in $(seq 20); do rc=0; "$OUTER/exit_mapped" mapped || rc=$?; echo "$rc"; done | sort | uniq -c
-stat -c %s mapped
+stat -c %s mapped; rm mapped
