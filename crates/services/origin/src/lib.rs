@@ -133,7 +133,8 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     }
     origin.orders.stop_copiers();
     serve::start(pool.dir(), &origin).map_err(failed)?;
-    let threads: [(&str, fn(&Origin)); 5] = [
+    type Task = fn(&Origin);
+    let threads: [(&str, Task); 5] = [
         ("fb-drain", |origin| origin.drain.drain_for_ever()),
         ("fb-outside", |origin| origin.external.look_for_ever()),
         ("fb-notices", |origin| origin.notices.notice_for_ever()),
