@@ -74,14 +74,12 @@ pub struct User {
     last_write: Option<u64>,
 }
 
-/// The writes at one offset of a file.
+/// The last writes at one offset of a file: those since the length of a write changed.
 #[derive(Debug, Default)]
 struct Place {
     count: u32,
-    /// Length of the last write. Bytes.
+    /// Length of each of them. Bytes.
     len: u64,
-    /// Whether there were writes of different lengths.
-    varies: bool,
 }
 
 /// The use of a file by all processes.
@@ -339,8 +337,12 @@ impl Usage {
         self.bound();
         if self.places.len() < MAX_COUNTED_PLACES || self.places.contains_key(&at) {
             let place = self.places.entry(at).or_default();
-            place.varies |= place.count > 0 && place.len != moved;
-            place.len = moved;
+            if place.len != moved {
+                *place = Place {
+                    len: moved,
+                    count: 0,
+                };
+            }
             place.count += 1;
         }
         match self.last_write {
@@ -424,7 +426,7 @@ impl Usage {
     /// Returns the number of offsets at which the same number of bytes was written repeatedly, if
     /// nearly all writes are at such offsets.
     fn rounds(&self, writes: &Access) -> Option<usize> {
-        let again = self.places.values().filter(|p| p.count >= 3 && !p.varies);
+        let again = self.places.values().filter(|p| p.count >= 3);
         let (places, times) = again.fold((0, 0u64), |(n, t), p| (n + 1, t + u64::from(p.count)));
         let most = times * 10 >= writes.count * 9;
         ((2..MAX_COUNTED_PLACES).contains(&places) && most).then_some(places)
