@@ -176,7 +176,7 @@ impl Face for PoolFace {
             _ => LockType::Exclusive,
         };
         let open = self.description(fd)?;
-        self.around(open, want, |c| c.flock(open, want, false))
+        self.around(open, want, |c| c.locks().flock(open, want, false))
     }
 
     fn range_lock(&mut self, fd: i32, command: i32, kind: i32) -> Result<()> {
@@ -188,7 +188,7 @@ impl Face for PoolFace {
         let own = command == libc::F_OFD_SETLK;
         let open = self.description(fd)?;
         self.around(open, want, |c| {
-            c.lock_range(open, own, want, (0, TO_THE_END), false)
+            c.locks().lock_range(open, own, want, (0, TO_THE_END), false)
         })
     }
 
