@@ -188,7 +188,8 @@ impl Face for PoolFace {
         let own = command == libc::F_OFD_SETLK;
         let open = self.description(fd)?;
         self.around(open, want, |c| {
-            c.locks().lock_range(open, own, want, (0, TO_THE_END), false)
+            c.locks()
+                .lock_range(open, own, want, (0, TO_THE_END), false)
         })
     }
 
