@@ -56,13 +56,15 @@ pub fn daemon(a: &Campaignd) -> Result<u8, Fail> {
     let count_every = given.transpose()?.unwrap_or(usual);
     let me = user_name(rustix::process::getuid().as_raw());
     let tiers = Tiers::read(&me).map_err(Fail::usage)?;
-    match a.all_users {
-        true if !account::is_root() => Err(Fail::usage(
-            "--all-users: only root can work for other users",
-        )),
-        true => of_all_users(a, &tiers, every, (count_every, pass_limit)),
-        false => of_one_user(a, (&me, &tiers), every, count_every),
+    if !a.all_users {
+        return of_one_user(a, (&me, &tiers), every, count_every);
     }
+    if !account::is_root() {
+        return Err(Fail::usage(
+            "--all-users: only root can work for other users",
+        ));
+    }
+    of_all_users(a, &tiers, every, (count_every, pass_limit))
 }
 
 fn of_one_user(

@@ -38,7 +38,7 @@ static void names(const char *outside) {
     P(linkat(AT_FDCWD, "f", 77, "n", 0)), P(linkat(AT_FDCWD, "f", f, "n", 0));
     P(rename("", "n")), P(rename("f", "")), P(renameat(77, "f", AT_FDCWD, "n"));
     P(renameat(AT_FDCWD, "f", f, "n"));
-    // What is wrong outside comes before EXDEV.
+    // Errors of the path outside the pool come before EXDEV.
     printf("rename into a directory that is missing: %d\n", rename("f", in_missing) ? errno : 0);
     printf("link of what is missing: %d\n", link(missing, "n") ? errno : 0);
     printf("link to a name that is there: %d\n", link("f", there) ? errno : 0);

@@ -278,7 +278,7 @@ static long argument(char kind) {
     abort();
 }
 
-// What is compared of a result.
+// How a call's result is compared with tmpfs's: the value, its sign, the bytes read, the stat.
 enum { EXACT, SIGN, READ, STAT };
 
 // Calls by number: what is compared, and what their arguments are.

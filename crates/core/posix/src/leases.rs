@@ -78,10 +78,12 @@ impl Fs {
             return Ok(());
         }
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
-        match objects.break_leases(live, open, writes) {
-            false => Ok(()),
-            true if flags & libc::O_NONBLOCK != 0 => Err(Errno::AGAIN),
-            true => Err(Errno::TXTBSY),
+        if !objects.break_leases(live, open, writes) {
+            Ok(())
+        } else if flags & libc::O_NONBLOCK != 0 {
+            Err(Errno::AGAIN)
+        } else {
+            Err(Errno::TXTBSY)
         }
     }
 }

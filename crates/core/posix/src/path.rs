@@ -102,10 +102,12 @@ impl Goal {
             } else {
                 Follow::Yes
             },
-            purpose: match exclusive {
-                _ if has(libc::O_PATH) || has(libc::O_DIRECTORY) => Purpose::Other,
-                true => Purpose::MakeNew,
-                false => Purpose::Open,
+            purpose: if has(libc::O_PATH) || has(libc::O_DIRECTORY) {
+                Purpose::Other
+            } else if exclusive {
+                Purpose::MakeNew
+            } else {
+                Purpose::Open
             },
         }
     }

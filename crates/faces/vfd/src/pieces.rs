@@ -12,10 +12,11 @@ use std::ops::Range;
 
 /// Maximum number of bytes that one call of the pool gathers or scatters.
 pub const GATHERED: usize = 1 << 20;
-/// Longest piece that is gathered. Bytes; copying a longer piece costs more than a separate call.
+/// Maximum size of a piece that is copied together with others. Bytes. Copying a longer piece costs
+/// more than a call of its own.
 const SMALL: usize = 16 << 10;
-/// Longest gap between two pieces of one read. Bytes; reading such a gap costs less than another
-/// call.
+/// Maximum gap between two pieces that one call reads. Bytes. Reading the gap costs less than
+/// another call.
 pub const GAP: u64 = 4 << 10;
 
 /// A piece of a transfer: `len` bytes at offset `at` of the file.
