@@ -2,9 +2,9 @@
 """The soak test: processes of all kinds start and end, and nothing of them is left.
 
 Processes use a pool through the preloaded library, a FUSE mount, the verbs and the command line, on each
-node of the pool, all at the same time, round after round. At the end the pool's complete accounting (`forebay
-status --json --all`) equals that of the beginning, the rates of create, open, stat and read are unchanged,
-and `forebay fsck` finds nothing.
+node of the pool, all at the same time, round after round. At the end the pool's complete accounting
+(`forebay status --json --all`) equals that of the beginning, create, open, stat and read take no more
+processor time than in a new pool, and `forebay fsck` finds nothing.
 
     run.py --seconds 80                  80 seconds for all pools together (part of `make test`)
     run.py --processes 200000            number of processes in each pool (`make soak`)
@@ -30,7 +30,7 @@ from harness import Failed, Skipped, wait_until  # noqa: E402
 
 # How long the keeper and the daemons may take until everything of the dead is back, in seconds.
 SETTLED_WITHIN = 40
-# A rate may fall to this part of what it was: the machine may be doing other things now.
+# The operations per second of processor time may fall to this part of what a new pool has.
 RATE = 1 / 5
 # How much a keeper or daemon may grow, in bytes of anonymous memory; and descriptors and threads.
 GROWS = 24 << 20
@@ -51,12 +51,7 @@ class Soak:
         self.seed = seed
         self.born = 0
         self.mount = None
-        words = ["--nodes", str(nodes)] if nodes > 1 else []
-        t.up("soak", *words, media=("memory:256M",), timeout=60)
-        t.bash("soak", "seq 1000 > /fb/f; mkdir /fb/cli; echo x > /fb/cli/x")
-        for node in range(nodes):
-            t.bash("soak", "mkdir /fb/n%d /fb/m%d; seq 1000 | tee /fb/n%d/f > /fb/m%d/f" % (
-                (node,) * 4))
+        self.new_pool("soak")
         if os.access("/dev/fuse", os.R_OK | os.W_OK):
             self.mount = os.path.join(t.base, "mnt")
             os.mkdir(self.mount)
@@ -64,9 +59,17 @@ class Soak:
         # One command at a time takes its whole time; the rest run on.
         self.end_of_cli = 0
 
-    def on(self, node, *argv):
+    def new_pool(self, name):
+        words = ["--nodes", str(self.nodes)] if self.nodes > 1 else []
+        self.t.up(name, *words, media=("memory:256M",), timeout=60)
+        self.t.bash(name, "seq 1000 > /fb/f; mkdir /fb/cli; echo x > /fb/cli/x")
+        for node in range(self.nodes):
+            self.t.bash(name, "mkdir /fb/n%d /fb/m%d; seq 1000 | tee /fb/n%d/f > /fb/m%d/f" % (
+                (node,) * 4))
+
+    def on(self, node, *argv, pool="soak"):
         words = ["--node", str(node)] if self.nodes > 1 else []
-        return [self.t.forebay, "exec", "--pool", "soak", *words, "--", *argv]
+        return [self.t.forebay, "exec", "--pool", pool, *words, "--", *argv]
 
     # One round
 
@@ -203,9 +206,34 @@ class Soak:
                 raise Failed("the accounting doesn't come to rest: %s" % now)
             before = now
 
-    def rates(self):
-        said = self.t.command(self.on(0, self.births, "rates", "/fb/n0"), timeout=60).out
+    def rates(self, pool):
+        """Operations per second of processor time, of the program and of the pool's keepers."""
+        status = self.t.fb("status", "--pool", pool, "--json", "--all").json()
+        keepers = [str(n["taken"]["keeper"]["process"]) for n in status.get("nodes", [status])]
+        said = self.t.command(self.on(0, self.births, "rates", "/fb/n0", *keepers, pool=pool),
+                              timeout=60).out
         return {name: float(n) for name, n in (line.split() for line in said.splitlines())}
+
+    def compare_with_new(self):
+        """Returns the best rates of a new pool and of this one.
+
+        They are taken in turns: whether a request finds its server awake, which is most of its cost over
+        several nodes, depends on what else the machine does.
+        """
+        self.new_pool("new")
+        new, soaked = {}, {}
+        for turn in range(8):
+            for best, pool in ((new, "new"), (soaked, "soak")):
+                for name, rate in self.rates(pool).items():
+                    best[name] = max(rate, best.get(name, 0))
+            slow = {n: (new[n], r) for n, r in soaked.items() if r < new[n] * RATE}
+            if not slow:
+                break
+            time.sleep(turn)
+        else:
+            raise Failed("operations per second of processor time, new and soaked: %s" % slow)
+        self.t.fb("down", "--pool", "new", timeout=30)
+        return new, soaked
 
     def run(self, seconds, processes, crowd):
         t = self.t
@@ -213,7 +241,6 @@ class Soak:
         self.round(2, 60)
         t.bash("soak", "rm -rf /fb/cli/in*")
         base = self.base()
-        before = self.rates()
         until = begun + seconds - 10 if seconds else float("inf")
         rounds = 0
         while rounds == 0 or (time.monotonic() < until
@@ -225,22 +252,15 @@ class Soak:
         self.settled(base)
         # Nothing is half made.
         t.bash("soak", "find /fb -ls > /dev/null && test ! -e /fb/soak").quiet()
-        for turn in range(4):
-            after = self.rates()
-            slow = {n: (before[n], r) for n, r in after.items() if r < before[n] * RATE}
-            if not slow:
-                break
-            time.sleep(turn)
-        else:
-            raise Failed("rates have fallen, per second: %s" % slow)
+        new, soaked = self.compare_with_new()
         if self.mount:
             t.fb("umount", self.mount)
         t.fb("fsck", "--pool", "soak", timeout=60)
         t.fb("down", "--pool", "soak", timeout=30)
         t.nothing_left("after the soak", processes=False)
-        print("passed  %d node%s  %d processes in %.0f s; per second before and after: %s" % (
+        print("passed  %d node%s  %d processes in %.0f s; per second of processor time, new and soaked: %s" % (
             self.nodes, "s" * (self.nodes > 1), self.born, time.monotonic() - begun,
-            ", ".join("%s %.0f %.0f" % (n, before[n], after[n]) for n in before)))
+            ", ".join("%s %.0f %.0f" % (n, new[n], soaked[n]) for n in new)))
 
 
 def compile_all(t, forebay):
