@@ -45,8 +45,8 @@ fn table(t: &Table) -> Value {
     value!({ "used": t.used, "limit": t.limit })
 }
 
-/// Returns the entries in use of a node's tables, and the resources of its keeper or daemon, as
-/// JSON.
+/// Returns, as JSON, how many entries of a node's tables are in use, and the resources of its
+/// keeper or daemon.
 pub fn as_json(pool: &Pool) -> Value {
     // Wakes the keeper, which may not have cleaned up yet after processes that have ended.
     pool.store().control().wake_keeper();
@@ -63,7 +63,7 @@ pub fn as_json(pool: &Pool) -> Value {
     });
     match taken {
         Ok(taken) => tables(&taken, &mut report),
-        // Reports the failure, so that nobody takes it for an empty table.
+        // Reports the failure: without it, the tables would look empty.
         Err(e) => report["error"] = value!(std::io::Error::from(e).to_string()),
     }
     report

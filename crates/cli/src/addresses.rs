@@ -18,7 +18,7 @@ pub fn own() -> Vec<IpAddr> {
         if entry.ifa_flags & libc::IFF_UP as u32 == 0 || entry.ifa_addr.is_null() {
             continue;
         }
-        // SAFETY: as above; each address has the size of its family's type.
+        // SAFETY: the list isn't freed yet, and each address has the size of its family's type.
         let address: Option<IpAddr> = unsafe {
             match i32::from((*entry.ifa_addr).sa_family) {
                 libc::AF_INET => {

@@ -1,4 +1,5 @@
-//! Background processes: the process that starts one waits until it reports to be ready.
+//! Starts background processes: the caller waits until the started process reports that it is
+//! ready.
 
 use crate::fail::Fail;
 use std::fs::File;
@@ -56,7 +57,7 @@ pub fn start(mut command: Command, log: &Path, what: &str) -> Result<(), Fail> {
 /// Makes the system call itself, since glibc has a function for it only from 2.34 on. Linux has the
 /// call from 5.9 on; on older kernels the open descriptors are listed and closed one by one.
 pub fn close_inherited() {
-    // SAFETY: only descriptors that nothing in this process uses.
+    // SAFETY: closes only descriptors that nothing in this process uses.
     let done = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     if done == 0 {
         return;
@@ -68,7 +69,8 @@ pub fn close_inherited() {
         Err(_) => return,
     };
     for fd in open.into_iter().filter(|&fd| fd > 2) {
-        // SAFETY: as above; the listing's own descriptor is closed already (EBADF).
+        // SAFETY: nothing in this process uses `fd`; the listing's own descriptor is closed
+        // (EBADF).
         unsafe { libc::close(fd) };
     }
 }

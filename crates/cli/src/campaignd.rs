@@ -36,7 +36,7 @@ const COUNT_EVERY: u64 = 600;
 const MAX_CONCURRENT_PASSES: usize = 8;
 const LONG: Duration = Duration::from_secs(600);
 /// Maximum number of bytes that are read of a pass's standard output (its campaigns) and of its
-/// messages: its user may make it print anything.
+/// messages: the user may make the pass print anything.
 const MAX_OUTPUT_BYTES: u64 = 8 << 20;
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 

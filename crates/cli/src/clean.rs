@@ -57,7 +57,7 @@ pub fn clean(a: &Pools) -> Result<u8, Fail> {
     })
 }
 
-/// Takes the lock that excludes other processes that clean, to which a half-removed pool would look
+/// Takes the lock that excludes other processes that clean: to them, a half-removed pool would look
 /// damaged. Returns None if there are no pools, or if another process takes longer than
 /// [`CLEAN_LOCK_TIMEOUT`].
 fn alone() -> Option<OwnedFd> {

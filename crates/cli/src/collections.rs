@@ -304,7 +304,7 @@ fn put(
     } else {
         Box::new(std::fs::File::open(file).map_err(cannot)?)
     };
-    // The first block is read before the collection is truncated: reading a directory fails.
+    // If the input is a directory, this read fails, before the collection is truncated.
     let mut block = vec![0; BLOCK];
     let mut n = fill(&mut from, &mut block).map_err(cannot)?;
     let collection = match Collection::open(workspace, Key::Name(name)) {

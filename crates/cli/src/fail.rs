@@ -96,7 +96,7 @@ fn without_numbers(message: impl Display) -> String {
 /// Whether `-q` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Suppresses summaries and remarks, or prints them again.
+/// Sets whether summaries and remarks are suppressed.
 pub fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Relaxed);
 }

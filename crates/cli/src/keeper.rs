@@ -132,8 +132,8 @@ pub fn is_in_job() -> bool {
     JOBS.iter().any(is_set)
 }
 
-/// Returns the effect of SIGTERM: in a batch job, daemons stay. `of_job`: the process that started
-/// the pool was in one; a remote shell need not pass the job's variables to the process.
+/// Returns the effect of SIGTERM: in a batch job, daemons stay. `of_job`: whether the process that
+/// started the pool was in a job. A remote shell may not pass the job's variables to this process.
 pub fn on_term(of_job: bool) -> OnTerm {
     if of_job || is_in_job() {
         OnTerm::Stays

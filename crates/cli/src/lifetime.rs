@@ -51,8 +51,8 @@ impl FromStr for Span {
     }
 }
 
-/// Returns the lifetime of a new pool with these media (none: memory). Without the user's choice, a
-/// pool ends with the batch job, unless its media outlive the job.
+/// Returns the lifetime of a new pool with these media (if there are none: memory). Without the
+/// user's choice, a pool ends with the batch job, unless its media outlive the job.
 pub fn of_new(ttl: Option<Span>, idle: Option<Span>, media: &[MediumSpec]) -> Lifetime {
     let idle = match idle {
         Some(Span::Of(seconds)) => Some(seconds),
@@ -104,7 +104,7 @@ fn scontrol(job: &str) -> Option<u64> {
         .spawn()
         .ok()?;
     let until = Instant::now() + SCONTROL;
-    // The output is smaller than a pipe's buffer, so the child can end before it is read.
+    // The output is smaller than a pipe's buffer, so the child can end before the output is read.
     let ended = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status.success(),

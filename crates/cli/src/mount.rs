@@ -129,7 +129,7 @@ fn may_be_mounted(pool: &Pool) -> Result<(), Fail> {
 }
 
 pub fn umount(a: &Umount) -> Result<u8, Fail> {
-    // Not resolved through the mount, since its server may be dead.
+    // The path isn't resolved through the mount, since the mount's server may be dead.
     let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
     let shown = dir.display();
     let Some(source) = mounted(&dir) else {

@@ -3,8 +3,9 @@
 //!
 //! Each rank publishes its addresses through the launcher (PMI), and rank 0 a key for this one
 //! start. Rank 0 then starts the pool as without MPI, except for one step. Where a daemon would
-//! launch another by a remote shell, it calls the rank on that host ([`reach`]). That rank starts
-//! its daemon and relays between the two ([`serve`]). When the pool runs, all ranks end.
+//! launch another daemon by a remote shell, it calls the rank on that daemon's host ([`reach`]).
+//! That rank starts the daemon and relays between both ([`serve`]). When the pool runs, all ranks
+//! end.
 
 use crate::args::Up;
 use crate::fail::{Fail, code};
@@ -206,8 +207,8 @@ fn called(
     }
 }
 
-/// Runs `forebay reach`, which a daemon launches in place of a remote shell. The rank that it calls
-/// starts the daemon on that host.
+/// Runs `forebay reach`, which a daemon launches in place of a remote shell: calls rank `node`,
+/// which starts the daemon on its own host, and relays.
 pub fn reach(node: u32) -> Result<u8, Fail> {
     let failed = |why: String| Fail::failed(format!("rank {node} can't be reached: {why}"));
     let published = std::env::var(REACH).unwrap_or_default();

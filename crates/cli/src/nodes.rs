@@ -159,8 +159,8 @@ pub fn start(
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut each = media.media.clone();
     if how == How::Local {
-        // Chosen here for all: daemons that read the free memory one after the other would see
-        // different amounts.
+        // The default media are chosen here for all nodes: daemons that read the free memory one
+        // after the other would see different amounts.
         if each.is_empty() {
             each = capacity::default_media_of(hosts.len() as u32)?.0;
         }

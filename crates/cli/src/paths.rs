@@ -38,8 +38,8 @@ pub fn is_under(path: &Path, pool: &Pool) -> bool {
     begins_with(&crate::cwd::resolve(path, pool), &pool.config().mount)
 }
 
-/// Like [`is_under`], for a pool with this prefix that isn't open. A relative path counts as under
-/// it if the working directory lies in any pool.
+/// Like [`is_under`], for a pool with this prefix that isn't open. If the working directory lies in
+/// any pool, every relative path counts as under the prefix.
 pub fn is_under_prefix(path: &Path, mount: &str) -> bool {
     path.is_relative() && crate::cwd::is_in_a_pool() || begins_with(path, mount)
 }

@@ -61,8 +61,8 @@ impl Relay {
         if child <= 0 {
             self.stopped.store(true, SeqCst);
         } else if code != libc::SI_KERNEL {
-            // (A signal from the terminal, SI_KERNEL, reaches the program directly.) SAFETY: the
-            // child isn't waited for before `child` is reset.
+            // (A signal from the terminal, SI_KERNEL, reaches the program directly.) SAFETY:
+            // `child` is still the program's id: it isn't reaped before `self.child` is reset.
             unsafe { libc::kill(child, signal) };
         }
     }

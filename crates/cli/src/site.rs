@@ -355,7 +355,7 @@ fn is_origin_below(origin: &str, above: &str) -> bool {
             None => false,
         };
     }
-    // Of DIR=AT, only DIR counts: AT is a path in the pool.
+    // Of DIR=AT, only DIR is compared: AT is a path in the pool.
     let dir = origin.split('=').next().unwrap_or(origin);
     !above_is.starts_with("s3:") && is_below(Path::new(dir), Path::new(above_is))
 }

@@ -61,7 +61,7 @@ fn quoted(text: &str) -> Vec<(&str, &str)> {
     pairs.map(|pair| (pair[0], pair[1])).collect()
 }
 
-/// If two branches add the same row, their merge has it twice (.gitattributes).
+/// No limit has two rows. If two branches add the same row, the merge keeps both (.gitattributes).
 #[test]
 fn no_limit_has_two_rows() {
     let mut limits: Vec<String> = rows().into_iter().map(|row| row.limit).collect();

@@ -57,7 +57,7 @@ fn put_stderr_aside() {
 fn restore() {
     let kept = STDERR.swap(-1, AcqRel);
     if kept >= 0 {
-        // SAFETY: a descriptor that [`put_stderr_aside`] opened, and that no other thread closes.
+        // SAFETY: [`put_stderr_aside`] opened `kept`; after the swap, no other thread closes it.
         unsafe {
             libc::dup2(kept, 2);
             libc::close(kept);
@@ -167,7 +167,7 @@ pub fn show(collector: &Collector, mut look: Look) -> Result<Option<String>, Fai
     clear(&mut terminal).map_err(failed)?;
     let (mut view, mut version, mut drawn) = (View::default(), None, None::<Instant>);
     while !ended_by_signal() {
-        // A thread has panicked and restored the terminal. (In released builds, a panic ends the
+        // A thread that panics restores the terminal. (In released builds, a panic ends the
         // process.)
         if !RAW.load(Acquire) {
             return Err(Fail::failed("a thread failed"));

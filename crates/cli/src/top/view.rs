@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Figures are marked as old if they are older than this many intervals and than this time.
+/// Figures are marked as old if they are older than this many intervals, and older than this time.
 const LATE: (u32, Duration) = (3, Duration::from_secs(2));
 
 /// Activity of a node, a process or the pool. Per second.

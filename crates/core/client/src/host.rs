@@ -214,8 +214,8 @@ impl Host {
         all / self.media.max(1)
     }
 
-    /// Of the memory that is left, the share of a medium for which `promised` bytes aren't
-    /// allocated yet. All shares together don't exceed what is left.
+    /// A medium's share of the memory that is left, if `promised` bytes of the medium aren't
+    /// allocated yet. All shares together don't exceed the memory that is left.
     pub fn part_of(&self, promised: u64) -> u64 {
         if self.promised <= self.left {
             return promised;

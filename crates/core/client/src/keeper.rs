@@ -78,8 +78,8 @@ const SYNC_JOURNAL: Duration = Duration::from_secs(1);
 const SYNC_ALL: Duration = Duration::from_secs(30);
 
 /// Runs the keeper of the pool in `dir` until the pool is removed or the process is killed. Calls
-/// `ready` when the keeper has taken charge. A caller that ends the process should call
-/// [`Store::sync_all`] first.
+/// `ready` when the keeper has taken charge. A caller that ends the process should first call
+/// `sync_all` of the store's `durability`.
 ///
 /// # Errors
 /// As for [`Pool::open`]; [`PoolError`] if the pool has a keeper already or its journal can't be

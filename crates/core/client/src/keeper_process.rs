@@ -55,7 +55,7 @@ fn is_dying(pid: u32) -> bool {
     const PF_EXITING: u64 = 4;
     const SIGKILL: u64 = 1 << (Signal::KILL.as_raw() - 1);
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}"));
-    // The process is in another container; its state is unknown.
+    // A process that /proc doesn't show is in another container, so its state is unknown.
     let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {
         return false;
     };

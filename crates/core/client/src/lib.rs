@@ -715,7 +715,8 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
     made
 }
 
-/// The journal whose ring is in the pool's directory and whose files are in `at`.
+/// Creates the journal's ring in the pool's directory, and opens the journal, whose files are in
+/// `at`.
 fn make_journal(dir: &Path, at: &Path) -> Result<Journal, Errno> {
     let ring = dir.join("journal");
     Journal::create_ring(&ring)?;

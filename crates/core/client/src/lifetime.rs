@@ -33,8 +33,8 @@ pub fn boot_clock() -> u64 {
 }
 
 impl Lifetime {
-    /// Limits in seconds, and in words where the time to live comes from. The lifetime hasn't
-    /// begun.
+    /// Returns these limits, in seconds, for a lifetime that hasn't begun. `why`: where the time to
+    /// live comes from, in words.
     pub fn new(ttl: Option<u64>, idle: Option<u64>, why: &str) -> Lifetime {
         Lifetime {
             ttl,
@@ -49,7 +49,7 @@ impl Lifetime {
         self.ttl.is_some() || self.idle.is_some()
     }
 
-    /// The same limits; the lifetime begins now on this host.
+    /// Returns the same limits, for a lifetime that begins now on this host.
     pub fn begun(&self) -> Lifetime {
         Lifetime {
             ends: self.ttl.map(|ttl| boot_clock().saturating_add(ttl)),

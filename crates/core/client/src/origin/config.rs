@@ -115,7 +115,7 @@ impl OriginConfig {
         self.mode == mode || self.rules.iter().any(|rule| rule.mode == mode)
     }
 
-    /// The path in the pool of a path relative to the origin.
+    /// Converts a path relative to the origin to the path in the pool.
     pub fn pool_path(&self, relative: &[u8]) -> Vec<u8> {
         let at = self.at.trim_end_matches('/').as_bytes();
         match relative {
@@ -125,8 +125,8 @@ impl OriginConfig {
         }
     }
 
-    /// The path at the origin of a path of the pool, relative to [`OriginConfig::path`]. None if
-    /// the origin doesn't cover the path.
+    /// Converts a path of the pool to the path relative to [`OriginConfig::path`]. None if the
+    /// origin doesn't cover the path.
     pub fn relative<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let at = self.at.trim_end_matches('/').as_bytes();
         match path.strip_prefix(at)? {

@@ -131,7 +131,7 @@ impl Channel {
             // tries again.
             return;
         };
-        // SAFETY: null, or made from a box that isn't dropped before the channel.
+        // SAFETY: the pointer is null, or made from a box that isn't dropped before the channel.
         let old = unsafe { self.map.load(Acquire).as_ref() };
         // Only the slices are needed here; addresses are for the daemon. The old map stays in
         // memory, since other threads may be using it.
@@ -174,7 +174,8 @@ impl Channel {
         };
         if let Bytes::Send(from, len) = request.bytes {
             let to = self.shared.body_at(index, len).ok_or(Errno::INVAL)?;
-            // SAFETY: as above; if the program's bytes aren't mapped, `copy` returns false.
+            // SAFETY: the cell's body area has `len` bytes and belongs to this thread. If the
+            // program's bytes aren't mapped, `copy` returns false.
             if !unsafe { guard::copy(from, to, len) } {
                 return Err(Errno::FAULT);
             }
@@ -392,7 +393,8 @@ impl Channel {
             && received > 0
         {
             let from = self.shared.body_at(index, room).ok_or(Errno::PROTO)?;
-            // SAFETY: as above; if the program's buffer isn't mapped, `copy` returns false.
+            // SAFETY: the cell's body area has `received` bytes and belongs to this thread. If the
+            // program's buffer isn't mapped, `copy` returns false.
             if !unsafe { guard::copy(from, to, received) } {
                 return Err(Errno::FAULT);
             }
@@ -407,7 +409,7 @@ impl Channel {
     unsafe fn put(&self, index: usize, request: &PeerRequest<'_>, until: u64) -> Result<Mine<'_>> {
         let shared = &self.shared;
         let mine = Mine { shared, index };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the request's bytes are readable.
         unsafe { self.fill(index, request, until)? };
         self.post(index);
         Ok(mine)
@@ -426,7 +428,7 @@ impl Channel {
         if !self.wait(mine.index, until) {
             return Err(self.gave_up(mine.index));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the request's bytes are writable.
         unsafe { self.collect(mine.index, request.bytes) }
     }
 
@@ -523,10 +525,11 @@ impl Peers for Channel {
             self.check(&request)?;
             let until = self.until();
             let index = self.claim_waiting(&request, until)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `bytes` are readable or, to receive a reply,
+            // writable.
             let mine = unsafe { self.put(index, &request, until) }?;
             self.shared.ring();
-            // SAFETY: the caller's promise.
+            // SAFETY: as for `put`.
             unsafe { self.take(&mine, &request, until) }
         };
         let begin = forebay_trace::clock::now();
@@ -565,7 +568,7 @@ impl Peers for Channel {
                     request.kind,
                     length(request.bytes)
                 );
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that the requests' bytes are readable or writable.
                 let posted = claimed.and_then(|index| unsafe { self.put(index, request, until) });
                 open.push_back((request, posted, until, begin));
             }
@@ -573,7 +576,7 @@ impl Peers for Channel {
                 return replies;
             };
             self.shared.ring();
-            // SAFETY: the caller's promise.
+            // SAFETY: as for `put`.
             let answer = posted.and_then(|mine| unsafe { self.take(&mine, request, until) });
             count(begin, request.bytes, &answer);
             forebay_trace::event!(
@@ -601,11 +604,11 @@ impl Peers for Channel {
             .ok()
             .and_then(|()| self.shared.claim(&claim).ok())
         else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise about `bytes` is the one that `ask` requires.
             return Sent::Answered(unsafe { self.ask(node, kind, head, bytes) });
         };
         let until = self.until();
-        // SAFETY: as above.
+        // SAFETY: the caller promises that `bytes` are readable.
         match unsafe { self.put(cell, &request, until) } {
             Ok(mine) => {
                 // From here on, `answer` owns the cell.
@@ -631,7 +634,7 @@ impl Peers for Channel {
             bytes: Bytes::None,
         };
         let begin = forebay_trace::clock::now();
-        // SAFETY: there are no bytes.
+        // SAFETY: the request has no bytes.
         let answer = unsafe { self.take(&mine, &request, until) };
         count(begin, Bytes::None, &answer);
         self.report(node, answer)
@@ -653,11 +656,11 @@ impl Peers for Channel {
             None
         };
         let Some(index) = claimed else {
-            // SAFETY: there are no bytes.
+            // SAFETY: the request has no bytes.
             let _: Result<PeerReply> = unsafe { self.ask(node, kind, head, bytes) };
             return;
         };
-        // SAFETY: there are no bytes.
+        // SAFETY: the request has no bytes.
         if unsafe { self.fill(index, &request, self.until()) }.is_err() {
             return self.shared.leave(index);
         }

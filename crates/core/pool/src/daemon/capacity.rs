@@ -1,5 +1,5 @@
-//! Capacity and usage of the whole pool, which processes request from their own daemon for
-//! statfs(2).
+//! Computes capacity and usage of the whole pool. Processes request these from their own node's
+//! daemon, for statfs(2).
 //!
 //! A result is reused for a second, so each node gets at most one request a second, however many
 //! programs call statfs. A node that doesn't answer in time counts with its last reply; a node that
@@ -23,7 +23,7 @@ const _: () = assert!(CAPACITY < ABOUT);
 
 /// How long a result is reused.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long a result waits for replies of the other nodes.
+/// How long the computation of a result waits for replies of the other nodes.
 const WAITS: Duration = Duration::from_millis(500);
 
 /// Maximum number of nodes that a reply lists: those with the most room.
@@ -68,7 +68,7 @@ impl Capacity {
             // Another thread computes the result. This thread waits only if there is no older
             // result.
             Err(TryLockError::WouldBlock) => {
-                // Not by a match on the guard of `last`: the calling thread would hold that lock
+                // `last` is cloned first: in a match on its guard, this thread would hold that lock
                 // while it waits for the other thread, which needs it.
                 let last = lock(&self.last).clone();
                 if last.0 == (0, 0) {

@@ -96,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Stops the threads that wait or work.
+    /// Stops the daemon's renewals, links, transport and workers.
     pub fn stop(&self) {
         self.local().begin_stop();
         self.renewals.stop();

@@ -78,7 +78,8 @@ impl Direct {
         let core = self.core().ok_or(Errno::HOSTDOWN)?;
         let (send, room) = match request.bytes {
             Bytes::None => (None, 0),
-            // SAFETY: the caller's promise; a daemon's own bytes are mapped.
+            // SAFETY: the caller promises that the bytes are readable; a daemon's own bytes are
+            // mapped.
             Bytes::Send(at, len) if len <= MAX_BODY => unsafe {
                 (Some(std::slice::from_raw_parts(at, len).to_vec()), 0)
             },
@@ -112,7 +113,7 @@ impl Direct {
             if received > room {
                 return Err(Errno::PROTO);
             }
-            // SAFETY: the caller's promise, and the bytes fit into the buffer.
+            // SAFETY: the caller promises that the bytes are writable, and `received` bytes fit.
             unsafe { std::ptr::copy_nonoverlapping(got.as_ptr(), to, received) };
         }
         Ok(PeerReply { head, received })
@@ -154,15 +155,15 @@ impl Peers for Direct {
             head,
             bytes,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the bytes are readable or writable.
         unsafe { self.take(&request, self.put(&request)) }
     }
 
     unsafe fn ask_all(&self, requests: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the requests' bytes are readable.
         let open: Vec<_> = requests.iter().map(|q| unsafe { self.put(q) }).collect();
         let both = requests.iter().zip(open);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the requests' bytes for replies are writable.
         both.map(|(q, put)| unsafe { self.take(q, put) }).collect()
     }
 

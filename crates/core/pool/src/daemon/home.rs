@@ -1,7 +1,7 @@
 //! The home's side: requests of other nodes to this node, and of this node to itself.
 //!
-//! A thread of the transport registers a request and passes it to a worker of its class. The thread
-//! may carry out a `Leaf` or an `Entry` itself.
+//! A thread of the transport registers a request and passes it to a worker of the request's class.
+//! The thread itself may carry out requests of the classes `Leaf` and `Entry`.
 
 use super::Serve;
 use super::link::{Links, Live, traced};
@@ -187,8 +187,8 @@ impl Home {
         lock(&self.own).insert(number);
     }
 
-    /// Handles a request to the store. With `here`, this thread may carry out a `Leaf` or an
-    /// `Entry`.
+    /// Handles a request to the store. With `here`, this thread may carry out a request of class
+    /// `Leaf` or `Entry`.
     fn serve_request(self: &Arc<Self>, request: Incoming, reply: Responder, here: bool) {
         let Some(serve) = self.local().serving().cloned() else {
             return;
@@ -408,7 +408,7 @@ impl Home {
     }
 }
 
-/// How a request of this kind may be repeated.
+/// Returns how a request of this kind may be repeated.
 fn nature(serve: &dyn Serve, kind: u16) -> Nature {
     Nature {
         repeatable: serve.repeatable(kind),

@@ -10,8 +10,8 @@
 //! outcome is unknown; then only a repeatable request is sent again.
 //!
 //! Each request says which earlier requests are settled, so that the other daemon forgets their
-//! replies: all requests with numbers below the lowest open one's. Some requests also list the open
-//! requests: then all unlisted requests up to the last one listed are settled, too.
+//! replies. All requests with numbers below the lowest open one's are settled. If a request also
+//! lists the open requests, all unlisted requests up to the last one listed are settled, too.
 
 use super::local_node::LocalNode;
 use super::pending::{Got, PendingRequest};
@@ -161,7 +161,7 @@ fn progress_query(local: &LocalNode, within: Duration, numbers: Vec<u64>) -> Req
 }
 
 impl Links {
-    /// A node without links.
+    /// Creates an empty set of links.
     pub fn new(local: LocalNode) -> Arc<Links> {
         let all = RwLock::default();
         Arc::new(Links { local, all })

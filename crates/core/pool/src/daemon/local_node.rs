@@ -29,8 +29,8 @@ const THREADS: [(&str, usize); 5] = [
     ("fb-names", 1),
     ("fb-bulk", 16),
 ];
-/// With a bandwidth limit, larger bodies are sent as separate messages, which can be delayed.
-/// Bytes.
+/// Maximum size of a body that is sent in the head of a message, if bandwidth is limited. Larger
+/// bodies are sent as separate messages, which can be delayed. Bytes.
 const INLINE_IF_LIMITED: usize = 1 << 10;
 
 pub struct LocalNode {

@@ -102,8 +102,9 @@ impl Running {
         self.keeper.pool()
     }
 
-    /// Begins to serve. Binds the daemon's threads before other nodes learn that it serves, and
-    /// after this process has launched the nodes below it, which choose their own cores.
+    /// Begins to serve. Binds the daemon's threads to its cores before other nodes learn that it
+    /// serves, and after this process has launched the nodes below it, which choose their own
+    /// cores.
     fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
         if let Some(cores) = &self.cores {
             limits::bind(cores)?;
