@@ -43,7 +43,7 @@ fn requests_reach_other_nodes_and_are_answered() {
                 assert!(got == pattern(got.len(), got.len() as u8), "{to} {size}");
                 assert_eq!(got.len(), size.min(MAX_BODY - 10));
             }
-            // With a head so large that small bytes don't fit beside it.
+            // With a head so large that even a small body doesn't fit beside it.
             let bytes = pattern(16 << 10, 1);
             let head = pattern(MAX_HEAD, 1);
             let sum = sum(&bytes).to_le_bytes().to_vec();
@@ -126,8 +126,8 @@ fn many_threads_of_many_nodes_send_requests_to_each_other() {
     });
 }
 
-/// More requests than there are receiving threads, each of which blocks the thread that received
-/// it.
+/// Sends more requests than there are receiving threads. Each request blocks the thread that
+/// received it.
 #[test]
 fn slow_requests_delay_no_others() {
     within(60, || {

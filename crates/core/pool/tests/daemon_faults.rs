@@ -256,8 +256,8 @@ fn a_slow_request_fails_no_others() {
     });
 }
 
-/// A requester waits for a request that takes longer than the request timeout while the home works
-/// on it, and no longer.
+/// A request takes longer than the request timeout. Its requester waits while the home works on the
+/// request, and no longer.
 #[test]
 fn long_work_is_waited_for() {
     within(60, || {

@@ -4,7 +4,7 @@
 //! The auditing library is the preload library linked a second time, so that its own dependencies
 //! (libc) are found in the system's directories. Through the program's search path, the loader
 //! would search the pool's directories before the pool can be served, and would remember them as
-//! missing. Its tasks are described in `early.rs` of `forebay-preload`.
+//! missing. `early.rs` of `forebay-preload` describes what the auditing library does.
 
 use std::ffi::{c_long, c_uint};
 
@@ -21,7 +21,7 @@ pub extern "C" fn la_version(version: u32) -> u32 {
 /// each object that it has mapped. Returns 0: bindings to the object aren't audited.
 ///
 /// # Safety
-/// Called by the loader, with its record of the object.
+/// `map` is null, or the loader's record of the object, valid during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn la_objopen(
     map: *const forebay_preload::LinkMap,

@@ -52,22 +52,22 @@ impl Allocator {
 // SAFETY: dlmalloc fulfils GlobalAlloc's contract, and is called under a lock.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, l: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller passes a layout that isn't empty; `with` holds the lock.
         self.with(|h| unsafe { h.malloc(l.size(), l.align()) })
     }
 
     unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: as in `alloc`.
         self.with(|h| unsafe { h.calloc(l.size(), l.align()) })
     }
 
     unsafe fn realloc(&self, p: *mut u8, l: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes a block of this allocator, with its layout.
         self.with(|h| unsafe { h.realloc(p, l.size(), l.align(), size) })
     }
 
     unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes a block of this allocator, with its layout.
         self.with(|h| unsafe { h.free(p, l.size(), l.align()) });
     }
 }
@@ -151,7 +151,7 @@ unsafe extern "C" fn __wrap_calloc(count: usize, size: usize) -> *mut c_void {
     if size >= MAPPED {
         return mapped(size);
     }
-    // SAFETY: as in __wrap_malloc.
+    // SAFETY: the layout isn't empty, and the block has HEAD bytes more than the caller gets.
     unsafe {
         let block = ALLOCATOR.alloc_zeroed(l);
         if block.is_null() {
@@ -167,7 +167,7 @@ unsafe extern "C" fn __wrap_calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_realloc(old: *mut c_void, size: usize) -> *mut c_void {
     if old.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: malloc accepts every size.
         return unsafe { __wrap_malloc(size) };
     }
     // SAFETY: `old` was allocated by these functions, with its header in front.
@@ -236,7 +236,7 @@ mod tests {
 
     /// Returns the sum of a block's bytes.
     fn sum(block: *mut c_void, size: usize) -> u64 {
-        // SAFETY: the block has this many bytes.
+        // SAFETY: the block has `size` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(block.cast::<u8>(), size) };
         bytes.iter().map(|&b| u64::from(b)).sum()
     }

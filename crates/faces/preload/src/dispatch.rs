@@ -49,9 +49,9 @@ unsafe extern "C-unwind" fn on_call(call: &Call) -> i64 {
 
 #[inline(never)]
 unsafe fn handle(call: &Call) -> i64 {
-    // SAFETY: the calling thread's errno; libc functions below may change it.
+    // SAFETY: returns the address of this thread's errno, which is valid while the thread runs.
     let errno_at = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: as above. The value is saved because functions of libc below may change it.
     let saved = unsafe { *errno_at };
     // No signal handler may run, and the thread can't be cancelled, in the middle of a short call.
     let fd = call.args[0] as i32;
@@ -74,11 +74,11 @@ unsafe fn handle(call: &Call) -> i64 {
     result
 }
 
-/// Treats the result of a call that was made in the kernel: a call on a path that has failed, or a
-/// call that has waited for a child. Returns the result for the program.
+/// Treats the result of a call that was made in the kernel: a failed call on a path, or a call that
+/// has waited for a child. Returns the result for the program.
 unsafe extern "C-unwind" fn on_failed(call: &Call, result: i64) -> i64 {
     let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
-    // SAFETY: the caller's promise.
+    // SAFETY: the hook is called only with a system call that the program has made.
     unsafe { look_again(call, result) }
 }
 
@@ -207,7 +207,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_chroot => refuse::chroot(p),
             SYS_mount => refuse::mount(p),
             SYS_umount2 => refuse::umount(p),
-            // On a file of the pool. Such a file isn't a socket.
+            // The descriptor is of a file of the pool, so it is no socket.
             SYS_bind | SYS_connect | SYS_sendto | SYS_getsockname | SYS_getpeername
             | SYS_sendmsg | SYS_sendmmsg | SYS_recvmsg | SYS_recvmmsg
                 if fds::pool_file(a[0] as i32).is_some() =>

@@ -61,7 +61,7 @@ pub use loader::link_map::LinkMap;
 /// # Safety
 /// Called by the loader, with its record of the object.
 pub unsafe fn object_mapped(map: &LinkMap) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the loader's record of the object.
     unsafe { static_tls::mapped(map) };
 }
 

@@ -257,7 +257,7 @@ fn leave_program(kept: &[RawFd]) {
         if let Ok(null) = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()) {
             let fd = std::os::fd::IntoRawFd::into_raw_fd(null);
             if fd > 2 {
-                // SAFETY: just opened, and owned by nothing else.
+                // SAFETY: `fd` was just opened here, and nothing else owns it.
                 drop(unsafe { OwnedFd::from_raw_fd(fd) });
                 break;
             }

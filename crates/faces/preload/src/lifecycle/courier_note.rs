@@ -1,15 +1,15 @@
 //! A courier's note: a file that exists while bytes of an ended program may not be in the pool yet.
 //!
-//! `DIR/couriers/NAMESPACE-PID` exists and is locked while the courier of that process works
+//! `DIR/couriers/NAMESPACE-PID` exists and is locked while the courier of process PID works
 //! ([`crate::lifecycle::courier`]). The courier removes it once all that the process has written is
 //! in the pool. If bytes are lost, the file stays. The file's first line has the courier's number,
 //! and the number and start time of the process's parent at exec ([`Waiter`]); the rest says which
 //! bytes are lost.
 //!
 //! After the parent has waited for the process (wait4, waitid), the parent also waits for the
-//! courier, so that `program > /fb/f; cat /fb/f` sees all bytes. Other processes ignore the file:
-//! either it is about an earlier process with this number, or these processes only trace the
-//! process.
+//! courier, so that `program > /fb/f; cat /fb/f` sees all bytes. A waiting process that isn't this
+//! parent ignores the file: the file is about an earlier process with the same number, or the
+//! waiting process only traces the program.
 
 use crate::program::messages;
 use crate::program::settings;

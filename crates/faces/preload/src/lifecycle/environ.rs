@@ -34,7 +34,8 @@ impl Strings {
             let at = list as *const i64;
             let count = || {
                 let mut n = 0;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises an array that ends with null, or unmapped memory,
+                // whose fault `guard::attempt` catches.
                 while unsafe { *at.add(n) } != 0 {
                     n += 1;
                 }
@@ -61,7 +62,8 @@ impl Strings {
     /// Each text is a C string that isn't freed, or unmapped memory.
     pub unsafe fn look(&self) -> Result<(), Errno> {
         let len = |&p: &i64| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises a C string, or unmapped memory, whose fault `user::touch`
+            // catches.
             unsafe { CStr::from_ptr(p as *const libc::c_char) }.count_bytes()
         };
         // SAFETY: the closure has nothing to drop if a fault ends it. It only touches the bytes.
@@ -115,7 +117,7 @@ impl Strings {
 
 /// Returns the value of the variable `name`, if the environment string `text` sets it.
 fn value_of<'a>(text: i64, name: &CStr) -> Option<&'a [u8]> {
-    // SAFETY: a C string of the environment, which isn't freed during the call.
+    // SAFETY: `text` is a C string of the environment, which isn't freed during the call.
     let text = unsafe { CStr::from_ptr(text as *const libc::c_char) }.to_bytes();
     text.strip_prefix(name.to_bytes())?.strip_prefix(b"=")
 }

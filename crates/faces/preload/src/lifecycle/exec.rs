@@ -70,7 +70,7 @@ impl Plan {
     /// # Safety
     /// `argv` and `envp` are null, or lists as execve(2) takes them.
     unsafe fn new(argv: i64, envp: i64) -> Result<Box<Plan>, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that both are null, or lists as execve(2) takes them.
         let (argv, env) = unsafe {
             let env = Strings::copy(envp)?;
             env.look()?;
@@ -204,7 +204,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         Err(e) => errno(e),
     };
     for image in images.into_iter().chain(mounted) {
-        // SAFETY: made here, and owned by nothing else.
+        // SAFETY: the descriptor was opened for this exec, and nothing else owns it.
         drop(unsafe { OwnedFd::from_raw_fd(image) });
     }
     drop(kept);
@@ -219,7 +219,8 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
 /// # Safety
 /// `path` is the program's path.
 unsafe fn look(dirfd: i32, path: i64, flags: i32) -> Result<(), Errno> {
-    // SAFETY: the plan has no arguments; the path is the caller's promise.
+    // SAFETY: `Plan::new` gets null for both lists; the caller promises that `path` is the
+    // program's.
     unsafe {
         let mut plan = Plan::new(0, 0)?;
         let found = found_by(&mut plan, dirfd, path, flags)?;
@@ -386,7 +387,7 @@ fn give_loader_its_program(plan: &mut Plan) -> Result<(), Errno> {
         let Some(&argument) = plan.argv.pointers.get(at).filter(|&&p| p != 0) else {
             return Ok(());
         };
-        // SAFETY: an argument of execve: a bad address, or a C string that isn't freed meanwhile.
+        // SAFETY: `argument` is a bad address, or a C string that isn't freed during the execve.
         match unsafe { user::path(argument) } {
             Some(option) if option.starts_with(b"--") => {
                 at += if WITH_VALUE.contains(&option) { 2 } else { 1 };
@@ -416,7 +417,7 @@ fn copy_interpreter(plan: &mut Plan, path: &[u8]) -> Result<Option<OwnedFd>, Err
     let path = CString::new(path).map_err(|_| Errno::NOEXEC)?;
     let pointer = path.as_ptr() as i64;
     plan.texts.push(path);
-    // SAFETY: a C string that the plan keeps.
+    // SAFETY: `pointer` is a C string that the plan keeps.
     let found = unsafe { by_path(plan, libc::AT_FDCWD, pointer, true)? };
     if found.file.is_ours() {
         image::copy(&found.file, c"ld.so").map(Some)
@@ -462,7 +463,7 @@ fn open_place(fs: &'static Fs, place: &Place) -> Result<File, Errno> {
 
 fn open_kernel(dirfd: i32, path: i64, more: i32) -> Result<OwnedFd, i64> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | more;
-    // SAFETY: a bad address, or a C string that the program or the plan keeps.
+    // SAFETY: `path` is a bad address, or a C string that the program or the plan keeps.
     let fd = unsafe {
         raw(
             libc::SYS_openat,
@@ -472,7 +473,7 @@ fn open_kernel(dirfd: i32, path: i64, more: i32) -> Result<OwnedFd, i64> {
     if fd < 0 {
         return Err(fd);
     }
-    // SAFETY: just opened, owned by nothing else.
+    // SAFETY: `fd` was just opened here, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -572,7 +573,7 @@ unsafe fn by_path(
 /// # Safety
 /// `path` is null or a C string.
 unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `path` is null or a C string.
     let given = unsafe { user::path(path) }.unwrap_or(b"");
     if !given.is_empty() && (dirfd == libc::AT_FDCWD || given[0] == b'/') {
         return path;

@@ -1,10 +1,10 @@
 //! fork, vfork and clone: pass descriptors, working directory and umask on to children.
 //!
-//! A child gets its own process slot, filled before it runs with what the parent has open. A forked
-//! child adopts the slot. A vfork child (of posix_spawn too) runs in the parent's memory: its
-//! thread *borrows* the slot until the child has called exec or ended, so that what it closes or
-//! redirects doesn't change the parent. After exec the new program finds the slot by its number in
-//! the environment (`resume.rs`).
+//! A child gets its own process slot. Before the child runs, the slot is filled with what the
+//! parent has open. A forked child adopts the slot. A vfork child (of posix_spawn too) runs in the
+//! parent's memory: it *borrows* the slot until it has called exec or ended, so that the parent
+//! keeps descriptors that the child closes or redirects. After exec the new program finds the slot
+//! by its number in the environment (`resume.rs`).
 
 use crate::pool::{self, working_dir};
 use crate::program::{mask, process, results, shared_vm_clones, signals, table_change, user};

@@ -1,9 +1,9 @@
 //! Pool descriptors inherited by a program that doesn't see the pool (static, Go, set-user-ID;
 //! [`static_binary_hint`](super::static_binary_hint)).
 //!
-//! To the kernel they are placeholders, on which reads and writes give EBADF. Many programs ignore
-//! that error, and would end successfully with their output lost. So at exec such a program gets,
-//! under the same numbers:
+//! To the kernel, pool descriptors are placeholders, on which reads and writes give EBADF. Many
+//! programs ignore that error, and would end successfully with their output lost. So at exec such a
+//! program gets, under the same numbers:
 //! - where the pool is mounted: the file opened through the mount, at the same offset and with the
 //!   same flags (but not if other processes share the offset of a file that is only read or only
 //!   written);
@@ -55,8 +55,8 @@ pub struct Inherited {
     executed: Option<RawFd>,
 }
 
-/// Returns the pool descriptors that would stay open across exec. `only`: the one descriptor that
-/// is considered.
+/// Returns the pool descriptors that would stay open across exec. `only`: if given, the one
+/// descriptor that is considered.
 fn groups(fs: &Fs, only: Option<RawFd>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let end = fs.descriptors().end().min(forebay_store::MAX_FDS) as RawFd;
@@ -92,7 +92,7 @@ pub fn any() -> bool {
 }
 
 /// Replaces pool descriptors by descriptors that work in a program that doesn't see the pool.
-/// `only`: the one descriptor that is replaced. To be called right before exec.
+/// `only`: if given, the one descriptor that is replaced. Must be called right before exec.
 ///
 /// # Errors
 /// EOPNOTSUPP; a line on standard error says why.
@@ -244,7 +244,7 @@ impl Work {
     fn start_courier(&mut self) -> Result<OwnedFd, Errno> {
         let (is_ready, ready) = pipe()?;
         let (executed, executing) = pipe()?;
-        // SAFETY: asks for this process's number; in a vfork child that differs from the parent's.
+        // SAFETY: getpid takes no pointer. (A vfork child's number differs from its parent's.)
         let pid = unsafe { raw(libc::SYS_getpid, [0; 6]) };
         // SAFETY: pidfd_open takes no pointer; the new descriptor is owned by nothing else.
         let process = unsafe {
@@ -263,7 +263,7 @@ impl Work {
         drop(ready);
         let in_time = is_readable_in(&is_ready, COURIER_TIMEOUT);
         if !in_time {
-            // SAFETY: the child made above, for which no thread has waited yet.
+            // SAFETY: no thread has waited for `child` yet, so its number isn't reused.
             unsafe { raw(libc::SYS_kill, [child, libc::SIGKILL.into(), 0, 0, 0, 0]) };
         }
         // SAFETY: as above.
@@ -294,7 +294,7 @@ impl Inherited {
     /// to [`COURIER_TIMEOUT`].
     pub fn put_back(&self) {
         if let Some(executed) = self.executed {
-            // SAFETY: made in `replace`, owned by nothing else.
+            // SAFETY: `replace` made the descriptor, and nothing else owns it.
             end_courier(unsafe { OwnedFd::from_raw_fd(executed) });
         }
         let place = pool::open_fs().and_then(|fs| placeholder::descriptor(fs).ok());
@@ -359,7 +359,7 @@ fn spawn(errand: &Errand) -> Result<i64, Errno> {
     let text = [courier::VARIABLE.to_bytes(), b"=", &errand.to_text()].concat();
     let mut texts = vec![CString::new(text).map_err(|_| Errno::INVAL)?];
     let (_, mut at) = variables::given();
-    // SAFETY: the environment as the kernel laid it on the stack: strings up to a null pointer.
+    // SAFETY: the kernel laid the environment on the stack: C strings up to a null pointer.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             let text = CStr::from_ptr(*at);
@@ -406,8 +406,8 @@ fn spawn(errand: &Errand) -> Result<i64, Errno> {
         for carrier in CARRIERS {
             let path = carrier.as_ptr() as i64;
             let args = [path, argv.as_ptr() as i64, env.as_ptr() as i64, 0, 0, 0];
-            // SAFETY: a C string and two null-terminated lists of C strings, which outlive the
-            // call.
+            // SAFETY: `path` is a C string, and both lists are null-terminated arrays of C strings;
+            // all outlive the call.
             unsafe { raw(libc::SYS_execve, args) };
         }
         // SAFETY: ends the child, which no other process knows.

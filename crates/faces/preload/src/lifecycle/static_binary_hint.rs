@@ -55,7 +55,7 @@ pub fn of_valgrind(argv: &Strings, env: &Strings) {
     let Some(settings) = settings::settings().filter(|_| is_valgrinds(env)) else {
         return;
     };
-    // SAFETY: arguments of execve: bad addresses, or C strings that aren't freed meanwhile.
+    // SAFETY: the arguments of execve are bad addresses, or C strings that aren't freed meanwhile.
     let mut texts = argv
         .pointers
         .iter()
@@ -86,7 +86,7 @@ fn names_the_pool(argv: &Strings) -> bool {
     let Some(settings) = settings::settings() else {
         return false;
     };
-    // SAFETY: arguments of execve: bad addresses, or C strings that aren't freed meanwhile.
+    // SAFETY: the arguments of execve are bad addresses, or C strings that aren't freed meanwhile.
     let mut texts = argv
         .pointers
         .iter()
@@ -132,7 +132,7 @@ pub fn is_for_musl(elf: &Elf) -> bool {
 
 /// Whether the program is glibc's loader.
 pub fn is_loader(found: &Found) -> bool {
-    // SAFETY: a bad address, or a C string that execve's caller or the plan keeps.
+    // SAFETY: the path is a bad address, or a C string that execve's caller or the plan keeps.
     let path = unsafe { user::path(found.path) };
     path.is_some_and(|path| path == &LOADER[1..] || path.ends_with(LOADER))
 }
@@ -146,7 +146,8 @@ fn is_privileged(found: &Found) -> bool {
         File::Kernel(Some(fd)) => rustix::fs::fstat(fd),
         // The file can be executed but not read.
         _ => {
-            // SAFETY: a bad address, or a C string that execve's caller or the plan keeps.
+            // SAFETY: the path is a bad address, or a C string that execve's caller or the plan
+            // keeps.
             let path = unsafe { user::path(found.path) }.unwrap_or(b"");
             user::descriptor(found.dirfd)
                 .and_then(|dirfd| rustix::fs::statat(dirfd, path, AtFlags::EMPTY_PATH))

@@ -59,7 +59,7 @@ fn after_waitid(call: &Call) {
     if info.si_code == libc::CLD_EXITED && status == 0 {
         // si_status lies behind signal, errno and code (16 bytes with padding), pid and user.
         const STATUS_AT: usize = 24;
-        // SAFETY: inside the record.
+        // SAFETY: the field is inside `info`.
         unsafe {
             (&raw mut info)
                 .cast::<u8>()

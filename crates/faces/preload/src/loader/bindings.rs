@@ -37,7 +37,7 @@ const R_X86_64_JUMP_SLOT: u64 = 7;
 /// Types of symbols: a function, and a function that selects the actual one.
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
-/// The bits of a version's entry that hold its number.
+/// The bits of an entry of the version table that hold the version's number.
 const VERSION: u16 = 0x7fff;
 /// Maximum number of versions of other libraries' symbols that this library needs.
 const VERSIONS: usize = 64;
@@ -83,7 +83,7 @@ impl Text {
     /// Returns the last component of a path.
     fn file_name(self) -> Text {
         let slash = self.bytes().zip(1..).filter(|&(b, _)| b == b'/').last();
-        // SAFETY: at most at the text's end.
+        // SAFETY: the offset is at most the text's length.
         Text(unsafe { self.0.add(slash.map_or(0, |(_, next)| next)) })
     }
 }
@@ -153,7 +153,7 @@ impl Tables {
     /// # Safety
     /// The object's table of texts reaches to `at`.
     unsafe fn text(&self, at: u32) -> Text {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the table of texts reaches to `at`.
         Text(unsafe { self.texts.add(at as usize) })
     }
 
@@ -161,9 +161,9 @@ impl Tables {
     /// number.
     fn find_needed(&self, found: &mut [MaybeUninit<Version>]) -> usize {
         let (mut count, mut file) = (0, self.needed);
-        // SAFETY: the layout of Elf64_Verneed (version and count, file, first, next) and
-        // Elf64_Vernaux (hash, flags and number, name, next), which the linker made; next is 0 at
-        // the end.
+        // SAFETY: reads by the layouts of Elf64_Verneed (version and count, file, first, next) and
+        // Elf64_Vernaux (hash, flags and number, name, next), which the linker has filled; next is
+        // 0 at the end.
         unsafe {
             while !file.is_null() {
                 let [_, name, first, next] = file.cast::<[u32; 4]>().read();
@@ -201,8 +201,8 @@ impl Tables {
     /// Returns the number of the version with this hash, if this object defines it.
     fn defines(&self, hash: u32) -> Option<u16> {
         let mut at = self.defined;
-        // SAFETY: the layout of Elf64_Verdef: version and flags, number and count, hash, first,
-        // next.
+        // SAFETY: reads by the layout of Elf64_Verdef, which the linker has filled: version and
+        // flags, number and count, hash, first, next (0 at the end).
         unsafe {
             while !at.is_null() {
                 let [_, number, its, _, next] = at.cast::<[u32; 5]>().read();
@@ -227,8 +227,8 @@ impl Tables {
         let hash = name
             .bytes()
             .fold(5381_u32, |h, b| h.wrapping_mul(33).wrapping_add(b.into()));
-        // SAFETY: the layout of GNU_HASH: a head, a filter, buckets, and for each symbol the hash
-        // of its name; a hash whose lowest bit is set ends its bucket.
+        // SAFETY: reads by the layout of GNU_HASH: a head, a filter, buckets, and for each symbol
+        // the hash of its name; a hash whose lowest bit is set ends its bucket.
         unsafe {
             let [buckets, first, filter, _] = self.hashes.cast::<[u32; 4]>().read();
             let bucket = self.hashes.add(4 + 2 * filter as usize);
@@ -258,7 +258,7 @@ impl Tables {
             _ if symbol.st_shndx == 0 => None,
             STT_FUNC => Some(at),
             STT_GNU_IFUNC => {
-                // SAFETY: libc's own resolver, which only checks the processor's features.
+                // SAFETY: `at` is libc's own resolver, which only checks the processor's features.
                 let which = unsafe { std::mem::transmute::<usize, extern "C" fn() -> usize>(at) };
                 Some(which())
             }
@@ -302,7 +302,7 @@ impl Tables {
 
 /// Returns the objects that are loaded in the program's namespace.
 fn objects() -> impl Iterator<Item = &'static LinkMap> {
-    // SAFETY: the loader's list, which doesn't change while constructors run.
+    // SAFETY: the loader's list of objects doesn't change while constructors run.
     let first = unsafe { OBJECTS.first.as_ref() };
     // SAFETY: as above.
     std::iter::successors(first, |o| unsafe { o.next.as_ref() })
@@ -356,7 +356,7 @@ pub unsafe fn to_their_own() {
     let needed = unsafe { needed[..count].assume_init_ref() };
     let others = || {
         own.bindings(needed)
-            // SAFETY: a slot of this library, which the loader has filled.
+            // SAFETY: `place` is a slot of this library, which the loader has filled.
             .filter(|&(place, target)| unsafe { place.read() } != target)
     };
     if others().next().is_none() {
@@ -372,11 +372,11 @@ pub unsafe fn to_their_own() {
     });
     let protect = |how: i32| {
         let args = [from as i64, (to - from) as i64, how.into(), 0, 0, 0];
-        // SAFETY: pages of this library, which only the loader and this code change.
+        // SAFETY: changes only pages of this library, which no other code than the loader changes.
         to == from || unsafe { raw(libc::SYS_mprotect, args) } == 0
     };
     if protect(libc::PROT_READ | libc::PROT_WRITE) {
-        // SAFETY: slots of this library, writable now; the targets have the same type.
+        // SAFETY: the slots are this library's and writable now; the targets have the same types.
         others().for_each(|(place, target)| unsafe { place.write(target) });
         protect(libc::PROT_READ);
     }

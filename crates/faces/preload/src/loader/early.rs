@@ -58,8 +58,8 @@ pub fn begin() {
     }
     let address = format!("{:016x}", hand_over as *const () as usize);
     let place = meeting.as_ptr().cast_mut();
-    // SAFETY: in the environment on the stack, which is writable; the text there has the same
-    // length.
+    // SAFETY: `place` is in the environment on the stack, which is writable; the text there has the
+    // same length.
     unsafe { std::ptr::copy_nonoverlapping(address.as_ptr(), place.cast(), address.len()) };
 }
 
@@ -74,12 +74,13 @@ extern "C" fn hand_over() -> u32 {
     if patch.is_null() {
         return NO_SLOT;
     }
-    // SAFETY: made in `begin`; the caller is a constructor, so no intercepted call is in progress.
+    // SAFETY: `begin` made the patch; the caller is a constructor, so no intercepted call is in
+    // progress.
     unsafe { Box::from_raw(patch).remove() };
     signals::stop();
     let slot = pool::close().unwrap_or(NO_SLOT);
     for fd in forebay_runtime::fd::internal() {
-        // SAFETY: this library's remaining descriptors; no code of this instance runs again.
+        // SAFETY: closes only this library's descriptors; no code of this instance runs again.
         unsafe { forebay_intercept::raw(libc::SYS_close, [fd.into(), 0, 0, 0, 0, 0]) };
     }
     slot

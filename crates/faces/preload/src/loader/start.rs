@@ -15,7 +15,7 @@ use std::ffi::CString;
 /// Called by the loader as a constructor, with arguments and environment on the stack:
 /// null-terminated arrays of C strings, which are never freed.
 pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *const libc::c_char) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes arrays on the stack, which are never freed.
     unsafe { variables::note(arguments, environment) };
     if !early::is_in_program() || !bindings::is_first() {
         return;
@@ -29,7 +29,7 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
     }
     let early = early::take_over();
     if let Some(name) = variables::take(variables::PROGRAM).and_then(exe::note) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes the environment on the stack, and no other thread runs yet.
         unsafe { exe::introduce(name, environment) };
     }
     forget_audit();
@@ -78,7 +78,7 @@ fn forget_audit() {
     } else if others != list.to_bytes()
         && let Ok(text) = CString::new([variables::AUDIT.to_bytes(), b"=", &others].concat())
     {
-        // SAFETY: a pointer in the environment, and a text that is never freed.
+        // SAFETY: `at` is a pointer in the environment; the new text is never freed.
         unsafe { *at = text.into_raw() };
     }
 }

@@ -1,10 +1,10 @@
-//! Enough static thread-local storage for a program's libraries, when the loader has loaded the
-//! auditing instance first.
+//! Makes sure that static thread-local storage suffices for a program's libraries, when the loader
+//! has loaded the auditing instance first.
 //!
 //! The loader lays out thread-local storage when it starts auditing, before it knows the program's
-//! libraries, with little room to spare. A library that needs more there ("static TLS") would fail
-//! to load. So this module adds up the sizes as libraries are mapped. When the room may not
-//! suffice, it executes the program again, with more room (`GLIBC_TUNABLES`).
+//! libraries, with little room to spare. A library that needs more static storage ("static TLS")
+//! would fail to load. So this module adds up the sizes as libraries are mapped. When the room may
+//! not suffice, it executes the program again, with more room (`GLIBC_TUNABLES`).
 
 use crate::lifecycle::environ::Strings;
 use crate::lifecycle::exit;
@@ -80,7 +80,7 @@ fn program_headers(map: &LinkMap) -> &[libc::Elf64_Phdr] {
 /// that fails: then the loader continues with the present room.
 unsafe fn execute_again(room: usize) {
     let (argv, environment) = variables::given();
-    // SAFETY: the environment that the kernel laid on the stack.
+    // SAFETY: the kernel laid the environment on the stack, and nothing frees it.
     let Ok(mut env) = (unsafe { Strings::copy(environment as i64) }) else {
         return;
     };
@@ -148,7 +148,7 @@ pub fn restore() {
         Some(value) => {
             let text = [TUNABLES.to_bytes(), b"=", value].concat();
             if let Ok(text) = CString::new(text) {
-                // SAFETY: a pointer in the environment, and a text that is never freed.
+                // SAFETY: `at` is a pointer in the environment; the new text is never freed.
                 unsafe { *at = text.into_raw() };
             }
         }

@@ -231,7 +231,7 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
 fn is_locked(start: u64, end: u64) -> bool {
     let cold = |len: u64| {
         let call = [start as i64, len as i64, libc::MADV_COLD.into(), 0, 0, 0];
-        // SAFETY: pages of the pool's files, which keep their content.
+        // SAFETY: MADV_COLD changes no content of pages.
         unsafe { raw(libc::SYS_madvise, call) }
     };
     cold(0) == 0 && cold(end - start) == errno(Errno::INVAL)

@@ -26,7 +26,7 @@ pub unsafe fn map_copy(
     let fill = libc::PROT_READ | libc::PROT_WRITE;
     let call = [at, len as i64, fill.into(), kind.into(), -1, 0];
     let fixed = flags & libc::MAP_FIXED != 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that, with MAP_FIXED, the range may be replaced.
     let mut start = unsafe {
         if fixed {
             replacing(libc::SYS_mmap, &call, at as u64, len)

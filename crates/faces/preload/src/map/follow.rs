@@ -67,12 +67,12 @@ pub fn on_fault(address: u64) -> bool {
     if !spans::any() || is_critical() {
         return false;
     }
-    // SAFETY: this thread's errno; libc functions below may change it.
+    // SAFETY: returns the address of this thread's errno, which is valid while the thread runs.
     let errno_at = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: as above. The value is saved because functions of libc below may change it.
     let saved = unsafe { *errno_at };
     let there = fault(address);
-    // SAFETY: as above.
+    // SAFETY: `errno_at` is the address of this thread's errno.
     unsafe { *errno_at = saved };
     there
 }
@@ -155,7 +155,7 @@ pub fn before_exit() {
             read_only: false,
             flags: 0,
         };
-        // SAFETY: a mapping of the program, which is about to end.
+        // SAFETY: replaces a mapping of the program, which is about to end.
         let _ =
             unsafe { pages::put_empty(span.start(), span.len() as usize, how, libc::MAP_FIXED) };
     }

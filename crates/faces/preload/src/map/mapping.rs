@@ -98,12 +98,12 @@ pub unsafe fn map_range(
             spans.split(at as u64 + len as u64)?;
         }
         // Maps the empty memfd over the whole range in one call, then the file's pieces over it.
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that, with MAP_FIXED, the range may be replaced.
         let start = unsafe { pages::put_empty(at as u64, len, how, flags)? };
         if fixed {
             remote::unmapped(spans, start, start + len as u64);
         }
-        // SAFETY: replaces only the range just mapped with the empty file.
+        // SAFETY: replaces only parts of the range at which the empty memfd was just mapped.
         let put = unsafe { pages::put_pieces(fs, &pieces, (start, len as u64), offset, how) };
         if let Err(e) = put {
             // SAFETY: unmaps only the range just mapped.

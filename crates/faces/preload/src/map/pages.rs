@@ -79,7 +79,7 @@ unsafe fn map(
     offset: u64,
 ) -> Result<u64, Errno> {
     let flags = how.kind() | flags;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that, with MAP_FIXED, the range may be replaced.
     let result = unsafe {
         raw(
             libc::SYS_mmap,
@@ -102,7 +102,7 @@ unsafe fn map(
 /// With MAP_FIXED, the program may replace the range.
 pub unsafe fn put_empty(at: u64, len: usize, how: How, flags: i32) -> Result<u64, Errno> {
     let fd = empty_file(how.read_only)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that, with MAP_FIXED, the range may be replaced.
     unsafe { map(at, len, how, flags | libc::MAP_NORESERVE, fd.as_raw_fd(), 0) }
 }
 
@@ -138,7 +138,7 @@ pub unsafe fn put_pieces(
 unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), Errno> {
     if let Some(fd) = piece.medium.checked_sub(shadow_copy::MEDIUM) {
         let flags = libc::MAP_FIXED | how.flags;
-        // SAFETY: the caller's range; the descriptor belongs to an open shadow copy.
+        // SAFETY: the caller lets this function replace the range; `fd` is of an open shadow copy.
         return unsafe { map(to, piece.len, how, flags, fd as i32, piece.segment_offset) }
             .map(|_| ());
     }
@@ -166,7 +166,7 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
         prot: libc::PROT_READ | libc::PROT_WRITE,
         ..how
     };
-    // SAFETY: the caller's range; the copy stays inside it.
+    // SAFETY: the caller lets this function replace the range; the copy stays inside it.
     unsafe {
         map(to, piece.len, writable, flags | libc::MAP_ANONYMOUS, -1, 0)?;
         let bytes = std::slice::from_raw_parts_mut(to as *mut u8, piece.len);

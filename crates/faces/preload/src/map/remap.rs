@@ -171,7 +171,8 @@ unsafe fn move_to(
         }
         // SAFETY: both ranges are mappings of pool files.
         if let Err(e) = unsafe { move_pages(old, to, keep) } {
-            // SAFETY: the range just mapped, and the pages' old addresses.
+            // SAFETY: moves the pages back to their old addresses, and unmaps the range just
+            // mapped.
             unsafe {
                 let _ = move_pages((to, to + (old.1 - old.0)), old.0, false);
                 raw(libc::SYS_munmap, [to as i64, len as i64, 0, 0, 0, 0]);
@@ -214,7 +215,7 @@ unsafe fn move_pages(from: (u64, u64), to: u64, keep: bool) -> Result<(), Errno>
     for part in parts {
         let (start, end) = (part.start.max(from.0), part.end.min(from.1));
         let (len, new) = ((end - start) as i64, to + (start - from.0));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller lets this function move these mappings to the range at `to`.
         results::check(unsafe {
             raw(
                 libc::SYS_mremap,
@@ -228,7 +229,7 @@ unsafe fn move_pages(from: (u64, u64), to: u64, keep: bool) -> Result<(), Errno>
 unsafe fn unmap(spans: &mut Spans, start: u64, end: u64) -> Result<(), Errno> {
     spans.split(start)?;
     spans.split(end)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller lets this function unmap the range.
     results::check(unsafe {
         raw(
             libc::SYS_munmap,

@@ -106,8 +106,8 @@ fn range(fs: &Fs, open: u32, at: Option<u64>, len: usize) -> Range<u64> {
     at..at.saturating_add(len as u64)
 }
 
-/// Writes back the changed bytes among the `len` bytes of an open file from `at`, or its current
-/// offset, on. Called before a process of this node reads them.
+/// Writes back the changed bytes among the `len` bytes of an open file from `at` (None: its current
+/// offset) on. Called before a process of this node reads these bytes.
 pub fn before_read(fs: &Fs, open: u32, at: Option<u64>, len: usize) {
     if let Some(copy) = copy(fs, open) {
         note(fs, open, copy.write_back(range(fs, open, at, len)));
@@ -142,9 +142,9 @@ pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
     }
 }
 
-/// Writes the changed bytes of a mapped remote file back. Called before the program truncates it,
-/// allocates room for it (fallocate), closes it or releases a lock on it. Returns the range for
-/// [`after_change`]; None if the file has no shadow copy.
+/// Writes back the changed bytes of a mapped remote file. Called before the program truncates the
+/// file, allocates room for it (fallocate), closes it or releases a lock on it. Returns the range
+/// for [`after_change`]; None if the file has no shadow copy.
 pub fn before_change(fs: &Fs, open: u32) -> Option<Range<u64>> {
     let copy = copy(fs, open)?;
     note(fs, open, copy.write_back(ALL));
@@ -167,7 +167,7 @@ pub fn after_cut(fs: &Fs, open: u32, size: u64) {
     }
 }
 
-/// Writes back what mappings have changed; called by fsync.
+/// Writes back changes that were made through mappings of an open file; called by fsync.
 ///
 /// # Errors
 /// As for writing back.

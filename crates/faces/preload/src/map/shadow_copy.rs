@@ -162,7 +162,8 @@ impl View {
 
     fn word(&self, n: usize) -> &AtomicU64 {
         assert!(n * 8 + 8 <= self.len);
-        // SAFETY: inside the view (asserted), which is page-aligned and mapped while `self` exists.
+        // SAFETY: the word is inside the view (asserted), which is page-aligned and mapped while
+        // `self` exists.
         unsafe { &*self.at.cast::<AtomicU64>().add(n) }
     }
 }

@@ -162,7 +162,8 @@ impl Spans {
     /// ENOMEM if the table is full.
     pub fn claim(&mut self, open: u32, flags: u32) -> Result<Span, Errno> {
         let place = self.fs.mappings().claim(open, flags)?;
-        // SAFETY: part of the process's area, which stays mapped as long as the process uses it.
+        // SAFETY: the entry is part of the process's area, which stays mapped while the process
+        // uses it.
         Ok(Span(unsafe { &*std::ptr::from_ref(place) }))
     }
 
@@ -184,8 +185,8 @@ impl Spans {
         let (offset, len) = (span.offset_of(address), span.end() - address);
         span.0.len.store(address - span.start(), SeqCst);
         self.publish(tail, address, len, offset);
-        // Only after the tail is published: from then on, a process that marks the old span finds
-        // the tail, too. Earlier marks are passed on here.
+        // The mark is passed on only after the tail is published: from then on, a process that
+        // marks the old span finds the tail, too.
         self.inherit_cut(tail, span);
         Ok(())
     }

@@ -83,7 +83,7 @@ fn ask(
     ranges: impl Iterator<Item = (u64, u64)>,
     each: &mut impl FnMut(Vma),
 ) -> bool {
-    // On the heap: the stack may be a small one of a signal handler.
+    // The name is on the heap: the stack may be a small one of a signal handler.
     let mut name = vec![0u8; libc::PATH_MAX as usize];
     let mut found = Vec::new();
     let mut at = 0;
@@ -143,7 +143,7 @@ fn ask(
 
 /// Does the work of [`each`] by reading the text of the list.
 fn read(file: &OwnedFd, start: u64, end: u64, each: &mut impl FnMut(Vma)) -> bool {
-    // On the heap: the stack may be a small one of a signal handler.
+    // The buffer is on the heap: the stack may be a small one of a signal handler.
     let mut buffer = vec![0u8; 16 << 10];
     let mut held = 0;
     // Whether the buffer begins inside a line that is longer than the buffer.
@@ -278,7 +278,7 @@ mod tests {
         };
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let file = rustix::fs::memfd_create(EMPTY, flags).unwrap();
-        // SAFETY: three new pages; then the middle one is replaced.
+        // SAFETY: maps three new pages, and then replaces the middle one of them.
         let start = unsafe {
             let len = 3 * forebay_store::PAGE;
             let (none, fd) = (std::ptr::null_mut(), file.as_raw_fd());
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(at(start), Some(seen[0]));
         // Nothing is mapped at the lowest page: `each` isn't called.
         assert!(both((0, 4096)).is_empty());
-        // SAFETY: mapped above.
+        // SAFETY: these pages were mapped above.
         unsafe { libc::munmap(start as *mut libc::c_void, 3 * 4096) };
     }
 }

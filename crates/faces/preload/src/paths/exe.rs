@@ -50,7 +50,7 @@ pub fn note(value: &'static CStr) -> Option<&'static CStr> {
 }
 
 fn exe() -> Option<&'static Exe> {
-    // SAFETY: null, or leaked: never freed or changed.
+    // SAFETY: the pointer is null, or of a leaked value, which is never freed or changed.
     unsafe { EXE.load(Acquire).as_ref() }
 }
 
@@ -84,7 +84,8 @@ pub unsafe fn introduce(name: &'static CStr, environment: *mut *const libc::c_ch
     let by_descriptor = name.to_bytes().starts_with(b"/dev/fd/");
     let title = exe().filter(|_| by_descriptor).map_or(name, |e| &e.path);
     let last = title.to_bytes().iter().rposition(|&b| b == b'/');
-    // SAFETY: a C string, from its last component on; the kernel copies it.
+    // SAFETY: passes a part of the C string `title`, from its last component on; the kernel copies
+    // it.
     unsafe {
         libc::prctl(
             libc::PR_SET_NAME,
