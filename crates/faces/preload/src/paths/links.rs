@@ -183,7 +183,7 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
             return result;
         }
         let mut has_turned = false;
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller passes a call that the program makes.
         let arguments = unsafe { path_arguments(call.nr, &call.args) };
         // SAFETY: as above.
         let is_made = result == errno(Errno::NOENT) && unsafe { creates(call.nr, &call.args) };
@@ -246,7 +246,7 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
     let answer = ANSWER.get()?;
     let mut args = call.args;
     let mut texts: [Option<CString>; 2] = [None, None];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes a call that the program makes.
     let arguments = unsafe { path_arguments(call.nr, &call.args) };
     for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
         let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
@@ -276,8 +276,8 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
 pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let real = really_under(dirfd, path, follow)?;
     let inside = under(settings::settings()?.mount, real.to_bytes())?;
-    // The kernel finds a file that is at the origin only under the path as given, even after
-    // renames; so the path isn't replaced.
+    // The kernel finds a file that exists only at the origin under the path as given, even after
+    // renames. So the path isn't replaced.
     if pool::fs().is_ok_and(|fs| fs.resolver().is_at_origin(inside)) {
         None
     } else {
@@ -529,7 +529,7 @@ fn real_path(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
 fn real(dirfd: i32, path: &[u8], flags: i32) -> Option<Vec<u8>> {
     let path = CString::new(path).ok()?;
     let flags = i64::from(O_PATH | O_CLOEXEC | flags);
-    // SAFETY: a C string; the descriptor is closed again below.
+    // SAFETY: `path` is a C string; the descriptor is closed again below.
     let fd = unsafe {
         raw(
             SYS_openat,

@@ -1,4 +1,4 @@
-//! Which paths lead into the pool.
+//! Decides which paths lead into the pool.
 //!
 //! A path concerns the pool if it is absolute and under the mount prefix, or relative to a
 //! directory of the pool: the working directory, or a descriptor. So does a path that names a pool
@@ -36,7 +36,7 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
     let Some(settings) = settings::settings() else {
         return Ok(Where::Kernel);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `ptr` is null or a C string.
     let Some(path) = (unsafe { user::path(ptr) }) else {
         return Ok(Where::Kernel);
     };
@@ -163,6 +163,6 @@ pub unsafe fn working_directory(ptr: i64) -> Option<(&'static Fs, ObjectId)> {
     if !working_dir::may_be_inside() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `ptr` is null or a C string.
     proc_paths::is_working_directory(unsafe { user::path(ptr) }?)
 }

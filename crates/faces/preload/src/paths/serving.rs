@@ -56,7 +56,8 @@ pub unsafe fn on_path(
         {
             return PASS;
         }
-        // Dropped last: until then no signal handler runs, and the thread can't be cancelled.
+        // `critical` is dropped last: until then no signal handler runs, and the thread can't be
+        // cancelled.
         let critical = Critical::enter();
         let result = match located {
             Ok(Where::Pool(fs, base, p)) => fs.resolver().at(base, &p, goal, |place| f(fs, place)),
@@ -128,7 +129,7 @@ pub unsafe fn again_outside(
     if let Some(i) = dirfd {
         args[i] = i64::from(libc::AT_FDCWD);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the program's call; only the path is replaced, by a C string.
     unsafe {
         let result = raw(call.nr, args);
         links::again(&Call { nr: call.nr, args }, result, call.crossings)

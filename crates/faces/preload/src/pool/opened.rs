@@ -31,7 +31,7 @@ pub fn close() -> Option<u32> {
     if fs.is_null() {
         return None;
     }
-    // SAFETY: leaked in `fs`; the caller guarantees that no thread uses it any more.
+    // SAFETY: `fs` made and leaked the box; the caller guarantees that no thread uses the pool.
     let fs = unsafe { Box::from_raw(fs) };
     fs.process().give_up_slot()
 }
@@ -39,7 +39,7 @@ pub fn close() -> Option<u32> {
 /// Returns the pool, if it is open already.
 #[inline]
 pub fn open_fs() -> Option<&'static Fs> {
-    // SAFETY: null, or leaked; `close` frees it only once no thread uses it.
+    // SAFETY: the pointer is null, or of a pool that `close` frees only once no thread uses it.
     unsafe { FS.load(Acquire).as_ref() }
 }
 
@@ -99,8 +99,8 @@ static OPEN_BEFORE: AtomicU64 = AtomicU64::new(u64::MAX);
 /// memory other processes share, opens all record files now.
 pub fn before_vfork() {
     if !forebay_store::process::is_alone() || shared_vm_clones::any() {
-        // Stored before the files are opened: vfork children of other threads read this mask, and
-        // must not close any record file.
+        // The mask is stored before the files are opened: vfork children of other threads read it,
+        // and must not close any record file.
         OPEN_BEFORE.store(u64::MAX, Release);
         return open_all();
     }

@@ -14,7 +14,7 @@ pub fn current(fs: &Fs) -> u32 {
     })
 }
 
-/// umask(2).
+/// Serves umask(2).
 pub fn set(mask: i64) -> i64 {
     // SAFETY: umask takes no pointer.
     let old = unsafe { raw(libc::SYS_umask, [mask, 0, 0, 0, 0, 0]) };

@@ -4,9 +4,10 @@
 //!
 //! So the kernel is never told to block SIGSEGV and SIGBUS, except while a single call (ppoll, for
 //! instance) waits with a mask of the program. The mask that the program wants is recorded for each
-//! thread, and returned when the program reads its mask. If the program believes that it blocks
-//! such a signal, a fault that it causes kills it, as in the kernel. But when a process sends
-//! SIGSEGV or SIGBUS to it, the signal is blocked on arrival, and stays pending in the kernel.
+//! thread, and returned when the program reads its mask. If the program believes that it blocks one
+//! of these signals, a fault by its own instruction kills it, as in the kernel. If another process
+//! sends such a signal, this library blocks the signal on arrival, and it stays pending in the
+//! kernel.
 
 use crate::program::process::in_vfork_child;
 use crate::program::results::{errno, value};
@@ -37,7 +38,7 @@ fn kernel(how: i32, set: Option<u64>) -> Result<u64, i64> {
     let mut old = 0u64;
     let at = set.as_ref().map_or(0, |s| &raw const *s as i64);
     let args = [how.into(), at, &raw mut old as i64, LEN, 0, 0];
-    // SAFETY: pointers to local masks, or null.
+    // SAFETY: the kernel gets pointers to local masks, or null.
     match unsafe { raw(libc::SYS_rt_sigprocmask, args) } {
         e if e < 0 => Err(e),
         _ => Ok(old),

@@ -24,7 +24,7 @@ pub fn complain(what: &str) {
 /// Writes one line to standard error.
 pub fn write_line(what: &str) {
     let line = format!("forebay: {what}\n");
-    // SAFETY: a valid buffer; a raw system call works whatever libc's state.
+    // SAFETY: `line` outlives the call; a raw system call works whatever libc's state.
     unsafe {
         forebay_intercept::raw(
             libc::SYS_write,

@@ -57,7 +57,7 @@ fn take() -> Option<*mut c_void> {
     });
     kept.or_else(|| {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping; its lowest page, which is unused, can't be touched.
+        // SAFETY: makes a new mapping, and protects its lowest page, which is unused.
         unsafe {
             let stack = mmap_anonymous(null_mut(), LEN, protection, MapFlags::PRIVATE).ok()?;
             let _ = mprotect(stack, GUARD, MprotectFlags::empty());
@@ -73,7 +73,7 @@ fn give_back(stack: *mut c_void) {
             .is_ok()
     };
     if FREE.iter().find(empty).is_none() {
-        // SAFETY: mapped by `take`, and no thread is on it.
+        // SAFETY: `take` mapped the stack, and no thread is on it.
         let _ = unsafe { munmap(stack, LEN) };
     }
 }

@@ -38,8 +38,8 @@ pub fn in_vfork_child() -> bool {
     IN_VFORK_CHILD.with(Cell::get)
 }
 
-/// Hands memory to the parent to free, if this is a vfork child (then None); otherwise returns it
-/// to the caller. In both cases the memory keeps its address.
+/// If this is a vfork child, hands the memory to the parent to free, and returns None; otherwise
+/// returns the memory. In both cases the memory keeps its address.
 pub fn leave_to_parent<T: 'static>(memory: Box<T>) -> Option<Box<T>> {
     if !in_vfork_child() {
         return Some(memory);
@@ -48,7 +48,7 @@ pub fn leave_to_parent<T: 'static>(memory: Box<T>) -> Option<Box<T>> {
         if l.get().is_null() {
             l.set(Box::into_raw(Box::default()));
         }
-        // SAFETY: made by into_raw here, only used by this thread.
+        // SAFETY: the pointer was made by into_raw above, and only this thread uses it.
         unsafe { (*l.get()).push(memory) };
     });
     None

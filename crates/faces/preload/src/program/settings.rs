@@ -24,7 +24,7 @@ static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
 /// Returns the settings, once [`read`] has stored them.
 #[inline]
 pub fn settings() -> Option<&'static Settings> {
-    // SAFETY: null, or leaked: never freed or changed.
+    // SAFETY: the pointer is null, or of leaked settings, which are never freed or changed.
     unsafe { SETTINGS.load(Acquire).as_ref() }
 }
 
