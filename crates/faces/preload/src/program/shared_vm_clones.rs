@@ -51,8 +51,8 @@ struct SharedVmClone {
     /// While the clone makes a process: the end of the stack on which that process will run its
     /// call, see [`stack_of`].
     making: AtomicUsize,
-    /// Thread id of the clone's vfork child; 0: none. The child runs in the clone's memory in its
-    /// stead.
+    /// Thread id of the clone's vfork child; 0: none. The child runs in the clone's memory while
+    /// the clone is suspended.
     child: AtomicU32,
     /// The signals that the clone blocks once it has begun.
     mask: AtomicU64,
@@ -167,14 +167,14 @@ fn grow() -> bool {
         .compare_exchange(null, part.cast(), AcqRel, Relaxed)
         .is_err()
     {
-        // SAFETY: made above, and not in the table: another thread was first.
+        // SAFETY: `part` was made above and isn't in the table, since another thread was first.
         drop(unsafe { Box::from_raw(part) });
     }
     true
 }
 
 fn kernel(nr: i64, a: [i64; 3]) -> i64 {
-    // SAFETY: calls that only read, or with structures of this library.
+    // SAFETY: the calls only read, or get structures of this library.
     unsafe { raw(nr, [a[0], a[1], a[2], 0, 0, 0]) }
 }
 
@@ -314,7 +314,7 @@ pub fn prepare(call: &Call, reserved: u32, mask: u64) -> Result<(), Errno> {
         sweep();
         let mut any = false;
         while let Some(dead) = take(DEAD) {
-            // SAFETY: made by `make_area`; no thread uses it.
+            // SAFETY: `make_area` made the area, and no thread uses it.
             unsafe { drop_area(dead.area.load(Relaxed)) };
             dead.state.store(FREE, Release);
             any = true;
@@ -360,7 +360,7 @@ pub fn begin(call: &Call) -> Option<Begun> {
     s.shared.store(shared, Relaxed);
     s.state.store(USED, Release);
     if let at @ 1.. = s.tid_at.load(Relaxed) {
-        // SAFETY: inside the clone's area, which only this thread uses.
+        // SAFETY: the field is inside the clone's area, which only this thread uses.
         unsafe { ((area + at) as *mut u32).write(tid) };
     }
     let inside = go_over(s, shared);
@@ -439,7 +439,7 @@ impl Areas {
     fn of_libc() -> Option<Areas> {
         let allocate = symbol(c"_dl_allocate_tls")?;
         let size = match symbol(c"_thread_db_sizeof_pthread") {
-            // SAFETY: glibc's symbol, a number of 4 bytes.
+            // SAFETY: `size` is the address of glibc's symbol, a number of 4 bytes.
             Some(size) => unsafe { size.cast::<u32>().read() as usize },
             None => size_by_version()?,
         };
@@ -474,7 +474,7 @@ unsafe fn make_area(s: &SharedVmClone, libc: &Areas) -> bool {
         libc::SYS_get_robust_list,
         [0, &raw mut robust as i64, &raw mut len as i64],
     );
-    // SAFETY: the loader's function, libc's number, and areas of that size.
+    // SAFETY: calls the loader's function by its type, and accesses areas within glibc's size.
     unsafe {
         let size = libc.size;
         let allocate = std::mem::transmute::<*mut c_void, Allocate>(libc.allocate);
@@ -522,7 +522,8 @@ unsafe fn make_area(s: &SharedVmClone, libc: &Areas) -> bool {
 unsafe fn drop_area(area: usize) {
     type Deallocate = unsafe extern "C" fn(*mut c_void, bool);
     if let Some(f) = symbol(c"_dl_deallocate_tls") {
-        // SAFETY: the loader's function, the caller's promise.
+        // SAFETY: calls the loader's function by its type; the caller promises that no thread uses
+        // the area.
         unsafe { std::mem::transmute::<*mut c_void, Deallocate>(f)(area as *mut c_void, true) };
     }
 }

@@ -43,7 +43,7 @@ pub struct Above {
 static ABOVE: AtomicPtr<Above> = AtomicPtr::new(std::ptr::null_mut());
 
 fn asks(what: impl FnOnce(&Above) -> bool) -> bool {
-    // SAFETY: null, or the argument of `start`, which stays valid.
+    // SAFETY: the pointer is null, or the argument of `start`, which stays valid.
     unsafe { ABOVE.load(Acquire).as_ref() }.is_some_and(what)
 }
 
@@ -220,7 +220,7 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
 }
 
 /// Installs the handlers of faults and the delivery of held signals. Called before anything else:
-/// bad paths are read even before the pool is open.
+/// even before the pool is open, a path may be read at a bad address.
 pub fn start(above: &'static Above) {
     ABOVE.store(std::ptr::from_ref(above).cast_mut(), Release);
     sections::deliver_with(deliver);
@@ -307,7 +307,7 @@ unsafe extern "C" fn decide(
     context: *mut libc::ucontext_t,
 ) -> usize {
     let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
-    // SAFETY: the caller's promise.
+    // SAFETY: this library's handler passes the kernel's arguments.
     unsafe { what_next(signal, info, context) }
 }
 
@@ -400,7 +400,7 @@ fn land(context: &mut libc::ucontext_t, to: guard::Landing) {
 unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucontext_t) {
     // No further signal may arrive between checking whether another is held and holding this one.
     mask::block_all();
-    // SAFETY: the kernel's mask has 8 bytes (libc's type more).
+    // SAFETY: the kernel's mask has 8 bytes (libc's type has more).
     let mask = unsafe { (&raw mut (*context).uc_sigmask).cast::<u64>() };
     // SAFETY: as above. In the handler of a fault, faults are blocked; in the interrupted code they
     // aren't.
@@ -416,7 +416,7 @@ unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::uco
             // the kernel delivers all pending signals at once. The inner one saw the outer one's
             // signals blocked. So the program's mask contains the signals that are in both masks.
             h.mask.set(h.mask.get() & before);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller passes the context that the kernel passed to the handler.
             unsafe { let_wait(signal, info, context) };
         }
         // SAFETY: as above. All other signals stay blocked until `deliver` sets the mask. Faults

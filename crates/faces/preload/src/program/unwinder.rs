@@ -94,7 +94,7 @@ fn look_up(i: usize, scope: Scope) -> *mut c_void {
         } else {
             libc::RTLD_NOLOAD
         };
-    // SAFETY: C strings; the library stays loaded.
+    // SAFETY: the names are C strings, and the library stays loaded.
     let found = unsafe {
         match libc::dlsym(libc::RTLD_DEFAULT, NAMES[i].as_ptr()) {
             found if !found.is_null() || scope == Scope::Linked => found,
