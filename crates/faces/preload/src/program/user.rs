@@ -41,7 +41,7 @@ pub fn is_user(ptr: i64, len: usize) -> bool {
 #[inline]
 pub unsafe fn input<'a>(at: i64, len: usize) -> Result<UserSlice<'a>, Errno> {
     if is_user(at, len) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the program's call lasts longer than `'a`.
         Ok(unsafe { UserSlice::new(at as *const u8, len) })
     } else {
         Err(Errno::FAULT)
@@ -58,7 +58,7 @@ pub unsafe fn input<'a>(at: i64, len: usize) -> Result<UserSlice<'a>, Errno> {
 #[inline]
 pub unsafe fn output<'a>(at: i64, len: usize) -> Result<UserSliceMut<'a>, Errno> {
     if is_user(at, len) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the program's call lasts longer than `'a`.
         Ok(unsafe { UserSliceMut::new(at as *mut u8, len) })
     } else {
         Err(Errno::FAULT)
@@ -72,7 +72,7 @@ pub unsafe fn output<'a>(at: i64, len: usize) -> Result<UserSliceMut<'a>, Errno>
 pub fn descriptor<'a>(fd: i32) -> Result<BorrowedFd<'a>, Errno> {
     match fd {
         -1 => Err(Errno::BADF),
-        // SAFETY: not -1. If the descriptor isn't open, calls on it fail.
+        // SAFETY: `fd` isn't -1. If the descriptor isn't open, calls on it fail.
         fd => Ok(unsafe { BorrowedFd::borrow_raw(fd) }),
     }
 }
@@ -140,7 +140,7 @@ impl Vector {
     /// The program passed the vector to a call that lasts longer than `self`.
     pub unsafe fn take(&mut self, at: i64, count: usize) -> Result<&[Part], Errno> {
         let parts: &mut [Part] = if count > FEW {
-            // SAFETY: any bytes are a part.
+            // SAFETY: any bytes are a valid Part.
             self.many = unsafe { take_list(at, count)? };
             &mut self.many
         } else {
@@ -208,7 +208,8 @@ pub unsafe fn path(ptr: i64) -> Option<&'static [u8]> {
         return None;
     }
     let text = ptr as *const libc::c_char;
-    // SAFETY: the caller's promise; a bad address is caught, and the kernel reports it.
+    // SAFETY: the caller promises a C string, or a bad address, which is caught; the kernel reports
+    // it.
     let path = unsafe { touch(|| CStr::from_ptr(text)) }?;
     Some(path.to_bytes())
 }
@@ -218,7 +219,7 @@ pub unsafe fn path(ptr: i64) -> Option<&'static [u8]> {
 /// # Safety
 /// `ptr` is a bad address, or a C string that isn't freed during the call.
 pub unsafe fn text(ptr: i64) -> Option<Cow<'static, [u8]>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a bad address or a C string.
     unsafe { path(ptr) }.map(Cow::Borrowed)
 }
 
@@ -229,7 +230,7 @@ pub unsafe fn text(ptr: i64) -> Option<Cow<'static, [u8]>> {
 /// As for [`guard::attempt`].
 pub unsafe fn touch<T: Copy>(f: impl FnOnce() -> T) -> Option<T> {
     let _critical = Critical::enter();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `guard::attempt` requires.
     unsafe { guard::attempt(f) }
 }
 
@@ -243,7 +244,7 @@ pub unsafe fn touch<T: Copy>(f: impl FnOnce() -> T) -> Option<T> {
 pub unsafe fn take_list<T: Copy>(from: i64, len: usize) -> Result<Vec<T>, Errno> {
     let _critical = Critical::enter();
     let mut list: Vec<T> = Vec::with_capacity(len);
-    // SAFETY: the caller's promise; the list has the capacity.
+    // SAFETY: the caller promises that any bytes are a valid T; the list has room for `len` values.
     unsafe {
         let to = list.as_mut_ptr().cast::<u8>();
         if !guard::copy(from as *const u8, to, len * size_of::<T>()) {
@@ -262,7 +263,7 @@ pub unsafe fn take_list<T: Copy>(from: i64, len: usize) -> Result<Vec<T>, Errno>
 /// # Safety
 /// There must be no reference to the memory that is written.
 pub unsafe fn give<T: Copy>(value: T, to: i64) -> Result<i64, Errno> {
-    // SAFETY: the caller's promise; plain data.
+    // SAFETY: the caller promises that there is no reference to this memory.
     let done = unsafe { touch(|| (to as *mut T).write_unaligned(value)) };
     done.map(|()| 0).ok_or(Errno::FAULT)
 }
@@ -275,7 +276,7 @@ pub unsafe fn give<T: Copy>(value: T, to: i64) -> Result<i64, Errno> {
 /// # Safety
 /// Any bytes are a valid T.
 pub unsafe fn take<T: Copy>(from: i64) -> Result<T, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that any bytes are a valid T; a bad address is caught.
     unsafe { touch(|| (from as *const T).read_unaligned()) }.ok_or(Errno::FAULT)
 }
 
@@ -287,7 +288,7 @@ pub unsafe fn take<T: Copy>(from: i64) -> Result<T, Errno> {
 pub unsafe fn copy_cut(bytes: &[u8], buffer: i64, size: usize) -> i64 {
     let n = bytes.len().min(size);
     let _critical = Critical::enter();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises room for `size` bytes; a bad address is caught.
     if unsafe { guard::copy(bytes.as_ptr(), buffer as *mut u8, n) } {
         n as i64
     } else {

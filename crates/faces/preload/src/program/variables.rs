@@ -56,7 +56,7 @@ static ARGUMENTS: AtomicPtr<*const libc::c_char> = AtomicPtr::new(std::ptr::null
 /// Records the addresses of arguments and environment.
 ///
 /// # Safety
-/// Null-terminated arrays of C strings, which are never freed.
+/// Both are null-terminated arrays of C strings, which are never freed.
 pub unsafe fn note(arguments: *mut *const libc::c_char, environment: *mut *const libc::c_char) {
     ARGUMENTS.store(arguments, Release);
     ENVIRONMENT.store(environment, Release);

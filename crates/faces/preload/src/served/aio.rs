@@ -180,7 +180,7 @@ impl Context {
 }
 
 impl State {
-    /// Whether a waiter must be woken, which the caller then does.
+    /// Whether a waiter must be woken. If so, the caller must wake it.
     fn is_to_wake(&mut self) -> bool {
         let wake = self.asleep > 0 && !self.waking && !self.events.is_empty();
         self.waking |= wake;
@@ -511,7 +511,7 @@ unsafe fn look_at_mask(at: i64) -> Result<(), Errno> {
     if at == 0 {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: any bytes are two numbers; a bad address is caught.
     match unsafe { user::take::<[i64; 2]>(at)? } {
         [0, _] => Ok(()),
         // SAFETY: as above.
@@ -530,7 +530,7 @@ unsafe fn take_some(context: &Context, to: i64, most: i64) -> Result<i64, Errno>
         s.events.drain(..n).collect()
     });
     for (n, event) in some.iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program passed this address for events; a bad address is caught.
         if let Err(e) = unsafe { user::give(*event, to + 32 * n as i64) } {
             context.state(|s| some[n..].iter().rev().for_each(|e| s.events.push_front(*e)));
             return if n > 0 { Ok(n as i64) } else { Err(e) };
@@ -544,7 +544,7 @@ unsafe fn take_some(context: &Context, to: i64, most: i64) -> Result<i64, Errno>
 unsafe fn without_wakes(at: i64, n: i64) -> (i64, bool) {
     let mut kept = 0;
     for i in 0..n {
-        // SAFETY: the caller's promise.
+        // SAFETY: any bytes are an Event; a bad address is caught.
         let Ok(event) = (unsafe { user::take::<Event>(at + 32 * i) }) else {
             continue;
         };

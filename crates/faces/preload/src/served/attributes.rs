@@ -139,8 +139,8 @@ pub fn fchmod(a: &[i64; 6]) -> i64 {
     value(changed.inspect(|_| notified_by(fs, a[0], id, libc::IN_ATTRIB)))
 }
 
-/// Returns the result of a change by descriptor. A change of a removed directory or link counts as
-/// made.
+/// Returns the result of a change by descriptor. A change of a removed directory or link succeeds
+/// without effect.
 fn of_open(fd: i64, changed: Result<(), Errno>) -> Result<i64, Errno> {
     // A regular file exists as long as it is open.
     let is_kept = || {
@@ -216,7 +216,7 @@ struct Times {
 unsafe fn two_times(ptr: i64) -> Result<Option<[libc::timespec; 2]>, Errno> {
     match ptr {
         0 => Ok(None),
-        // SAFETY: the caller's promise.
+        // SAFETY: any bytes are two timespecs; a bad address is caught.
         ptr => unsafe { user::take(ptr) }.map(Some),
     }
 }
@@ -253,7 +253,7 @@ unsafe fn older_times(ptr: i64, micro: bool) -> Result<Option<Times>, Errno> {
         return Ok(None);
     }
     if !micro {
-        // SAFETY: the caller's promise. The fields are actime and modtime.
+        // SAFETY: any bytes are two numbers (actime and modtime); a bad address is caught.
         let [a, m]: [i64; 2] = unsafe { user::take(ptr)? };
         let ns = |s: i64| Some(s.saturating_mul(NS));
         return Ok(Some(Times {
@@ -262,7 +262,7 @@ unsafe fn older_times(ptr: i64, micro: bool) -> Result<Option<Times>, Errno> {
             now: false,
         }));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: any bytes are two timevals; a bad address is caught.
     let t: [libc::timeval; 2] = unsafe { user::take(ptr)? };
     let one = |t: &libc::timeval| match t.tv_usec {
         0..1_000_000 => Ok(Some(
@@ -406,7 +406,7 @@ const MAX_VALUE: usize = 64 << 10;
 /// `ptr` is a C string.
 unsafe fn name<'a>(ptr: i64) -> Result<&'a [u8], Errno> {
     let text = ptr as *const libc::c_char;
-    // SAFETY: the caller's promise; a bad address gives EFAULT.
+    // SAFETY: the caller promises a C string; a bad address gives EFAULT.
     let name = unsafe { user::touch(|| CStr::from_ptr(text)) };
     match name.ok_or(Errno::FAULT)?.to_bytes() {
         name if name.is_empty() || name.len() > NAME_MAX => Err(Errno::RANGE),
@@ -425,7 +425,7 @@ unsafe fn give(bytes: &[u8], buffer: i64, size: i64) -> Result<i64, Errno> {
     if (size as usize) < bytes.len() {
         return Err(Errno::RANGE);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises room for `size` bytes; a bad address gives EFAULT.
     if unsafe { forebay_runtime::guard::copy(bytes.as_ptr(), buffer as *mut u8, bytes.len()) } {
         Ok(bytes.len() as i64)
     } else {
@@ -460,7 +460,7 @@ impl AttributeCall<'_> {
     /// # Safety
     /// The arguments are those of a system call of the program.
     unsafe fn read<'a>(nr: i64, a: &[i64; 6]) -> Result<AttributeCall<'a>, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller passes the arguments of a call that the program makes.
         unsafe {
             Ok(match nr {
                 libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_fgetxattr => {

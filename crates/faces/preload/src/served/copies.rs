@@ -36,7 +36,8 @@ impl End {
                 map::before_read(fs, open, at, n);
                 fs.read(open, at, to.into())
             }
-            // SAFETY: a slice of the buffer, on a descriptor of the program.
+            // SAFETY: `p` and `n` are a part of the caller's buffer; the descriptor is the
+            // program's.
             End::Kernel(fd) => results::check(unsafe {
                 match at {
                     Some(at) => raw(
@@ -57,7 +58,8 @@ impl End {
                 fs.notify_bytes(open, n as usize, libc::IN_MODIFY);
                 n as usize
             }),
-            // SAFETY: a slice of the buffer, on a descriptor of the program.
+            // SAFETY: `p` and `n` are a part of the caller's buffer; the descriptor is the
+            // program's.
             End::Kernel(fd) => results::check(unsafe {
                 match at {
                     Some(at) => raw(
@@ -91,7 +93,6 @@ impl End {
 /// Copies `len` bytes from one end to the other. `from_at` and `to_at` point to offsets in the
 /// program's memory; null: the current offset. `once`: stops after the first piece.
 unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: bool) -> i64 {
-    // SAFETY: null, or the program's own loff_t; here and below.
     let get = |p: i64| match p {
         0 => Ok(None),
         // SAFETY: any bytes are a loff_t; a bad address is caught.
@@ -256,7 +257,7 @@ impl Open {
 unsafe fn offset_at(p: i64) -> Result<Option<i64>, Errno> {
     match p {
         0 => Ok(None),
-        // SAFETY: the caller's promise.
+        // SAFETY: any bytes are a loff_t; a bad address is caught.
         p => unsafe { take(p) }.map(Some),
     }
 }
@@ -278,7 +279,7 @@ pub unsafe fn sendfile(a: &[i64; 6]) -> i64 {
 }
 
 unsafe fn send(a: &[i64; 6]) -> Result<i64, Errno> {
-    // SAFETY: null, or the address of an offset that the program passed.
+    // SAFETY: `a[2]` is null, or the address of an offset that the program passed.
     let at = unsafe { offset_at(a[2])? };
     let from = Open::look(a[1] as i32)?;
     if !from.reads {
@@ -327,7 +328,7 @@ pub unsafe fn copy_file_range(a: &[i64; 6]) -> i64 {
 
 unsafe fn copy_range(a: &[i64; 6]) -> Result<i64, Errno> {
     let (from, to) = (Open::look(a[0] as i32)?, Open::look(a[2] as i32)?);
-    // SAFETY: null, or addresses of offsets that the program passed; here and below.
+    // SAFETY: both are null, or addresses of offsets that the program passed.
     let (read_at, write_at) = unsafe { (offset_at(a[1])?, offset_at(a[3])?) };
     if a[5] as u32 != 0 {
         return Err(Errno::INVAL);
@@ -377,7 +378,7 @@ unsafe fn splice_by(a: &[i64; 6]) -> Result<i64, Errno> {
     if from.is_pipe() && a[1] != 0 || to.is_pipe() && a[3] != 0 {
         return Err(Errno::SPIPE);
     }
-    // SAFETY: null, or addresses of offsets that the program passed.
+    // SAFETY: both are null, or addresses of offsets that the program passed.
     let offsets = unsafe { [offset_at(a[3])?, offset_at(a[1])?] };
     if !from.reads || !to.writes {
         return Err(Errno::BADF);

@@ -95,7 +95,7 @@ pub fn recover() {
             args: &args,
             crossings: 0,
         };
-        // SAFETY: a C string. If the call fails, the directory isn't the pool's.
+        // SAFETY: `to` is a C string. (If the call fails, the directory isn't the pool's.)
         unsafe { chdir(call) };
         return;
     }
@@ -155,7 +155,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
                 nr: libc::SYS_chdir,
                 args: *a,
             };
-            // SAFETY: as above.
+            // SAFETY: `again` is the program's own call.
             return unsafe { links::again(&again, result, call.crossings) };
         }
         Ok(Where::Pool(fs, base, p)) => fs.resolver().at(base, &p, Follow::Yes, |place| {

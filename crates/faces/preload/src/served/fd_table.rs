@@ -13,9 +13,9 @@ use forebay_posix::{Errno, Fs};
 use forebay_store::Section;
 use rustix::fd::{AsRawFd, BorrowedFd};
 
-/// Removes table entries whose numbers aren't open in the kernel. After exec (`executed`), exec has
-/// closed them. In a child, another thread of the parent closed them between the copies of the two
-/// tables, and a number may stand for another file by now.
+/// Removes table entries whose numbers aren't open in the kernel. With `executed`, exec has closed
+/// these numbers. In a child, another thread of the parent closed them between the copies of the
+/// two tables, and a number may stand for another file by now.
 pub fn drop_closed(fs: &Fs, executed: bool) {
     let table = fs.descriptors();
     let Ok(ours) = rustix::fs::stat(fs.pool().dir().join("pool.json")) else {
@@ -25,7 +25,7 @@ pub fn drop_closed(fs: &Fs, executed: bool) {
         let Some(open) = table.get(fd) else {
             continue;
         };
-        // SAFETY: only asks the kernel; it is an error if there is no such descriptor.
+        // SAFETY: fstat only asks the kernel, and fails if `fd` isn't open.
         let there = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
         let as_noted = |s: rustix::fs::Stat| {
             (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)
@@ -105,7 +105,7 @@ fn close_kernel(fd: i32) -> i64 {
     unsafe { raw(libc::SYS_close, [i64::from(fd), 0, 0, 0, 0, 0]) }
 }
 
-/// close(2) of a watched descriptor.
+/// Serves close(2) of a watched descriptor.
 pub fn close(fd: i32) -> Result<i64, Errno> {
     if forebay_runtime::fd::is_internal(fd) {
         if forebay_store::lmdb::is_opening() {
@@ -251,7 +251,7 @@ pub fn dup_onto(nr: i64, a: &[i64; 6], flags: i64) -> i64 {
 /// Makes `call`, a dup2 of `old`, after moving this library's descriptor `new` to another number.
 fn onto_ours(old: i32, new: i32, call: impl Fn() -> i64) -> i64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    // SAFETY: only asks the kernel; it is an error if there is no such descriptor.
+    // SAFETY: fcntl only asks the kernel, and fails if `old` isn't open.
     let is_open = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(old) }).is_ok();
     // If the kernel would refuse the call, the descriptor isn't moved.
     if !is_open || limit.current.is_some_and(|limit| new as u64 >= limit) {

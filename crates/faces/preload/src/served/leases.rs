@@ -36,7 +36,7 @@ pub fn until_free(call: impl Fn() -> i64) -> i64 {
             return result;
         }
         let pause = std::ptr::from_ref(&LEASE_POLL_INTERVAL) as i64;
-        // SAFETY: a pause of this library; the remaining time isn't requested.
+        // SAFETY: `pause` is the address of a constant; the remaining time isn't requested.
         if unsafe { raw(libc::SYS_nanosleep, [pause, 0, 0, 0, 0, 0]) } < 0 {
             return errno(Errno::INTR);
         }

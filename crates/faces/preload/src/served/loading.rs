@@ -71,7 +71,7 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
         fd: ours.is_none().then_some(fd),
         read: &read,
     };
-    // SAFETY: just mapped, privately; the loader runs the code later.
+    // SAFETY: the code was just mapped, privately, and the loader runs it later.
     unsafe { forebay_intercept::mapped(&file, at as usize, len, offset) };
     at
 }

@@ -58,7 +58,7 @@ unsafe fn open_with(
         return lift(fd);
     }
     let mut fifo = None;
-    // A file whose path ends in `/` can't be made; the error doesn't require following a link.
+    // No file can be made at a path that ends in `/`, whether or not a link is followed.
     // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
     let is_directory = || unsafe { user::path(p.args[path]) }.is_some_and(|p| p.ends_with(b"/"));
     let goal = if flags & libc::O_CREAT != 0 && is_directory() {
@@ -111,7 +111,7 @@ fn lift(fd: i64) -> i64 {
     if fd < 0 {
         return fd;
     }
-    // SAFETY: just opened, and owned by nothing else.
+    // SAFETY: `fd` was just opened, and nothing else owns it.
     let lifted = forebay_runtime::fd::lift(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     let fd = lifted.into_raw_fd();
     filter::watch(fd);
@@ -267,7 +267,7 @@ enum End {
 /// # Safety
 /// `path` is a path of the program.
 unsafe fn is_too_long(path: i64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes a path of the program.
     unsafe { user::path(path) }.is_none_or(|path| path.len() >= PATH_MAX)
 }
 
@@ -294,7 +294,7 @@ impl End {
     /// `path` is the program's path from which this end was found.
     unsafe fn look_up_outside(&self, dirfd: i32, path: i64, look: Look) -> Result<(), Errno> {
         let path = match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller passes the program's path.
             End::Kernel => unsafe { user::path(path) }.ok_or(Errno::FAULT)?,
             End::Outside(path) => path,
             End::Inside(..) | End::Open(..) => return Ok(()),
@@ -325,7 +325,7 @@ impl End {
 }
 
 unsafe fn end(dirfd: i32, path: i64, goal: impl Into<Goal>) -> Result<End, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes a bad address, or a C string that outlives the call.
     unsafe { end_after(0, dirfd, path, goal.into()) }
 }
 
@@ -371,7 +371,7 @@ unsafe fn new_end(source: &Result<End, Errno>, dirfd: i32, path: i64) -> Result<
     } else {
         Follow::Never.into()
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes a bad address, or a C string that outlives the call.
     unsafe { end(dirfd, path, goal) }
 }
 

@@ -103,7 +103,7 @@ unsafe fn at_address(
     let Some(path) = (unsafe { path_of(address, len) }) else {
         return Ok(None);
     };
-    // SAFETY: a C string that outlives its use below.
+    // SAFETY: `path` is a C string that outlives its use below.
     let Where::Pool(fs, base, p) = (unsafe { locate(libc::AT_FDCWD, path.as_ptr() as i64)? })
     else {
         return Ok(None);
@@ -124,7 +124,7 @@ unsafe fn at_address(
 /// # Safety
 /// As for connect(2).
 pub unsafe fn peer(address: i64, len: i64) -> Result<Option<Address>, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the address and the length that the program passed.
     unsafe { at_address(address, len, Follow::Yes, |fs, place| fs.socket(place)) }
 }
 

@@ -56,7 +56,7 @@ unsafe fn read(at: i64, size: i64) -> Result<How, Errno> {
     if !user::plausible(at) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: any bytes are valid; a bad address is caught.
     let bytes: Vec<u8> = unsafe { user::take_list(at, size as usize)? };
     if bytes[24..].iter().any(|&b| b != 0) {
         return Err(Errno::TOOBIG);
@@ -95,7 +95,7 @@ fn base(dirfd: i32) -> Option<(&'static Fs, ObjectId)> {
 /// # Safety
 /// The arguments are those of the program's call.
 pub unsafe fn open(p: PathCall<'_>) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of the program's call.
     results::value(unsafe { open_as_told(p) })
 }
 
@@ -109,7 +109,7 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
     if from.is_none() && settings::settings().is_none() {
         return Ok(PASS);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of the program's call.
     let how = match unsafe { read(a[2], a[3]) } {
         Ok(how) => how,
         // The kernel returns the same error, whatever the path.

@@ -270,17 +270,17 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
         let at = a[1] + (i * size_of::<libc::mmsghdr>()) as i64;
         // The message's header is the first field of a mmsghdr.
         let one = [a[0], at, a[3], 0, 0, 0];
-        // SAFETY: as above.
+        // SAFETY: `at` is the address of one of the program's messages; a bad address is caught.
         let mut result = unsafe { send(&one) };
         if result == PASS {
-            // SAFETY: as above.
+            // SAFETY: the program's own call, for one of its messages.
             result = unsafe { raw(libc::SYS_sendmsg, one) };
         }
         if result < 0 {
             return if sent == 0 { result } else { sent };
         }
         let len_at = at + std::mem::offset_of!(libc::mmsghdr, msg_len) as i64;
-        // SAFETY: as above.
+        // SAFETY: the program passed this message to be written; a bad address is caught.
         match unsafe { user::give(result as u32, len_at) } {
             Err(e) if sent == 0 => return results::errno(e),
             Err(_) => return sent,

@@ -59,7 +59,7 @@ unsafe fn put_stat(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     (st.st_atime, st.st_atime_nsec) = split(s.atime);
     (st.st_mtime, st.st_mtime_nsec) = split(s.mtime);
     (st.st_ctime, st.st_ctime_nsec) = split(s.ctime);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises room for a struct stat; a bad address is caught.
     unsafe { give(st, out) }
 }
 
@@ -92,7 +92,7 @@ unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     x.stx_rdev_minor = libc::minor(s.rdev);
     x.stx_dev_major = libc::major(device(fs));
     x.stx_dev_minor = libc::minor(device(fs));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises room for a struct statx; a bad address is caught.
     unsafe { give(x, out) }
 }
 
@@ -114,7 +114,7 @@ fn follow(no_follow: bool) -> Follow {
 /// # Safety
 /// `ptr` is null or a C string.
 pub unsafe fn is_empty(ptr: i64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: any byte is valid; a bad address is caught.
     ptr != 0 && unsafe { take::<u8>(ptr) } == Ok(0)
 }
 
@@ -212,7 +212,7 @@ unsafe fn put_statfs(fs: &Fs, out: i64) -> Result<i64, Errno> {
     st.f_files = room.files;
     st.f_ffree = room.free_files;
     st.f_namelen = 255;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises room for a struct statfs; a bad address is caught.
     unsafe { give(st, out) }
 }
 
