@@ -125,13 +125,13 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         Ok(plan) => plan,
         // Errors of the path come first, as in the kernel.
         Err(e) => {
-            // SAFETY: as above.
+            // SAFETY: `path` is the program's argument of execve.
             let seen = guarded(|| unsafe { look(dirfd, path, flags) });
             return errno(seen.err().unwrap_or(e));
         }
     };
     plan.only_checks = flags & AT_EXECVE_CHECK != 0;
-    // SAFETY: as above.
+    // SAFETY: `path` is the program's argument of execve.
     let prepared = guarded(|| unsafe { prepare(&mut plan, dirfd, path, flags) });
     let mut executing = None;
     let mut of_process = None;
@@ -396,7 +396,7 @@ fn give_loader_its_program(plan: &mut Plan) -> Result<(), Errno> {
         }
     };
     let was_ours = plan.ours;
-    // SAFETY: as above.
+    // SAFETY: `path` is a bad address, or a C string that isn't freed during the execve.
     let program = unsafe { by_path(plan, libc::AT_FDCWD, path, true) };
     plan.ours = was_ours;
     let Ok(program) = program.map_err(drop) else {
@@ -543,7 +543,7 @@ unsafe fn by_path(
             Where::Kernel => {
                 let more = if follow { 0 } else { libc::O_NOFOLLOW };
                 let opened = open_kernel(dirfd, path, more);
-                // SAFETY: as above.
+                // SAFETY: the path is the program's, or a C string that the plan keeps.
                 let text = unsafe { user::path(path) };
                 let may_lead = match &opened {
                     Err(e) => links::is_suspicious(*e),

@@ -46,7 +46,7 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
         ));
         return;
     }
-    // SAFETY: as above; none of the loaded objects' code has run.
+    // SAFETY: no thread of the program exists yet, and none of the loaded objects' code has run.
     unsafe { forebay_intercept::install_in_others(&dispatch::HOOKS, cache.as_deref()) };
     signals::note_beginning(true);
     let resumed = match (early, variables::handed_slot()) {

@@ -35,7 +35,7 @@ pub unsafe fn map_copy(
         }
     };
     if start == PASS {
-        // SAFETY: as above; no mapping of a pool file is replaced.
+        // SAFETY: the caller lets this function replace the range; no pool file is mapped there.
         start = unsafe { raw(libc::SYS_mmap, call) };
     }
     if start < 0 {

@@ -69,7 +69,7 @@ pub unsafe fn on_path(
                     .at(ObjectId::ROOT, p, follow, |place| f(fs, place))
             }
             Ok(Where::Kernel | Where::Descriptor(..) | Where::Exe(..)) => {
-                // SAFETY: as above.
+                // SAFETY: the path is the program's, or the C string in `outside`.
                 let cwd = unsafe { locate::working_directory(args[path]) };
                 match cwd.filter(|_| follow == Follow::Yes) {
                     Some((fs, cwd)) => fs.resolver().at(cwd, b".", follow, |place| f(fs, place)),

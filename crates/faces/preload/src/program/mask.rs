@@ -119,7 +119,7 @@ pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
     };
     match a[2] {
         0 => 0,
-        // SAFETY: as above.
+        // SAFETY: the program passed this address for a mask; a bad address is caught.
         at => value(unsafe { user::give(old, at) }),
     }
 }

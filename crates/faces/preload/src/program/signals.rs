@@ -324,7 +324,7 @@ unsafe fn what_next(
     }
     if is_fault(signal, info) {
         if let Some(to) = guard::landing() {
-            // SAFETY: as above.
+            // SAFETY: the kernel passes `context`, since SA_SIGINFO is set.
             land(unsafe { &mut *context }, to);
             return 0;
         }
@@ -419,9 +419,9 @@ unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::uco
             // SAFETY: the caller passes the context that the kernel passed to the handler.
             unsafe { let_wait(signal, info, context) };
         }
-        // SAFETY: as above. All other signals stay blocked until `deliver` sets the mask. Faults
-        // don't: an address of the program may be bad. But a fault signal that a process sent stays
-        // blocked, too.
+        // SAFETY: the kernel's mask has 8 bytes. All other signals stay blocked until `deliver`
+        // sets the mask. Faults don't: an address of the program may be bad. But a fault signal
+        // that a process sent stays blocked, too.
         unsafe { mask.write_unaligned(!mask::FAULTS | mask.read_unaligned() & mask::bit(signal)) };
     });
 }

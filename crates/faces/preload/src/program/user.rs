@@ -86,8 +86,8 @@ pub fn readable(at: i64, len: usize) -> usize {
 /// Returns how many bytes from `at` on can be written, at most `len`.
 pub fn writable(at: i64, len: usize) -> usize {
     there(at, len, |byte| {
-        // SAFETY: as above. The atomic OR with 0 changes nothing, even if another thread writes the
-        // byte.
+        // SAFETY: touches a byte of the program's memory, under the fault guard. The atomic OR with
+        // 0 changes nothing, even if another thread writes the byte.
         unsafe { AtomicU8::from_ptr(byte) }.fetch_or(0, Relaxed)
     })
 }

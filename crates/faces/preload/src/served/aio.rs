@@ -351,9 +351,9 @@ unsafe fn serve(context: &Context, at: u64, request: &Request) -> Result<(), Err
         return Err(Errno::INVAL);
     }
     let result = match request.opcode {
-        // SAFETY: as above.
+        // SAFETY: the program passed the request's buffer to io_submit.
         opcode::PREAD if flags == 0 => unsafe { io::read(&whole, Some(offset)) },
-        // SAFETY: as above.
+        // SAFETY: the program passed the request's buffer to io_submit.
         opcode::PWRITE if flags == 0 => unsafe { io::write(&whole, Some(offset)) },
         opcode::PREAD => vector(one.as_ptr() as i64, 1, false),
         opcode::PWRITE => vector(one.as_ptr() as i64, 1, true),
@@ -552,7 +552,7 @@ unsafe fn without_wakes(at: i64, n: i64) -> (i64, bool) {
             continue;
         }
         if kept < i {
-            // SAFETY: as above.
+            // SAFETY: the program passed this address for events; a bad address is caught.
             let _ = unsafe { user::give(event, at + 32 * kept) };
         }
         kept += 1;

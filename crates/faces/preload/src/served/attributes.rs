@@ -499,7 +499,7 @@ impl AttributeCall<'_> {
                 fs.notify_place(place, libc::IN_ATTRIB);
                 Ok(0)
             }
-            // SAFETY: as above.
+            // SAFETY: the program passed this buffer and its size to the call.
             AttributeCall::List(to, room) => unsafe { give(&names(fs, id)?, *to, *room) },
             AttributeCall::Remove(name) => {
                 fs.remove_attribute(id, name)?;

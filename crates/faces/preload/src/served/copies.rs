@@ -118,7 +118,7 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
         };
         let mut written = 0;
         while written < n {
-            // SAFETY: as above.
+            // SAFETY: the program named the descriptor; the slice is a buffer of this library.
             match unsafe { to.write(write_at, &buffer[written..n]) } {
                 Ok(0) => break,
                 Ok(k) => {
@@ -352,7 +352,7 @@ unsafe fn copy_range(a: &[i64; 6]) -> Result<i64, Errno> {
             .ok_or(Errno::OVERFLOW)?;
     }
     let len = (a[4] as usize).min(MAX_TRANSFER);
-    // SAFETY: as above.
+    // SAFETY: both offsets are null, or addresses that the program passed.
     unsafe { between(fs, (one, a[1]), (other, a[3]), len) }
 }
 

@@ -63,7 +63,7 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
                 0,
                 0,
             ];
-            // SAFETY: as above.
+            // SAFETY: `to` is a slice, writable for its length.
             usize::try_from(unsafe { raw(libc::SYS_pread64, args) }).ok()
         }
     };

@@ -339,7 +339,7 @@ unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<E
         Some(b"") => return Err(Errno::NOENT),
         Some(_) => {}
     }
-    // SAFETY: as above.
+    // SAFETY: the caller passes a C string that outlives the call.
     Ok(match unsafe { locate(dirfd, path)? } {
         Where::Kernel | Where::Exe(..) => End::Kernel,
         Where::Descriptor(fs, open) => End::Open(fs, open),
@@ -497,18 +497,18 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
                 return errno(outside.and(p.existing()).err().unwrap_or(Errno::XDEV));
             }
             [other, End::Inside(..)] => {
-                // SAFETY: as above.
+                // SAFETY: this is the program's path, from which `other` was found.
                 let outside =
                     unsafe { other.look_up_outside(fd(from.0), a[from.1], Look::Directory) };
                 return errno(outside.err().unwrap_or(Errno::XDEV));
             }
             [End::Open(..), other] => {
-                // SAFETY: as above.
+                // SAFETY: this is the program's path, from which `other` was found.
                 let outside = unsafe { other.look_up_outside(fd(to.0), a[to.1], Look::Directory) };
                 return errno(outside.err().unwrap_or(Errno::XDEV));
             }
             [other, End::Open(..)] => {
-                // SAFETY: as above.
+                // SAFETY: this is the program's path, from which `other` was found.
                 let outside =
                     unsafe { other.look_up_outside(fd(from.0), a[from.1], Look::Directory) };
                 return errno(outside.err().unwrap_or(Errno::XDEV));
@@ -589,7 +589,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
                 source.existing().and_then(|_| new()).and(Err(Errno::XDEV))
             }
             [other, End::Inside(_, target)] => {
-                // SAFETY: as above.
+                // SAFETY: this is the program's path, from which `other` was found.
                 let old = unsafe { other.look_up_outside(fd(from.0), a[from.1], look) };
                 old.and(match target.existing() {
                     Ok(_) => Err(Errno::EXIST),
@@ -597,12 +597,12 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
                 })
             }
             [End::Open(..), other] => {
-                // SAFETY: as above.
+                // SAFETY: this is the program's path, from which `other` was found.
                 let new = unsafe { other.look_up_outside(fd(to.0), a[to.1], Look::New) };
                 new.and(Err(Errno::XDEV))
             }
             [other, End::Open(..)] => {
-                // SAFETY: as above.
+                // SAFETY: this is the program's path, from which `other` was found.
                 let old = unsafe { other.look_up_outside(fd(from.0), a[from.1], look) };
                 old.and(Err(Errno::EXIST))
             }

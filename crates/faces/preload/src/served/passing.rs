@@ -296,10 +296,10 @@ pub unsafe fn receive(a: &[i64; 6]) -> i64 {
     if !unsafe { user::take(a[1]) }.is_ok_and(|m| has_control(&m)) {
         return PASS;
     }
-    // SAFETY: as above.
+    // SAFETY: the program makes this call; its arguments are passed on unchanged.
     let result = unsafe { raw(libc::SYS_recvmsg, *a) };
     if result >= 0 {
-        // SAFETY: as above.
+        // SAFETY: `a[1]` is the program's message, which the kernel has filled.
         unsafe { arrived(a[1], a[2] as i32) };
     }
     result
