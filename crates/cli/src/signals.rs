@@ -22,7 +22,7 @@ impl Relay {
     /// started.
     pub fn install() -> Arc<Relay> {
         let relay = Arc::new(Relay::default());
-        // SAFETY: plain calls with valid pointers to initialised memory.
+        // SAFETY: all pointers are to local variables, which are initialised.
         let set = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);

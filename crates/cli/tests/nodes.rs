@@ -444,7 +444,7 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
         let mut killed = None;
         if !victims.is_empty() {
             let (pid, words) = random.one_of(&victims);
-            // SAFETY: a plain system call. The process may have just ended, which is harmless.
+            // SAFETY: kill takes no pointer. The process may have just ended, which is harmless.
             unsafe { libc::kill(*pid as i32, libc::SIGKILL) };
             killed = Some((*pid, words.clone()));
         }

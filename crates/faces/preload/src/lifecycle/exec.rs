@@ -112,7 +112,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     };
     const KNOWN: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | AT_EXECVE_CHECK;
     let path = a[usize::from(at)];
-    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
+    // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
     match unsafe { user::path(path) } {
         None => return errno(Errno::FAULT),
         Some(b"") if flags & libc::AT_EMPTY_PATH == 0 => return errno(Errno::NOENT),
@@ -120,7 +120,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         Some(_) if flags & !KNOWN != 0 => return errno(Errno::INVAL),
         Some(_) => {}
     }
-    // SAFETY: the program's arguments of execve: null, or lists as execve(2) takes them.
+    // SAFETY: the program's lists are null, or as execve(2) takes them.
     let mut plan = match guarded(|| unsafe { Plan::new(argv, envp) }) {
         Ok(plan) => plan,
         // Errors of the path come first, as in the kernel.

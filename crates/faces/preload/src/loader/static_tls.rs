@@ -111,7 +111,7 @@ unsafe fn execute_again(room: usize) {
         env.set(variables::SLOT, slot.to_string().as_bytes());
     }
     if env.value(variables::PROGRAM).is_none() {
-        // SAFETY: only reads what the kernel passed; a C string that is never freed.
+        // SAFETY: the kernel passed this C string, which is never freed.
         let name = unsafe {
             let name = libc::getauxval(libc::AT_EXECFN) as *const c_char;
             if name.is_null() {
@@ -130,7 +130,7 @@ unsafe fn execute_again(room: usize) {
         0,
     ];
     exit::end_readers();
-    // SAFETY: the program's own arguments, and an environment that lives until here.
+    // SAFETY: the arguments are the program's, and `env` lives until here.
     unsafe { raw(libc::SYS_execve, args) };
 }
 

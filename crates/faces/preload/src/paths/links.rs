@@ -189,7 +189,7 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
         let is_made = result == errno(Errno::NOENT) && unsafe { creates(call.nr, &call.args) };
         for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
             let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
-            // SAFETY: the program's argument: a bad address, or a C string that isn't freed
+            // SAFETY: the program's path is a bad address, or a C string that isn't freed
             // meanwhile.
             let Some(given) = (unsafe { user::path(args[path]) }) else {
                 continue;
@@ -219,7 +219,7 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
     if crossings >= MAX_CROSSINGS {
         return errno(Errno::LOOP);
     }
-    // SAFETY: the program's own call, with the resolved path: a C string that outlives the call.
+    // SAFETY: the program's call; only the path is replaced, by a C string that outlives the call.
     match unsafe { answer(call.nr, &args, crossings + 1) } {
         // SAFETY: as above.
         PASS => unsafe { raw(call.nr, args) },
@@ -250,7 +250,7 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
     let arguments = unsafe { path_arguments(call.nr, &call.args) };
     for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
         let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
-        // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
+        // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
         let given = unsafe { user::path(args[path]) };
         if let Some(to) = given.and_then(|given| shadowed(base, given, follow)) {
             args[path] = to.as_ptr() as i64;
@@ -261,7 +261,7 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
         }
     }
     texts.iter().any(Option::is_some).then(|| {
-        // SAFETY: the program's own call, with the resolved paths: C strings that outlive the call.
+        // SAFETY: the program's call; only paths are replaced, by C strings that outlive the call.
         let found = unsafe { answer(call.nr, &args, 0) };
         match found {
             // SAFETY: as above.

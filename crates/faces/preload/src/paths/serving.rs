@@ -81,7 +81,7 @@ pub unsafe fn on_path(
                         if let Some(i) = dirfd {
                             args[i] = i64::from(libc::AT_FDCWD);
                         }
-                        // SAFETY: the program's own call, with the resolved path: a C string that
+                        // SAFETY: the program's call; only the path is replaced, by a C string that
                         // outlives the call.
                         return unsafe {
                             let result = raw(call.nr, args);
@@ -103,7 +103,7 @@ pub unsafe fn on_path(
                 Ok(Onwards::Pool(to)) => args[path] = outside.insert(to).as_ptr() as i64,
                 Ok(Onwards::Kernel(to)) => {
                     drop(critical);
-                    // SAFETY: the program's own call, with the resolved path: a C string that
+                    // SAFETY: the program's call; only the path is replaced, by a C string that
                     // outlives the call.
                     return unsafe { again_outside(call, dirfd, path, to) };
                 }

@@ -80,7 +80,7 @@ pub fn leave_vfork_child() {
 pub fn free_left() {
     let left = LEFT_BY_CHILD.with(|l| l.replace(std::ptr::null_mut()));
     if !left.is_null() {
-        // SAFETY: made by into_raw in `leave_to_parent`; the child has ended.
+        // SAFETY: `leave_to_parent` made the pointer by into_raw; the child has ended.
         drop(unsafe { Box::from_raw(left) });
     }
 }

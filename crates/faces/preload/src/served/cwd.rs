@@ -126,17 +126,17 @@ pub fn after_fork_in_child() {
 /// Serves chdir.
 pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
     let a = call.args;
-    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
+    // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
     let located = unsafe { locate(libc::AT_FDCWD, a[0]) };
     let result = match located {
         Err(e) => return errno(e),
         Ok(Where::Descriptor(fs, open)) => return value(enter_open(fs, open)),
-        // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
+        // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
         Ok(Where::Kernel) if unsafe { locate::working_directory(a[0]) }.is_some() => return 0,
         Ok(Where::Kernel | Where::Exe(..)) => {
             if let Some(to) = shadowed(a[0]) {
                 let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
-                // SAFETY: the program's own call, with the resolved path `to`: a C string that
+                // SAFETY: the program's call; only the path is replaced, by a C string that
                 // outlives the call.
                 return unsafe {
                     chdir(PathCall {
@@ -178,7 +178,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         Err(Fail::Origin(to)) => match links::onwards(to, true) {
             Ok(Onwards::Pool(to)) => {
                 let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
-                // SAFETY: the program's own call, with the resolved path `to`: a C string that
+                // SAFETY: the program's call; only the path is replaced, by a C string that
                 // outlives the call.
                 unsafe {
                     chdir(PathCall {
@@ -196,8 +196,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
 
 /// Changes to a directory of the kernel.
 unsafe fn leave_for(call: PathCall<'_>, to: CString) -> i64 {
-    // SAFETY: the program's own call, with the resolved path `to`: a C string that outlives the
-    // call.
+    // SAFETY: the program's call; only the path is replaced, by a C string that outlives the call.
     let result = unsafe { again_outside(call, None, 0, to) };
     if result == 0 {
         leave();
@@ -208,7 +207,7 @@ unsafe fn leave_for(call: PathCall<'_>, to: CString) -> i64 {
 /// Returns the pool's path for a path into the directory of the pool's origin.
 fn shadowed(path: i64) -> Option<CString> {
     settings::settings().filter(|s| s.shadows)?;
-    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
+    // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
     let path = unsafe { user::path(path) }?;
     links::shadowed(libc::AT_FDCWD, path, true)
 }

@@ -59,7 +59,7 @@ unsafe fn open_with(
     }
     let mut fifo = None;
     // No file can be made at a path that ends in `/`, whether or not a link is followed.
-    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
+    // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
     let is_directory = || unsafe { user::path(p.args[path]) }.is_some_and(|p| p.ends_with(b"/"));
     let goal = if flags & libc::O_CREAT != 0 && is_directory() {
         Follow::Never.into()
@@ -235,8 +235,7 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
 
 /// Reads the link `/proc/self/cwd` if the working directory is in the pool.
 unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
-    // SAFETY: the program's argument: null, a bad address, or a C string that isn't freed
-    // meanwhile.
+    // SAFETY: the program's path is null, a bad address, or a C string that isn't freed meanwhile.
     let is_cwd = unsafe { user::text(path) }.is_some_and(|p| *p == *b"/proc/self/cwd");
     if is_cwd
         && let Some(fs) = pool::open_fs()

@@ -60,7 +60,7 @@ unsafe fn path_of(address: i64, len: i64) -> Option<CString> {
         return None;
     }
     let mut bytes = [0u8; size_of::<sockaddr_un>()];
-    // SAFETY: the program's own address, of the length that it passed; a bad address gives None.
+    // SAFETY: the program passed this address and length; `touch` catches a bad address.
     unsafe { user::touch(|| std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), len))? };
     let bytes = &bytes[..len];
     let family = sa_family_t::from_ne_bytes([bytes[0], bytes[1]]);

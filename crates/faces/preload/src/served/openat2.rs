@@ -121,7 +121,7 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
         match from {
             // With IN_ROOT, an absolute path is resolved from the directory.
             Some((fs, dir)) if how.resolve & IN_ROOT != 0 => {
-                // SAFETY: the program's argument: a bad address, or a C string that isn't freed
+                // SAFETY: the program's path is a bad address, or a C string that isn't freed
                 // meanwhile.
                 let path = unsafe { user::text(a[1]) }.ok_or(Errno::FAULT)?;
                 return under_rules(fs, dir, path, &how, a);
@@ -129,7 +129,7 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
             _ => return Ok(PASS),
         }
     }
-    // SAFETY: the program's argument: a bad address, or a C string that isn't freed meanwhile.
+    // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
     match unsafe { locate(dirfd, a[1])? } {
         Where::Kernel => Ok(PASS),
         _ if how.resolve == 0 => {
@@ -195,8 +195,8 @@ fn under_rules(
         (Err(Fail::Outside(to) | Fail::Origin(to)), _) => {
             let to = CString::new(to).map_err(|_| Errno::NOENT)?;
             let at = i64::from(libc::AT_FDCWD);
-            // SAFETY: the program's own call, with the resolved path: a C string that outlives the
-            // call.
+            // SAFETY: the program's call; only the path is replaced, by a C string that outlives
+            // the call.
             Ok(unsafe {
                 raw(
                     libc::SYS_openat2,

@@ -260,8 +260,8 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
             }
         })
     };
-    // SAFETY: holds no lock. If an address is bad, the kernel reports that, after the messages
-    // before it.
+    // SAFETY: `plain` holds no lock. If an address is bad, the kernel reports that, after the
+    // messages before it.
     if unsafe { user::touch(plain) }.unwrap_or(count == 1) || !nodes::is_unix_socket(a[0]) {
         return PASS;
     }
@@ -319,7 +319,7 @@ pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
 
 /// Turns the tickets that a message has brought into descriptors of the pool.
 unsafe fn arrived(message: i64, flags: i32) {
-    // SAFETY: the program's message, which the kernel has filled; a bad address is caught.
+    // SAFETY: the message is the program's, and the kernel has filled it; a bad address is caught.
     let control = unsafe { user::take(message).and_then(|m| control(&m)) }.unwrap_or_default();
     if control.is_empty() || !parts(&control).any(|p| p.is_rights) {
         return;

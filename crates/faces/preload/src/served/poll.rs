@@ -51,7 +51,7 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     if ready > 0 && nr == libc::SYS_poll {
         args[2] = 0;
     } else if ready > 0 {
-        // SAFETY: null, or the timeout that the program passed; a bad address is caught.
+        // SAFETY: `a[2]` is null, or the timeout that the program passed; a bad address is caught.
         if let Err(e) = unsafe { look_at_time(a[2]) } {
             return errno(e);
         }
@@ -143,7 +143,7 @@ pub unsafe fn select(nr: i64, a: &[i64; 6]) -> i64 {
     }
     let zero = [0i64; 2];
     if ready > 0 {
-        // SAFETY: null, or the program's own struct timeval or timespec.
+        // SAFETY: `a[4]` is null, or the timeout that the program passed; a bad address is caught.
         if let Err(e) = unsafe { look_at_time(a[4]) } {
             return errno(e);
         }

@@ -259,7 +259,7 @@ pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
             fault = true;
             return false;
         }
-        // SAFETY: inside the program's buffer: used + len <= size.
+        // SAFETY: writes only inside the program's buffer: used + len <= size.
         let put = unsafe {
             guard::attempt(|| {
                 let at = buffer.wrapping_add(used);
