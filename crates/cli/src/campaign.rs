@@ -447,7 +447,7 @@ fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
     held.save().map_err(Fail::failed)
 }
 
-/// Starts a pool that has the campaign's data as its origin, and ends with the campaign.
+/// Starts a pool that has the campaign's data as its origin, and that ends with the campaign.
 fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fail> {
     let c = &held.campaign;
     at_its_place(c)?;
@@ -505,7 +505,8 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
             "there is a pool '{name}' already: choose another name with --as"
         )));
     }
-    // The record is written first, so that a campaign that ends waits for its pool.
+    // The record is written before the pool starts: if the campaign ends meanwhile, it waits for
+    // its pool.
     held.campaign.pool = Some(PoolOf {
         name: name.clone(),
         host: host(),

@@ -1,11 +1,11 @@
 //! `forebay campaignd`: counts the usage of campaigns, warns before they end, and does what is due
 //! at their end.
 //!
-//! A pass covers the campaigns of the user who runs it. With `--all-users`, a process of root only
-//! finds out which users have campaigns. This process of root runs the pass of each user as a
-//! process of that user, so no record and no path gives access to more than the user has anyway.
-//! Passes of different users run concurrently. A pass may take long, since it moves data: until it
-//! ends, its user gets no other pass.
+//! A pass covers the campaigns of the user who runs it. With `--all-users`, root's process finds
+//! out which users have campaigns, and starts each user's pass as a process of that user. So no
+//! record and no path gives access to more than the user has anyway. Passes of different users run
+//! concurrently. A pass may take long, since it moves data: until it ends, its user gets no other
+//! pass.
 
 use crate::campaign::is_used;
 use crate::campaign_args::Campaignd;
@@ -282,7 +282,7 @@ fn pass_of(user: &str, count_every: u64, limit: Duration) -> Outcome {
     let group = Pid::from_child(&child);
     let (tell, ended) = channel();
     let name = user.to_owned();
-    // This thread isn't joined: a process that has left the group may keep the pipes open.
+    // This thread isn't joined: a process that has left the pass's group may keep the pipes open.
     std::thread::spawn(move || tell.send(follow(&name, child)));
     ended.recv_timeout(limit).unwrap_or_else(|_| {
         let _ = kill_process_group(group, Signal::KILL);

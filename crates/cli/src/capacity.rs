@@ -32,7 +32,7 @@ pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     let left = memory::left().ok_or_else(|| {
         Fail::failed("can't find out how much memory is available; give --media memory:SIZE")
     })?;
-    // Other pools have been promised this memory, and don't use it yet.
+    // Memory that other pools have been promised, and don't use yet.
     let promised = Host::look().promised;
     let available = left.bytes.saturating_sub(promised);
     let shared = free_at(&home()).map_or(available, |free| free.saturating_sub(promised));

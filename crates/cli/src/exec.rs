@@ -207,7 +207,7 @@ pub fn exec(name: &str, a: &Exec) -> Result<u8, Fail> {
     if a.with_mount {
         mount::for_this_process(&pool)?;
     }
-    // The program must not count as this process's use of the pool, so detach first.
+    // exec keeps the process id. After detaching, the program isn't taken for a user of the pool.
     let _ = pool.store().recovery().detach();
     let error = prepared.exec();
     Err(cannot_start(&a.command[0], &error))

@@ -101,7 +101,7 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
     Ok(status)
 }
 
-/// Lists the findings, and what wasn't looked at.
+/// Lists the findings, and what wasn't checked.
 fn in_words(report: &Report) -> String {
     let mut text = String::new();
     for f in &report.findings {

@@ -1,10 +1,10 @@
-//! The guard of a node that starts: the process that the launcher waits for.
+//! The guard of a node during its start: the process that the launcher waits for.
 //!
 //! The guard forks the daemon and watches it. When the pool runs, the guard ends, and so does the
-//! launch (its ssh ends); the daemon continues alone. If the daemon is killed before it serves, the
-//! guard removes what the daemon had begun to create. Once the daemon serves, even before the pool
-//! is reported as up, nothing is removed: the node can be started again. The death of a guard does
-//! no harm.
+//! command that launched it (ssh, for instance); the daemon continues alone. If the daemon is
+//! killed before it serves, the guard removes what the daemon had begun to create. Once the daemon
+//! serves, even before the pool is reported as up, nothing is removed: the node can be started
+//! again. The death of a guard does no harm.
 
 use crate::fail::Fail;
 use crate::keeper::{self, OnTerm};

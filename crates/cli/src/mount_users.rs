@@ -37,7 +37,7 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
 /// If the directory or the file can't be created.
 pub fn begin(record: &Path, pid: u32) -> io::Result<()> {
     let dir = dir_of(record);
-    // Files that a killed server with the same process id has left.
+    // Removes files that a killed server with the same process id has left.
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir)?;
     std::fs::write(dir.join(pid.to_string()), "")

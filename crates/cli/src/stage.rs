@@ -194,7 +194,7 @@ fn carry(
     match way {
         Way::In(..) => forebay_staging::stage(place, path, &there, inside, options, progress, team),
         Way::Out(..) => {
-            // Collects the names that living nodes know of dead nodes, so that files on living
+            // Collects what living nodes know of the names on dead nodes, so that files on living
             // nodes to which only these names lead are saved.
             let salvage = there.salvage(inside).unwrap_or_else(|e| {
                 let (source, why) = (there.show(inside), there.explain(e));

@@ -69,7 +69,7 @@ pub struct Survey {
     pub nodes: Vec<NodeState>,
 }
 
-/// A process that waits for the lock of a stopped one.
+/// A process that waits for a lock that a stopped process holds.
 #[derive(Clone)]
 pub struct Stuck {
     pub node: u32,

@@ -50,8 +50,8 @@ const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// For this time after its start, a node's keeper releases nothing of dead processes: it waits for
-/// other nodes to report again which files they have open here.
+/// For this time after its start, a node's keeper releases nothing that dead processes held: it
+/// waits for other nodes to report again which files they have open here.
 const GRACE: Duration = Duration::from_secs(2);
 /// How often the keeper asks other nodes whether the owners of locks on this node's files are
 /// alive.

@@ -7,8 +7,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The process id of the keeper of the pool in `dir`. For reports: None if no keeper runs, or if it
-/// can't be determined.
+/// The process id of the keeper of the pool in `dir`, for reports: None if no keeper runs, or if
+/// its process id can't be determined.
 pub fn keeper_pid(dir: &Path) -> Option<u32> {
     keeper_of(dir).ok().flatten()
 }

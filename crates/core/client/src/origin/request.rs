@@ -59,8 +59,8 @@ requests! {
     Request {
         /// Fetches the entries of a directory.
         Entries 0 { dir: ObjectId }
-        /// Fetches the bytes of a file, which has had this name. With `cut`, no bytes are fetched:
-        /// the file is about to be truncated to length 0.
+        /// Fetches the bytes of a file, which has or had this name. With `cut`, no bytes are
+        /// fetched: the file is about to be truncated to length 0.
         Bytes 1 { id: ObjectId, dir: ObjectId, name: Bytes, cut: bool }
         /// Removes this name of the object.
         Remove 3 { dir: ObjectId, name: Bytes, id: ObjectId }
@@ -80,17 +80,17 @@ requests! {
         Prefetch 7 { path: Bytes }
         /// Returns the state of the service.
         Status 8 {}
-        /// Creates the hard link `to` to the object, which has had the name `known`.
+        /// Creates the hard link `to` to the object, which has or had the name `known`.
         Link 9 { id: ObjectId, known: (ObjectId, Bytes), to: (ObjectId, Bytes) }
         /// Makes room for this many bytes that are about to be written to this file.
         Room 11 { id: ObjectId, bytes: u64 }
-        /// Copies the changes of a file, which has had this name, to the origin.
+        /// Copies the changes of a file, which has or had this name, to the origin.
         SyncFile 12 { id: ObjectId, dir: ObjectId, name: Bytes }
         /// Pins everything below this path, so that it isn't evicted; or unpins it.
         Pin 13 { path: Bytes, is_pinned: bool }
         /// Stops writing back in the background (true), or resumes it.
         Hold 15 { is_held: bool }
-        /// Fetches the `user.*` attributes of a released file, which has had this name.
+        /// Fetches the `user.*` attributes of a released file, which has or had this name.
         Attributes 17 { id: ObjectId, dir: ObjectId, name: Bytes }
         /// Fetches a range of a file that was opened for reading by this name. With a length of 0,
         /// fetches nothing: the file has just been opened. The reply is the number of the fill

@@ -63,8 +63,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Opens the channel for a process of node `me`, one of `nodes`. That node's directory is
-    /// `dir`.
+    /// Opens the channel for a process of node `me`, in a pool of `nodes` nodes. That node's
+    /// directory is `dir`.
     ///
     /// # Errors
     /// EINVAL if the file `requests` isn't of this version; errors of open and mmap.
@@ -369,7 +369,7 @@ impl Channel {
                 if error == Errno::HOSTDOWN {
                     let asked = NodeId(cell.node.load(Relaxed));
                     let named = (len == 4).then(|| {
-                        // SAFETY: the area has this many bytes, and belongs to this thread.
+                        // SAFETY: the head area has `len` bytes, and belongs to this thread.
                         unsafe { std::slice::from_raw_parts(self.shared.head_at(index), len) }
                     });
                     let named = named.and_then(unreachable_in);
@@ -387,7 +387,7 @@ impl Channel {
         if len > MAX_HEAD || received > room {
             return Err(Errno::PROTO);
         }
-        // SAFETY: the area has this many bytes, and belongs to this thread.
+        // SAFETY: the head area has `len` bytes, and belongs to this thread.
         let head = unsafe { std::slice::from_raw_parts(self.shared.head_at(index), len) }.to_vec();
         if let Bytes::Receive(to, room) = bytes
             && received > 0

@@ -84,7 +84,8 @@ impl Header {
 pub struct Cell {
     /// Owner word of the requester; 0: the cell is free.
     pub owner: AtomicU64,
-    /// Random number of the requesting program: exec keeps the process, but not its threads.
+    /// Random number of the requesting program, by which cells that a program claimed before exec
+    /// are found.
     pub image: AtomicU64,
     /// See [`super::cell`]. The requester sleeps on this word.
     pub state: AtomicU32,

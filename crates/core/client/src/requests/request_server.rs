@@ -276,8 +276,8 @@ impl Taken {
 
     /// The encoded request.
     pub fn head(&self) -> &[u8] {
-        // SAFETY: the area has this many bytes (checked when the cell was taken), and a correct
-        // requester doesn't touch it until the reply is there.
+        // SAFETY: the head area has `self.head` bytes (checked when the cell was taken), and a
+        // correct requester doesn't touch it until the reply is there.
         unsafe { std::slice::from_raw_parts(self.shared.head_at(self.index), self.head) }
     }
 
@@ -399,7 +399,7 @@ impl Body {
             return &[];
         };
         match taken.shared.body_at(taken.index, len) {
-            // SAFETY: the area has this many bytes. A correct requester doesn't change them; an
+            // SAFETY: the body area has `len` bytes. A correct requester doesn't change them; an
             // incorrect one only causes other bytes to be sent.
             Some(at) => unsafe { std::slice::from_raw_parts(at, len) },
             None => &[],
@@ -418,7 +418,7 @@ impl Room {
             return &mut [];
         };
         match taken.shared.body_at(taken.index, len) {
-            // SAFETY: the area has this many bytes, and there is one `Room` of a cell at a time.
+            // SAFETY: the body area has `len` bytes, and there is one `Room` of a cell at a time.
             Some(at) => unsafe { std::slice::from_raw_parts_mut(at, len) },
             None => &mut [],
         }

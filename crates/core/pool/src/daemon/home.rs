@@ -316,8 +316,8 @@ impl Home {
         f: impl FnOnce() -> Result<Reply, Errno>,
     ) {
         if !self.reply_cache.is_wanted(requester, number) {
-            // The requester was told that no reply came. So the request must not be carried out
-            // later.
+            // The requester has given up, and its program got an error. So the request must not be
+            // carried out now.
             if let Some(way) = self.reply_cache.finish(requester, number, None, false) {
                 way.fail(self, Errno::HOSTDOWN);
             }

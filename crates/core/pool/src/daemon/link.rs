@@ -395,8 +395,8 @@ impl Link {
         }
     }
 
-    /// Waits until the node knows of this daemon, an attempt to connect has failed, or the time
-    /// `until`.
+    /// Waits until the node knows of this daemon or an attempt to connect has failed, at the latest
+    /// until the time `until`.
     pub(super) fn wait_announced(&self, until: Instant) {
         let mut state = self.state();
         while state.reach == Reach::Untried {
@@ -700,7 +700,7 @@ impl State {
             .is_some_and(|down| down.elapsed() >= local.options.request_timeout)
     }
 
-    /// Removes the requests for which `fails` returns true from the queue, and returns them.
+    /// Removes from the queue the requests for which `fails` returns true, and returns them.
     pub fn give_back(
         &mut self,
         fails: impl Fn(&PendingRequest) -> bool,

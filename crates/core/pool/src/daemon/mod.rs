@@ -116,7 +116,7 @@ pub trait Serve: Send + Sync {
         false
     }
 
-    /// Called before `from` gets the reply that an earlier daemon recorded for this request.
+    /// Tells the handler that `from` is about to get the reply that an earlier daemon recorded.
     fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
 
     /// Carries out a request. May block.

@@ -174,11 +174,11 @@ impl Plan {
         self.hosts.iter().filter(|h| Some(*h) == host).count() as u32
     }
 
-    /// The cores of the daemon of node `n`; None if they aren't limited. Must be called on its
-    /// host.
+    /// The cores of the daemon of node `n`; None if they aren't limited. Must be called on the
+    /// node's host.
     ///
     /// # Errors
-    /// [`Error::AbsentCore`] if its host doesn't have these cores.
+    /// [`Error::AbsentCore`] if the node's host doesn't have these cores.
     pub fn cores(&self, n: u32) -> Result<Option<Vec<usize>>, Error> {
         let host = self.hosts.get(n as usize);
         let before = self.hosts.iter().take(n as usize);

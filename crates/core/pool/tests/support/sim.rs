@@ -1,5 +1,5 @@
-//! The start of a pool in virtual time. The [`Start`]s are real; launches and messages of given
-//! durations, and faults, are simulated.
+//! Simulates the start of a pool in virtual time. The [`Start`]s are real; launches and messages of
+//! given durations, and faults, are simulated.
 //!
 //! For tests, and to measure a start of ten thousand nodes on one host.
 
