@@ -6,7 +6,8 @@
 //! that are meant for the program don't end it. The courier ends when no process has the other end
 //! of its pipes any more.
 //!
-//! - Output is written at the description's own offset, because other processes share that offset.
+//! - Output is written at the open file description's own offset, because other processes share
+//!   that offset.
 //! - Input is read ahead, by at most a pipe's size. When no process has the other end any more, the
 //!   description's offset is moved back by what the program hasn't read.
 //! - If the program has opened a file through the mount, the program's offset becomes the
@@ -39,7 +40,7 @@ const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
 /// First and longest pause between two checks whether a program has read all of its input.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// How a program is connected with a description.
+/// How a program is connected with an open file description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// A pipe that the program reads.
@@ -50,7 +51,7 @@ pub enum Way {
     Mounted,
 }
 
-/// One description, and the courier's descriptor for it.
+/// One open file description, and the courier's descriptor for it.
 #[derive(Clone, Copy)]
 pub struct Parcel {
     pub way: Way,
@@ -133,7 +134,7 @@ impl Errand {
     }
 }
 
-/// A description that is being served.
+/// An open file description that is being served.
 struct Served {
     way: Way,
     fd: OwnedFd,

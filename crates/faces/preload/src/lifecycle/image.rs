@@ -1,8 +1,9 @@
 //! The memory file from which a program of the pool is executed.
 //!
-//! A copy of the file, changed only where the kernel or the loader would otherwise search the wrong
-//! directory. `$ORIGIN` in its search paths becomes the directory in the pool: the copy has no
-//! directory. An interpreter in the pool is replaced by a memory file, too.
+//! The memory file is a copy of the program's file, changed only where the kernel or the loader
+//! would otherwise search the wrong directory. `$ORIGIN` in the copy's search paths becomes the
+//! program's directory in the pool: the copy has no directory. An interpreter in the pool is
+//! replaced by a memory file, too.
 
 use forebay_elf::{Elf, Segment, Source};
 use forebay_posix::Errno;

@@ -27,8 +27,8 @@ use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
-/// Programs that start as a courier. These programs exist everywhere, and are harmless with these
-/// arguments.
+/// Programs that start as a courier. These programs exist everywhere, and are harmless with the
+/// arguments of a courier.
 const CARRIERS: [&CStr; 3] = [c"/bin/sh", c"/bin/true", c"/usr/bin/true"];
 const COURIER_NAME: &CStr = c"forebay-courier";
 /// Maximum time in which a courier must be ready.

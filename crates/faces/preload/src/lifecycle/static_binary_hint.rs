@@ -1,5 +1,5 @@
 //! Hints for programs that this library can't intercept (static, Go, set-user-ID) and that are to
-//! work in the pool: their working directory is there, or an argument is a path of the pool.
+//! work in the pool: their working directory is in the pool, or an argument is a path of the pool.
 //!
 //! The kernel's working directory is a dead end for them ([`cwd`]), unless the pool is mounted. The
 //! process that executes such a program prints what to do: the program itself will only report that

@@ -2,10 +2,11 @@
 //!
 //! A shadow copy is a file of this node's kernel, in the pool's directory, named by the object's
 //! id. All processes of the node that map the remote file map this copy, so each sees the others'
-//! stores at once, over fork too. At the remote file's own offsets it holds the mapped bytes. From
-//! [`BEFORE`] on it holds the same bytes as they were fetched or last written back: the difference
-//! is what processes of this node have changed. From [`STATE`] on it holds, for each chunk, the
-//! number of fetched pages. The file is sparse: pages that haven't been fetched take no space.
+//! stores at once, over fork too. At the remote file's own offsets the copy holds the mapped bytes.
+//! From [`BEFORE`] on it holds the same bytes as they were fetched or last written back: the
+//! difference is what processes of this node have changed. From [`STATE`] on it holds a state of
+//! each chunk, which tells how many of the chunk's pages have been fetched. The file is sparse:
+//! pages that haven't been fetched take no space.
 //!
 //! A process that fetches or writes back locks the copy; the kernel releases the lock if the
 //! process dies. No process keeps the copy open. The first process that maps the file makes the

@@ -1,8 +1,8 @@
 //! The pool of this process, opened when it is first needed.
 //!
 //! [`fs`] opens it, under a lock between the threads of this process; [`open_fs`] only returns it
-//! if it is open. An open pool is never freed: other threads may be in the middle of a call at any
-//! time.
+//! if it is open. Only [`close`] frees an open pool, when this instance of the library ends: until
+//! then, other threads may be in the middle of a call at any time.
 
 use crate::pool::placeholder;
 use crate::program::{

@@ -93,8 +93,7 @@ pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
     let (how, before) = (a[0] as i32, BLOCKED.get());
     let set = match a[1] {
         0 => None,
-        // SAFETY: the program passed this address for a mask; a bad address is caught. Here and
-        // below.
+        // SAFETY: the program passed this address for a mask; a bad address is caught.
         at => match unsafe { user::take::<u64>(at) } {
             Err(e) => return errno(e),
             Ok(set) => Some(set),

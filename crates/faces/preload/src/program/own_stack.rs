@@ -26,7 +26,7 @@ pub fn run<T>(f: impl FnOnce() -> T) -> T {
         result: Option<T>,
     }
     unsafe extern "C" fn call<F: FnOnce() -> T, T>(at: *mut c_void) {
-        // SAFETY: `run` passes its own `Call`, and waits.
+        // SAFETY: `run` passes the address of its own `Call`, and waits for this function.
         let c = unsafe { &mut *at.cast::<Call<F, T>>() };
         c.result = c.f.take().map(|f| f());
     }

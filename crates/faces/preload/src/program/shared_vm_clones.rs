@@ -323,7 +323,7 @@ pub fn prepare(call: &Call, reserved: u32, mask: u64) -> Result<(), Errno> {
             return Err(Errno::NOMEM);
         }
     };
-    // SAFETY: only reads this thread's own area.
+    // SAFETY: `make_area` reads this thread's own area, and writes only to the new one.
     if !unsafe { make_area(s, &libc) } {
         s.state.store(FREE, Release);
         return Err(Errno::NOMEM);

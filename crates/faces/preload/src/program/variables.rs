@@ -70,7 +70,7 @@ pub fn given() -> (*mut *const libc::c_char, *mut *const libc::c_char) {
 /// Returns the address of an environment variable's pointer, and the variable's value.
 pub fn place(name: &CStr) -> Option<(*mut *const libc::c_char, &'static CStr)> {
     let mut at = ENVIRONMENT.load(Acquire);
-    // SAFETY: the promise of `note`: strings up to a null pointer.
+    // SAFETY: the caller of `note` promised pointers to C strings, up to a null pointer.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             let text = CStr::from_ptr(*at);
@@ -96,7 +96,7 @@ pub fn value(name: &CStr) -> Option<&'static CStr> {
 pub fn take(name: &CStr) -> Option<&'static CStr> {
     let value = value(name);
     if let Some((mut at, _)) = place(name) {
-        // SAFETY: moves the pointers after this one, up to the null pointer.
+        // SAFETY: only moves the pointers after this one, up to the null pointer.
         unsafe {
             while !(*at).is_null() {
                 *at = *at.add(1);

@@ -93,7 +93,7 @@ struct State {
 
 // SAFETY: `state` is only used under LOCK.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: `state` is only used under LOCK.
 unsafe impl Sync for Context {}
 
 struct Contexts(UnsafeCell<Vec<Arc<Context>>>);
@@ -191,8 +191,7 @@ impl State {
 /// Serves io_setup(events, context).
 pub unsafe fn setup(a: &[i64; 6]) -> i64 {
     value((|| {
-        // SAFETY: the program passed this address for a handle; a bad address is caught. Here and
-        // below.
+        // SAFETY: the program passed this address for a handle; a bad address is caught.
         if unsafe { user::take::<u64>(a[1])? } != 0 {
             return Err(Errno::INVAL);
         }
@@ -343,7 +342,7 @@ unsafe fn serve(context: &Context, at: u64, request: &Request) -> Result<(), Err
     let one = [buffer, len];
     let vector = |list: i64, parts: i64, writing: bool| {
         let call = [fd, list, parts, offset, 0, flags];
-        // SAFETY: the program passed the request's buffers to io_submit; here and below.
+        // SAFETY: the program passed the request's buffers to io_submit.
         unsafe { io::vector(&call, Some(offset), flags, writing) }
     };
     let whole = [fd, buffer, len, offset, 0, 0];

@@ -490,7 +490,7 @@ impl AttributeCall<'_> {
         match self {
             AttributeCall::Get(name, to, room) => {
                 let value = fs.get_attribute(id, name)?;
-                // SAFETY: the program passed this buffer and its size to the call; here and below.
+                // SAFETY: the program passed this buffer and its size to the call.
                 unsafe { give(&value, *to, *room) }
             }
             AttributeCall::Set(name, value, flags) => {

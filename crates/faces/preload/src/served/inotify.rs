@@ -1,10 +1,10 @@
 //! inotify on paths of the pool.
 //!
-//! The descriptor is the kernel's. For an object of the pool it watches a shadow file in the node's
-//! directory (`store/src/watches.rs`). The kernel handles all calls on it, except those that add
-//! and remove watches, and reads: events about shadows are replaced by the events for which they
-//! stand. The replacement needs no state in memory, so it also works for any process that inherits
-//! the descriptor.
+//! The program's inotify descriptor is the kernel's. For an object of the pool, that descriptor
+//! watches a shadow file in the node's directory (`store/src/watches.rs`). The kernel handles all
+//! calls on the descriptor, except those that add and remove watches, and reads: events about
+//! shadows are replaced by the events for which they stand. The replacement needs no state in
+//! memory, so it also works for any process that inherits the descriptor.
 
 use crate::paths::locate::{Where, locate};
 use crate::paths::{PathCall, on_path};
@@ -121,7 +121,7 @@ pub unsafe fn add_watch(p: PathCall<'_>) -> i64 {
         // SAFETY: the program is making this call.
         return unsafe { stand_in::call(p.nr, p.args, &[0]) };
     }
-    // SAFETY: the caller passes the arguments of a call that the program makes, here and below.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         if let Err(e) = kind(fd) {
             return match locate(libc::AT_FDCWD, p.args[1]) {

@@ -32,7 +32,7 @@ pub fn is_code(a: &[i64; 6]) -> bool {
 /// The arguments are those of the call.
 pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
     let (len, fd, offset) = (a[1] as usize, a[4] as i32, a[5] as u64);
-    // SAFETY: the caller's promise: the loader makes this call.
+    // SAFETY: the caller passes the arguments of the loader's call.
     let at = match unsafe { map::mmap(a) } {
         // SAFETY: as above.
         PASS => unsafe { raw(libc::SYS_mmap, *a) },

@@ -155,7 +155,7 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     let a = p.args;
     let dir = p.nr == libc::SYS_rmdir
         || p.nr == libc::SYS_unlinkat && a[2] as i32 & libc::AT_REMOVEDIR != 0;
-    // The kernel returns EINVAL, whatever the path, here and below.
+    // The kernel returns EINVAL, whatever the path.
     if p.nr == libc::SYS_unlinkat && a[2] as i32 & !libc::AT_REMOVEDIR != 0 {
         return PASS;
     }
@@ -331,8 +331,7 @@ unsafe fn end(dirfd: i32, path: i64, goal: impl Into<Goal>) -> Result<End, Errno
 /// Finds one end of a rename or link, like [`end`], after its path has led to the origin and back
 /// `turns` times.
 unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<End, Errno> {
-    // SAFETY: the caller passes a bad address, or a C string that outlives the call; here and
-    // below.
+    // SAFETY: the caller passes a bad address, or a C string that outlives the call.
     match unsafe { user::path(path) } {
         None => return Err(Errno::FAULT),
         Some(b"") => return Err(Errno::NOENT),

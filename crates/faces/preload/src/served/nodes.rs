@@ -134,7 +134,7 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
         return PASS;
     }
     let mut made = None;
-    // SAFETY: the caller passes the arguments of the program's bind(2), here and below.
+    // SAFETY: the caller passes the arguments of the program's bind(2).
     unsafe {
         let address = at_address(a[1], a[2], Follow::Never, |fs, place| {
             let path = fs.make_socket(place, 0o777 & !umask::current(fs))?;

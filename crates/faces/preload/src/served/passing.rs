@@ -121,8 +121,7 @@ struct Changed {
 
 /// Returns the message to pass to the kernel instead of `m`; None: `m` itself.
 unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
-    // SAFETY: the caller read `m` from the program, which passed these addresses in it; here and
-    // below.
+    // SAFETY: the caller read `m` from the program, which passed these addresses in it.
     let address = unsafe { nodes::peer(m.msg_name as i64, i64::from(m.msg_namelen))? };
     // SAFETY: as above.
     let given = unsafe { control(m)? };
@@ -292,7 +291,7 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
 
 /// Serves recvmsg(socket, message, flags).
 pub unsafe fn receive(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program passed this message to the call; a bad address is caught. Here and below.
+    // SAFETY: the program passed this message to the call; a bad address is caught.
     if !unsafe { user::take(a[1]) }.is_ok_and(|m| has_control(&m)) {
         return PASS;
     }

@@ -17,7 +17,7 @@ pub unsafe fn path(p: PathCall<'_>) -> i64 {
     let Some((dirfd, path)) = calls::refused_path(p.nr) else {
         return PASS;
     };
-    // SAFETY: the caller passes the arguments of a call that the program makes, here and below.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         // An empty path means the descriptor itself.
         let is_empty = p.args[path] == 0 || stat::is_empty(p.args[path]);
@@ -72,7 +72,7 @@ pub unsafe fn mount(p: PathCall<'_>) -> i64 {
         | libc::MS_SLAVE
         | libc::MS_UNBINDABLE;
     let a = p.args;
-    // SAFETY: the caller passes the arguments of a call that the program makes, here and below.
+    // SAFETY: the caller passes the arguments of a call that the program makes.
     unsafe {
         on_path(p, None, 1, Follow::Yes, |_, place| {
             place.existing()?;
