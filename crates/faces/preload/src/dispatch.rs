@@ -57,7 +57,7 @@ unsafe fn handle(call: &Call) -> i64 {
     let fd = call.args[0] as i32;
     let short = has(&calls::SHORT, call.nr) && filter::watched(fd) && !filter::is_inotify(fd);
     let critical = short.then(Critical::enter);
-    // SAFETY: the caller's promise: `call` is one that the program is making.
+    // SAFETY: the caller passes a call that the program is making.
     let result = counted(call.nr, &call.args, || unsafe {
         answer(call.nr, &call.args, 0)
     });
@@ -68,7 +68,7 @@ unsafe fn handle(call: &Call) -> i64 {
     // SAFETY: `errno_at` is the address of this thread's errno.
     unsafe { *errno_at = saved };
     if result == PASS && has(&links::WATCHED, call.nr) {
-        // SAFETY: the caller's promise: `call` is one that the program is making.
+        // SAFETY: the caller passes a call that the program is making.
         return unsafe { links::around_the_shadowed(call) }.unwrap_or(WATCH);
     }
     result
@@ -109,7 +109,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
         args: a,
         crossings,
     };
-    // SAFETY: the caller's promise covers every call below.
+    // SAFETY: the caller passes the arguments of a call that the program is making.
     unsafe {
         if has(&calls::NEED_FILE, nr) && fds::is_path_only(a[0] as i32) {
             return errno(Errno::BADF);

@@ -154,7 +154,7 @@ impl Work {
             for &number in numbers {
                 inherited.replaced.push(number);
                 let args = [fd.as_raw_fd().into(), number.into(), 0, 0, 0, 0];
-                // SAFETY: replaces the program's descriptor by the one that it is to use.
+                // SAFETY: dup2 takes no pointer; it replaces only a placeholder of the program.
                 if let Err(e) = results::check(unsafe { raw(libc::SYS_dup2, args) }) {
                     inherited.put_back();
                     return Err(format!("descriptor {number}: {e}"));
@@ -391,7 +391,7 @@ fn spawn(errand: &Errand) -> Result<i64, Errno> {
     let argv: Vec<i64> = argv.into_iter().chain([0]).collect();
     let inherited = errand.descriptors();
     let mask = mask::block_all();
-    // SAFETY: a fork; the child makes only raw system calls before exec.
+    // SAFETY: the forked child makes only raw system calls before its exec.
     let child = unsafe { raw(libc::SYS_clone, [0; 6]) };
     if child == 0 {
         for fd in inherited {

@@ -66,8 +66,8 @@ impl Text {
     fn bytes(self) -> impl Iterator<Item = u8> {
         let mut at = self.0.cast::<u8>();
         std::iter::from_fn(move || {
-            // SAFETY: reads up to the null at the end. The read is volatile, so that no loop over
-            // it is compiled to a call of strlen.
+            // SAFETY: a Text ends with a null byte, beyond which nothing is read. The read is
+            // volatile, so that no loop over it is compiled to a call of strlen.
             unsafe {
                 let byte = at.read_volatile();
                 at = at.add(usize::from(byte != 0));

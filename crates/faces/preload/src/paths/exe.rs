@@ -95,8 +95,8 @@ pub unsafe fn introduce(name: &'static CStr, environment: *mut *const libc::c_ch
     if environment.is_null() {
         return;
     }
-    // SAFETY: the caller's promise: strings up to a null pointer, then pairs of words up to
-    // AT_NULL. The path is never freed.
+    // SAFETY: the caller promises pointers up to a null pointer, then pairs of words up to AT_NULL.
+    // The path is never freed.
     unsafe {
         let mut at = environment;
         while !(*at).is_null() {

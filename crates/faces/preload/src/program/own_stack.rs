@@ -57,7 +57,7 @@ fn take() -> Option<*mut c_void> {
     });
     kept.or_else(|| {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: makes a new mapping, and protects its lowest page, which is unused.
+        // SAFETY: the kernel chooses an unused address, and only the new mapping is protected.
         unsafe {
             let stack = mmap_anonymous(null_mut(), LEN, protection, MapFlags::PRIVATE).ok()?;
             let _ = mprotect(stack, GUARD, MprotectFlags::empty());

@@ -130,7 +130,7 @@ fn is_watched(signal: usize) -> bool {
 fn kernel(signal: usize, new: Option<&Action>, old: Option<&mut Action>) -> i64 {
     let new = new.map_or(0, |a| a as *const Action as i64);
     let old = old.map_or(0, |a| a as *mut Action as i64);
-    // SAFETY: rt_sigaction with valid or null structures of the kernel's layout.
+    // SAFETY: `new` and `old` are null, or addresses of structures of the kernel's layout.
     unsafe {
         raw(
             libc::SYS_rt_sigaction,
@@ -446,8 +446,8 @@ unsafe fn let_wait(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucon
 /// Sends a signal to this thread.
 fn send_again(signal: i32, info: &libc::siginfo_t) {
     let (me, signal) = (i64::from(own_pid()), i64::from(signal));
-    // SAFETY: raw system calls with valid pointers. If the second one fails (no memory to queue the
-    // signal), the signal is sent without its information.
+    // SAFETY: the calls get numbers, and the address of `info`. If rt_tgsigqueueinfo fails (no
+    // memory to queue the signal), the signal is sent without its information.
     unsafe {
         let thread = raw(libc::SYS_gettid, [0; 6]);
         let at = info as *const libc::siginfo_t as i64;

@@ -151,7 +151,7 @@ impl Vector {
             // SAFETY: the copy holds no lock, and the parts are only read if all of them were
             // copied.
             unsafe { touch(copy) }.ok_or(Errno::FAULT)?;
-            // SAFETY: just written; any bytes are a part.
+            // SAFETY: all `count` parts were just written; any bytes are a valid Part.
             unsafe { std::slice::from_raw_parts_mut(to, count) }
         };
         if parts.iter().any(|p| p.0.iov_len > isize::MAX as usize) {

@@ -328,7 +328,7 @@ pub unsafe fn copy_file_range(a: &[i64; 6]) -> i64 {
 
 unsafe fn copy_range(a: &[i64; 6]) -> Result<i64, Errno> {
     let (from, to) = (Open::look(a[0] as i32)?, Open::look(a[2] as i32)?);
-    // SAFETY: both are null, or addresses of offsets that the program passed.
+    // SAFETY: both arguments are null, or addresses of offsets that the program passed.
     let (read_at, write_at) = unsafe { (offset_at(a[1])?, offset_at(a[3])?) };
     if a[5] as u32 != 0 {
         return Err(Errno::INVAL);
@@ -378,7 +378,7 @@ unsafe fn splice_by(a: &[i64; 6]) -> Result<i64, Errno> {
     if from.is_pipe() && a[1] != 0 || to.is_pipe() && a[3] != 0 {
         return Err(Errno::SPIPE);
     }
-    // SAFETY: both are null, or addresses of offsets that the program passed.
+    // SAFETY: both arguments are null, or addresses of offsets that the program passed.
     let offsets = unsafe { [offset_at(a[3])?, offset_at(a[1])?] };
     if !from.reads || !to.writes {
         return Err(Errno::BADF);
