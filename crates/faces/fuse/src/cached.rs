@@ -149,7 +149,7 @@ impl Cached {
         if let Some(file) = self.files().get_mut(&node) {
             return file.add(open);
         }
-        // The lock isn't held, because the call may send a request to another node.
+        // The table isn't locked, because the call may send a request to another node.
         let changed = changed(fs, open);
         let now = Instant::now();
         let size = changed.map_or(0, |(_, size)| size);
@@ -215,8 +215,8 @@ impl Cached {
         Ok(())
     }
 
-    /// Records a reply with this size. Returns the file's lock if the kernel assumes a smaller
-    /// size.
+    /// Records a reply with this size. Returns the file's mutex `telling` if the kernel assumes a
+    /// smaller size.
     fn answers(&self, node: u64, size: u64, thread: u32) -> Option<Arc<Mutex<()>>> {
         let mut files = self.files();
         let file = files.get_mut(&node)?;
@@ -343,8 +343,8 @@ fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
             must_forget = cached.must_forget(fs, node, open, changed(fs, open));
         });
         if must_forget {
-            // The lock isn't held: the kernel may request pages during this call, and those
-            // requests need it.
+            // The table isn't locked: the kernel may request pages during this call, and answering
+            // those requests locks the table.
             cached.notices.forget_pages(node);
         }
     }

@@ -9,7 +9,8 @@ use forebay_posix::Stat;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Maximum number of directories. Directories that are looked up beyond it aren't kept.
+/// Maximum number of directories whose attributes are recorded. Directories that are looked up
+/// beyond it aren't recorded.
 const MAX_DIRECTORIES: usize = 1 << 16;
 
 /// Attributes of directories by node number.

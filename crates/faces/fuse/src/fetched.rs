@@ -6,10 +6,11 @@
 //! kept ones are written ([`Fs::merge`](forebay_posix::Fs::merge)), and conflicting changes of the
 //! same bytes are detected.
 //!
-//! Only files opened for reading and writing through this mount can have writable mappings. At the
-//! first such open, the kernel has no pages of the file that matter, since it forgets all of them
-//! when a file is mapped. Memory is bounded: beyond [`MAX_PAGES`] pages, the kernel is told to
-//! forget the pages of the file that has most. A page without kept content is written back whole.
+//! Only files opened for reading and writing through this mount can have writable mappings. Pages
+//! that the kernel got before the first such open needn't be kept: the kernel forgets all pages of
+//! a file when the file is mapped. Memory is bounded: beyond [`MAX_PAGES`] pages, the kernel is
+//! told to forget the pages of the file that has most. A page without kept content is written back
+//! whole.
 
 use crate::notices::Notices;
 use std::collections::HashMap;

@@ -71,13 +71,13 @@ pub fn is_short(busy: usize) -> bool {
 fn mapped(len: usize) -> io::Result<usize> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, at an address that the kernel chooses.
+    // SAFETY: the kernel chooses an unused address, so the new mapping replaces no other.
     let at = unsafe { mmap_anonymous(null_mut(), len, prot, MapFlags::PRIVATE)? };
     Ok(at.expose_provenance())
 }
 
 fn unmapped(at: usize, len: usize) {
-    // SAFETY: a mapping that this process has made and no other thread knows.
+    // SAFETY: this process made the mapping, and no other thread knows its address.
     let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(at), len) };
 }
 
@@ -186,7 +186,7 @@ unsafe impl GlobalAlloc for Allocator {
         if is_ours(p) {
             give(p, layout)
         } else {
-            // SAFETY: the memory came from the system's allocator.
+            // SAFETY: the memory came from the system's allocator, with this layout.
             unsafe { System.dealloc(p, layout) }
         }
     }
@@ -194,7 +194,7 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let is_ours = is_ours(p);
         if !is_ours {
-            // SAFETY: the memory came from the system's allocator.
+            // SAFETY: the memory came from the system's allocator, with this layout.
             let moved = unsafe { System.realloc(p, layout, size) };
             if !moved.is_null() {
                 return moved;

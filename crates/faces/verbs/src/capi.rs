@@ -44,24 +44,28 @@ fn code(done: Result<()>) -> c_int {
 /// # Safety
 /// `at` is null, or valid and not used by anything else while the reference lives.
 unsafe fn place<'a, T>(at: *mut T, what: &str) -> Result<&'a mut T> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     unsafe { at.as_mut() }.ok_or_else(|| Error::invalid(format!("{what} is NULL")))
 }
 
+/// Returns the object behind a handle that other threads may use, too.
+///
 /// # Safety
 /// `at` is null, or valid.
 unsafe fn handle<'a, T>(at: *const T, what: &str) -> Result<&'a T> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     unsafe { at.as_ref() }.ok_or_else(|| Error::invalid(format!("the {what} is NULL")))
 }
 
+/// Returns the text at `at`.
+///
 /// # Safety
 /// `at` is null, or a text that ends with NUL.
 unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> {
     if at.is_null() {
         return Err(Error::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     let text = unsafe { CStr::from_ptr(at) };
     text.to_str().map_err(|_| {
         Error::invalid(format!(
@@ -71,34 +75,38 @@ unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> {
     })
 }
 
+/// Returns the text at `at`; `default` for null.
+///
 /// # Safety
 /// As for [`text`].
 unsafe fn text_or<'a>(at: *const c_char, what: &str, default: &'a str) -> Result<&'a str> {
     if at.is_null() {
         Ok(default)
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `# Safety` demands.
         unsafe { text(at, what) }
     }
 }
 
+/// Reads changes of metadata. A pair without a value removes its key.
+///
 /// # Safety
 /// `at` points to `count` pairs of texts that end with NUL; or `count` is 0.
 unsafe fn changes(at: *const abi::Pair, count: usize) -> Result<Vec<Change>> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     let first = unsafe { handle(at, "metadata")? };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     let pairs = unsafe { std::slice::from_raw_parts(first, count) };
     let change = |pair: &abi::Pair| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `# Safety` demands.
         let key = unsafe { text(pair.key, "key")? };
         let value = if pair.value.is_null() {
             None
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises what `# Safety` demands.
             Some(unsafe { text(pair.value, "value")? }.to_owned())
         };
         Ok((key.to_owned(), value))
@@ -106,10 +114,12 @@ unsafe fn changes(at: *const abi::Pair, count: usize) -> Result<Vec<Change>> {
     pairs.iter().map(change).collect()
 }
 
+/// Reads metadata, in which every key has a value.
+///
 /// # Safety
 /// As for [`changes`].
 unsafe fn meta(at: *const abi::Pair, count: usize) -> Result<Meta> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     let changes = unsafe { changes(at, count)? };
     let pair = |(key, value): Change| match value {
         Some(value) => Ok((key, value)),

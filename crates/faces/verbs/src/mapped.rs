@@ -48,10 +48,10 @@ pub struct Mapped {
     generation: Generation,
 }
 
-// SAFETY: the entry at `place` consists of atomics, and only drop releases it. Of the memory, only
-// the address is handed out.
+// SAFETY: the entry at `place` consists of atomics, and only drop releases it. This type makes no
+// reference to the mapped memory: it only hands out the address, or copies bytes.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Mapped {}
 
 /// A range of addresses, unmapped when dropped.
@@ -63,7 +63,7 @@ struct Range {
 impl Range {
     /// Reserves addresses for whole pages; an access to them faults until pages are mapped there.
     fn reserve(len: usize) -> std::result::Result<Range, Errno> {
-        // SAFETY: the kernel chooses unused addresses.
+        // SAFETY: the kernel chooses unused addresses, so no existing mapping is replaced.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -92,7 +92,8 @@ impl Range {
             Access::Read => (medium.file_for_reading()?, ProtFlags::READ),
             Access::Write => (medium.file()?, ProtFlags::READ | ProtFlags::WRITE),
         };
-        // SAFETY: addresses inside this range, as checked above, to which nothing refers yet.
+        // SAFETY: the mapping replaces only reserved addresses of this range, as checked above.
+        // Nothing refers to them yet.
         unsafe {
             rustix::mm::mmap(
                 self.start.as_ptr().add(from).cast(),
@@ -109,7 +110,8 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: the range belongs to the value that is being dropped.
+        // SAFETY: these addresses belong to the value that is being dropped, so nothing uses them
+        // any more.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -194,7 +196,7 @@ impl Mapped {
         let put = still.and_then(|()| put_pages(fs, live, at, len, access));
         match put {
             Ok((range, skip)) => {
-                // SAFETY: `skip` is less than a page of the range.
+                // SAFETY: `skip` is less than a page, and the range has at least one page.
                 let first = unsafe { range.start.add(skip) };
                 std::mem::forget(range);
                 Ok(Mapped {
@@ -265,6 +267,8 @@ impl Mapped {
         mapped
     }
 
+    /// Checks that this process has the mapping.
+    ///
     /// # Errors
     /// EPERM in a forked child, which doesn't have the mapping.
     pub(crate) fn check(&self) -> Result<()> {
@@ -362,7 +366,8 @@ impl Drop for Mapped {
             return;
         }
         drop(self.range());
-        // SAFETY: an entry of this pool's table, which is mapped as long as `fs` lives.
+        // SAFETY: `place` refers to an entry of the pool's table of mappings, which is in memory as
+        // long as `fs` lives.
         let place = unsafe { self.place.as_ref() };
         let _ = self.fs.store().mappings().map_release(place);
     }

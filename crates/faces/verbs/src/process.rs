@@ -39,6 +39,8 @@ impl Generation {
         self.0 == GENERATION.load(Relaxed)
     }
 
+    /// Checks that this process made the object of this generation.
+    ///
     /// # Errors
     /// EPERM in a forked child.
     pub fn check(self) -> Result<()> {
@@ -83,7 +85,8 @@ pub(crate) fn lock_in_time<'a, T>(lock: &'a Mutex<T>, what: &str) -> Result<Mute
 /// Blocks all signals in the calling thread, so that the kernel delivers them to the program's
 /// threads.
 pub(crate) fn block_signals() {
-    // SAFETY: a set of signals is plain data; the calls fill it and read it.
+    // SAFETY: zeros are a valid sigset_t. The calls only fill and read `all`, and null for the old
+    // mask is allowed.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&mut all);

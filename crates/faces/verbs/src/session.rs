@@ -162,6 +162,8 @@ impl Session {
         known.map(|(n, b)| (n.clone(), b.kind().into())).collect()
     }
 
+    /// Checks that this process opened the session.
+    ///
     /// # Errors
     /// EPERM in a forked child of the process that opened the session.
     pub(crate) fn check(&self) -> Result<()> {

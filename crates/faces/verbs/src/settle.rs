@@ -1,4 +1,4 @@
-//! Undoes a batch, or completes it ([`crate::meta::undo`]).
+//! Undoing batches, and completing them ([`crate::meta::undo`]).
 
 use crate::meta::undo::{Undo, UndoLog};
 use crate::meta::{Key, Scope};

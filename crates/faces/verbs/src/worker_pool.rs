@@ -43,7 +43,7 @@ impl Shared {
 /// The worker pool of a session.
 pub(crate) struct WorkerPool {
     shared: Arc<Shared>,
-    /// Number of operations in all batches that have begun and not ended.
+    /// Number of operations of the batches that were started and haven't ended.
     in_progress: AtomicUsize,
     /// Maximum number of threads.
     most: usize,

@@ -263,17 +263,18 @@ fn what_is_refused() {
     }
     // More bytes than the pool has.
     assert_eq!(errno(Chunk::allocate(&session, 1 << 30)), Errno::NOSPC);
-    // SAFETY: the child only makes the call under test, and leaves without running destructors.
+    // SAFETY: the child makes only the calls under test, which fail in a forked child before they
+    // touch a lock, and then ends by `_exit`.
     let forked = unsafe { libc::fork() };
     if forked == 0 {
         let refused = errno(reading.read(&mut [0], 0)) == Errno::PERM
             && reading.share().is_err()
             && Chunk::allocate(&session, 1).is_err();
-        // SAFETY: ends the child at once.
+        // SAFETY: `_exit` ends the child without running destructors.
         unsafe { libc::_exit(i32::from(!refused)) }
     }
     let mut status = 0;
-    // SAFETY: waits for the child.
+    // SAFETY: the kernel writes only to `status`, a local variable.
     let waited = unsafe { libc::waitpid(forked, &mut status, 0) };
     assert_eq!((waited, status), (forked, 0));
     drop((

@@ -235,7 +235,7 @@ fn nothing_is_done_twice_or_denied_when_answers_are_lost() {
     assert_eq!(lost.load(SeqCst), 7);
 }
 
-/// A lost creation is carried out long after the wait for its reply has ended.
+/// A creation that reaches etcd long after the wait for its reply has ended creates nothing.
 #[test]
 fn a_creation_cannot_come_true_late() {
     let etcd = TestEtcd::new();

@@ -174,8 +174,8 @@ fn what_others_change_is_seen_within_the_bound() {
         create(plain.store(), scope, &format!("n{n}"), "1");
         let written = Instant::now();
         loop {
-            // The read's revision may be as old as the bound, counted from when its request was
-            // sent.
+            // The read may use a revision that etcd returned for a request sent up to `AGE`
+            // earlier.
             let read = Instant::now();
             let found = names(cached.store(), scope, "k = 1").len();
             if found > n {

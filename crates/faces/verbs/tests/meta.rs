@@ -430,7 +430,7 @@ fn ranges(store: &dyn Store, scope: &Scope) {
     assert_eq!(search(store, *scope, "v > 0.5 and v < 8"), ["two"]);
 }
 
-/// After any changes, a search finds the same as the comparison of all records.
+/// After any changes, a search finds the same records as comparing every record with the predicate.
 fn random_changes_and_searches(store: &dyn Store, fresh: Fresh<'_>) {
     let scope = fresh("random");
     let mut random = Random::new(7);

@@ -558,11 +558,11 @@ fn processes_share_a_workspace_and_forked_ones_open_it_anew() {
             c.append(b" and the fork")?;
             c.close()
         });
-        // SAFETY: ends the child at once.
+        // SAFETY: `_exit` ends the child without running destructors.
         unsafe { libc::_exit(if refused && own.is_ok() { 0 } else { 1 }) }
     }
     let mut status = 0;
-    // SAFETY: waits for the child.
+    // SAFETY: the kernel writes only to `status`, a local variable.
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!((waited, status), (child, 0));
     let n = c.read(&mut bytes, 0).unwrap();

@@ -300,11 +300,11 @@ fn a_forked_child_is_refused_and_opens_its_own() {
             running.result(op)
         });
         let fine = all.iter().all(|r| *r) && own.is_ok();
-        // SAFETY: ends the child at once.
+        // SAFETY: `_exit` ends the child without running destructors.
         unsafe { libc::_exit(if fine { 0 } else { 1 }) }
     }
     let mut status = 0;
-    // SAFETY: waits for the child.
+    // SAFETY: the kernel writes only to `status`, a local variable.
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!((waited, status), (child, 0));
     c.write(b"z", 0).unwrap();

@@ -21,8 +21,8 @@ impl ObjectAttributes {
         ObjectAttributes { shared }
     }
 
-    /// Sets the attributes of an object of the origin to those of the pool's object, without the
-    /// `user.*` attributes if the object is released: only the origin has those.
+    /// Sets the attributes of an object of the origin to those of the pool's object. `user.*`
+    /// attributes of a released object aren't written: only the origin has them.
     pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
         let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
         if self.shared.side.is_object_store() {
@@ -59,7 +59,7 @@ impl ObjectAttributes {
         let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
         let meta = pool.stat(&self.shared.pool_path(at), false)?;
         let id = ObjectId(meta.ino);
-        // The attributes of a released object are in the bucket only.
+        // The `user.*` attributes of a released object are in the bucket only.
         let user = if self.shared.inode(id)?.origin.is_released() {
             None
         } else {

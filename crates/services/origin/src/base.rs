@@ -1,4 +1,4 @@
-//! The lowest layer of the service. All parts of the service use this layer.
+//! The lowest layer of the origin service: the state that all its parts use.
 
 use crate::marks::Marks;
 use crate::shared::Shared;

@@ -22,7 +22,8 @@ use std::time::Duration;
 
 /// Maximum number of attempts to read a file that changes while it is read.
 const ATTEMPTS: usize = 3;
-/// Maximum number of attempts in a full pool, and the pause between two. In all 1 s.
+/// Maximum number of attempts to fetch a file while the pool is full, and the pause between two
+/// attempts. In all 1 s.
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -68,7 +69,8 @@ impl Bytes {
     }
 
     /// Fetches the bytes of a file, unless they are in the pool. In a full pool, other files are
-    /// evicted. `cut`: the caller is about to truncate the file, so its size is set to 0 instead.
+    /// evicted. If `cut`, the caller is about to truncate the file: nothing is fetched, and the
+    /// file's size is set to 0.
     ///
     /// # Errors
     /// The errno, and what failed.
@@ -108,8 +110,8 @@ impl Bytes {
             return Ok(());
         }
         if cut {
-            // If the process dies before it truncates the file, the file is empty rather than full
-            // of zeros.
+            // If the requesting process dies before it truncates the file, the file is empty rather
+            // than full of zeros.
             self.shared.resize(id, 0)?;
             self.quota.others(-(inode.size as i64), 0);
             let mark = OriginMark {
@@ -124,7 +126,7 @@ impl Bytes {
             _ => self.tree.find(id)?,
         };
         self.fetch(id, &relative).map_err(|e| match e {
-            // Another object has the name: the process looks the name up again.
+            // Another object has the name: the requesting process looks the name up again.
             Errno::STALE => e.into(),
             e => Error::new(e, self.shared.error_text(&relative, "can't be read", e)),
         })
@@ -168,7 +170,7 @@ impl Bytes {
         let mut last = Errno::IO;
         for _ in 0..ATTEMPTS {
             match self.fetch_once(id, relative) {
-                // The file has changed while it was read.
+                // The origin's file has changed while it was read.
                 Err(Errno::STALE) => last = Errno::BUSY,
                 done => return done,
             }

@@ -62,8 +62,8 @@ impl Directories {
         Ok(true)
     }
 
-    /// Makes a directory at the origin for one whose attributes are lost, and the missing
-    /// directories above it. No other user may read them.
+    /// Makes a directory whose attributes are lost at the origin, and the missing directories above
+    /// it. Their mode lets no other user read them.
     pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
         self.make_all(at, 0o700)
     }
@@ -73,7 +73,7 @@ impl Directories {
         self.make_all(at, 0o777)
     }
 
-    /// Makes a directory at the origin, and the missing directories above it, with this mode.
+    /// Makes a directory at the origin, and the missing directories above it, all with this mode.
     fn make_all(&self, at: &[u8], mode: u32) -> Result<()> {
         match self.shared.side.mkdir(at, mode) {
             Ok(()) => Ok(()),
@@ -90,9 +90,9 @@ impl Directories {
         }
     }
 
-    /// Makes sure that the origin has a directory and those above it. Processes request this before
-    /// they rename or remove the directory. Returns the directory's path at the origin. The caller
-    /// holds the lock on the paths.
+    /// Makes sure that the origin has a directory and the directories above it. Returns the
+    /// directory's path at the origin. Processes request this before they rename or remove the
+    /// directory. The caller holds the lock on the paths.
     ///
     /// # Errors
     /// ENOENT: the directory was removed. EXDEV: the directory isn't below the origin's root.

@@ -48,7 +48,7 @@ struct Visit<'a> {
     dir: ObjectId,
     at: &'a [u8],
     lag: Duration,
-    /// Directories in this directory.
+    /// Subdirectories that the walk has to visit.
     below_it: Vec<(ObjectId, Vec<u8>)>,
     /// Files to be written back.
     dirty: Vec<Dirty>,
@@ -150,8 +150,8 @@ impl Drain {
     }
 
     /// Makes one pass over everything below a path. Changes younger than `lag` are left to a later
-    /// pass. While nodes of the pool are dead, files on the living nodes are written back where
-    /// their paths are known; the others are copied to `lost+found` at the origin.
+    /// pass. While nodes of the pool are dead, the files on living nodes whose paths are known are
+    /// written back; their other files are copied to `lost+found` at the origin.
     pub fn pass(&self, relative: &[u8], lag: Duration) -> Pass {
         let pass = self.pass_over(relative, lag);
         if !pass.misses_node {
@@ -505,17 +505,17 @@ impl Drain {
         self.write_back.is_written(id, at, seen.ctime)
     }
 
-    /// Sets at the origin the attributes of a file whose bytes are only there. Returns false if the
-    /// file has been fetched, has several names or has another version at the origin: then a later
-    /// pass writes the attributes.
+    /// Sets, at the origin, the attributes of a file whose bytes are at the origin only. Returns
+    /// false if the file has been fetched, has several names or has another version at the origin:
+    /// then a later pass writes the attributes.
     fn write_attributes(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
         let _working = self.marks.lock(id);
         let inode = self.shared.inode(id)?;
         if is_clean(&inode) {
             return Ok(true);
         }
-        // Setting the attributes changes the origin's version, which readers of the file's blocks
-        // compare.
+        // Setting the attributes changes the fingerprint of the origin's version, which threads
+        // compare that fetch blocks of the file.
         let _pause = self.marks.fills().pause(id);
         let there = self.shared.side.meta(at)?;
         if !inode.origin.is_released() || inode.nlink > 1 || print(&there) != inode.origin.print {

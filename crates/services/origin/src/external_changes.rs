@@ -27,8 +27,9 @@ use std::time::{Duration, Instant};
 /// Minimum pause between two checks of the origin.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Maximum number of attempts to release an open file that others have changed, and the pause
-/// between two. Several attempts find a moment at which an often-opened file is closed.
+/// Maximum number of attempts to release a file that is open in the pool and has changed at the
+/// origin, and the pause between two. Several attempts find a moment at which an often-opened file
+/// is closed.
 const ATTEMPTS: usize = 8;
 const RETRY_INTERVAL: Duration = Duration::from_millis(7);
 
@@ -162,7 +163,8 @@ impl ExternalChanges {
                     Err(Errno::NOENT) => {}
                     done => done?,
                 }
-                // The directory's clean files were removed at the origin, too.
+                // The directory was removed at the origin, and so were the files in it: the walk
+                // compares these, too.
                 if object.is_dir() {
                     below_it.push((entry.id, path));
                 }

@@ -265,7 +265,7 @@ impl Fill {
         true
     }
 
-    /// Sets the fingerprint of the version to which the blocks belong: a new version with the same
+    /// Sets the fingerprint of the blocks' version, when the origin has a new version with the same
     /// bytes.
     pub fn is_of(&self, version: u64) {
         self.state().version = version;

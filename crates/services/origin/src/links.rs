@@ -31,7 +31,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of checks whether a file that is being written is old enough to be written back.
+/// Maximum number of times that [`Links::write_before`] checks whether a file's last change is old
+/// enough for the file to be written back.
 const LOOKS: u64 = 40;
 /// Maximum number of objects whose names one walk searches for.
 const MAX_OBJECTS_PER_WALK: usize = 1024;

@@ -176,9 +176,9 @@ impl Listing {
 
     pub fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {
         let cluster = self.shared.cluster();
-        // The pool is searched first, then the origin. A removal begins at the origin, so an entry
-        // that the pool has lost isn't found at the origin either. Whether the service itself is
-        // making the entry is checked before and after the look-up.
+        // The pool is searched first, then the origin. A removal begins at the origin, so a name
+        // that was just removed from the pool isn't found at the origin either. Both before and
+        // after the look-up, the service checks whether it is itself making the entry.
         if self.tree.pending_creates().is_made(dir, name)
             || cluster.namespace().lookup(dir, name)?.is_some()
         {

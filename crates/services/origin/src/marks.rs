@@ -108,7 +108,8 @@ impl Marks {
         self.shared.cluster().namespace().set_attr(id, &set)?;
         let inode = self.shared.inode(id)?;
         if inode.is_spread && inode.ctime != past {
-            // Each part of a striped file has its own change time.
+            // A striped file's change time is the latest of those of its parts, so it may be later
+            // than `past`. The mark gets that time, once it is old enough.
             past = inode.ctime;
             let rest = past + TICK - now();
             std::thread::sleep(Duration::from_nanos(rest.clamp(0, TICK) as u64));

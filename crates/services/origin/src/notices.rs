@@ -3,7 +3,7 @@
 //! The service watches each directory whose entries are in the pool. An event names an entry, which
 //! is then compared as in a turn of [`crate::external_changes`]. So a change is seen after
 //! [`GATHER`] rather than after a turn. Names that the service is making, and open files, are
-//! compared again later.
+//! compared again after [`RETRY`].
 //!
 //! Events are hints. The turns find changes that the kernel doesn't report: those by other hosts,
 //! in directories beyond the kernel's limit of watches, or after an overflow of its queue.
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// Time for which events are gathered before their entries are compared.
 const GATHER: Duration = Duration::from_millis(20);
-/// Interval between two comparisons of names that have to wait.
+/// Interval between two comparisons of a name that the service is making, or whose file is open.
 const RETRY: Duration = Duration::from_millis(250);
 /// Divisor: comparing takes at most one part in `SHARE` of a thread's time.
 const SHARE: u32 = 10;

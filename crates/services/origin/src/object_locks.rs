@@ -1,5 +1,5 @@
-//! Locks on objects. A thread holds one while it writes back an object, fetches it or changes its
-//! mark.
+//! Locks on objects. A thread holds an object's lock while it writes back the object, fetches it or
+//! changes its mark.
 //!
 //! A thread that locks several objects takes them in the order of their ids.
 

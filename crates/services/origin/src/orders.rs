@@ -219,8 +219,7 @@ impl CopierOrders {
         self.stop(node)
     }
 
-    /// Makes sure that no copier on the file's node still carries out orders with an earlier
-    /// number.
+    /// Makes sure that no copier on the file's node still carries out orders of an earlier service.
     ///
     /// # Errors
     /// EHOSTDOWN, ETIMEDOUT: the copier may still be at work.
@@ -249,7 +248,8 @@ impl CopierOrders {
     }
 
     fn stop(&self, node: u32) -> Result<()> {
-        // A number higher than those of all earlier orders. Other threads may raise it further.
+        // The new number is higher than those of all earlier orders. Other threads may raise it
+        // further.
         self.copiers.service.fetch_max(number(), Relaxed);
         for attempt in 0.. {
             match self.order(node, Order::Stop {}) {

@@ -87,7 +87,8 @@ impl OriginOnly {
         Ok(())
     }
 
-    /// Adds and removes objects of the pool. Returns whether any was changed.
+    /// Adds and removes the pool's objects that stand for origin-only entries of a directory.
+    /// Returns whether the pool has changed.
     fn compare_origin_only(&self, dir: ObjectId, relative: &[u8]) -> Result<bool> {
         let mut there = self.kinds(relative)?;
         let mut has_changed = false;

@@ -363,8 +363,8 @@ mod tests {
         let kept = first.state().as_ref().map(|s| s.kept).unwrap();
         let used = (20, 2);
         first.save(&Kept { used, ..kept }).unwrap();
-        // For a service that replaces another, the nodes still have their usage counters. After a
-        // loss of power, they don't.
+        // When a service replaces another one, the nodes still have their usage counters. After a
+        // loss of power, the counters start from zero, so the recorded usage is added to `base`.
         let next = Quota::load(&dir, Some(&limits), false).unwrap();
         assert_eq!(budget(&next).map(|b| b.0), Some(65));
         let after = Quota::load(&dir, Some(&limits), true).unwrap();

@@ -38,7 +38,8 @@ use std::time::Duration;
 /// Maximum number of threads that read ahead, and of blocks that wait for them, for all files.
 const AHEAD_THREADS: usize = 6;
 const MAX_QUEUED_BLOCKS: usize = 256;
-/// Maximum number of attempts of a reader in a full pool, and the pause between two. In all 1 s.
+/// Maximum number of attempts to fetch blocks while the pool is full, and the pause between two
+/// attempts. In all 1 s.
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Minimum number of bytes that a reader in a full pool evicts.
@@ -265,8 +266,8 @@ impl Ranges {
             return known.map_or_else(|| self.begin_fill(id, &inode).map_err(Error::from), Ok);
         }
         if !was_opened {
-            // The program's earlier blocks were fetched by a service that has died, in another
-            // version.
+            // The blocks that the program has read were fetched by a service that has died, and
+            // belong to another version of the file.
             return Err(self.has_changed_meanwhile(relative));
         }
         self.renew(id, relative, &inode, &there)

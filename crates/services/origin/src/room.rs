@@ -138,7 +138,7 @@ impl Room {
     /// `node`: evicts only files with bytes on this node. Returns the number of freed bytes.
     pub fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
         let mut clean = self.clean_files(b"")?;
-        // Striped files have no single home, but are on all nodes.
+        // Striped files have no single home: they have bytes on all nodes, so none is left out.
         let home = |c: &Clean| self.shared.cluster().home_of(c.id);
         clean.retain(|c| node.is_none() || home(c).is_none_or(|home| Some(home) == node));
         clean.retain(|c| !self.settings.is_pinned(&c.relative));

@@ -32,8 +32,8 @@ const REQUESTS: usize = 256;
 /// Maximum time that a process may take to send its request.
 const REQUEST_READ_TIMEOUT: Duration = Duration::from_secs(5);
 const SIGN: Duration = Duration::from_secs(1);
-/// Maximum time that a request for more quota waits for copies in progress: their files may have
-/// been removed.
+/// Maximum time that a request for more quota waits for copies in progress: the bytes of a file
+/// that was removed during its copy are freed only when the copy ends.
 const COPY_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of failures that a reply names.
 const NAMED: usize = 20;

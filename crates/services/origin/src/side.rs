@@ -8,7 +8,8 @@ use forebay_store::{Inode, now};
 use rustix::io::Errno;
 use twox_hash::XxHash3_64;
 
-/// Maximum of a file system's clock resolution plus the difference between clocks. Nanoseconds.
+/// Upper bound of the resolution of a file system's time stamps plus the difference between the
+/// clocks of two hosts. Nanoseconds.
 const SHORTLY: i128 = 2_500_000_000;
 
 /// Whether an error means that the origin's server can't be reached. Further requests would fail,

@@ -33,8 +33,8 @@ pub const OBJECTS: usize = 64;
 /// Maximum number of attempts to remove an incomplete file while the origin returns errors.
 const PART_ATTEMPTS: usize = 5;
 
-/// Maximum number of a directory's entries per dirty file up to which one listing of the bucket
-/// replaces a look-up of each file.
+/// If a directory has at most this many entries per dirty file, one listing of the bucket replaces
+/// the look-ups of the files.
 const LISTED: usize = 500;
 
 /// The metadata of the origin's object under a name; None if there is no such object.
@@ -364,8 +364,8 @@ impl WriteBack {
         report.map_err(|e| e.to_string())
     }
 
-    /// Evaluates the report of copied files of one directory: the files that are at the origin
-    /// become clean.
+    /// Evaluates the report of copied files of one directory: marks the files that were copied to
+    /// the origin as clean.
     fn settle_list(&self, at: &[u8], list: Vec<Dirty>, report: &Report, pass: &mut Pass) {
         let accounted = report.moved_files + report.unchanged + report.failed;
         if accounted < list.len() as u64 || report.interrupted {

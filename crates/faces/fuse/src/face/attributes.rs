@@ -259,7 +259,8 @@ impl Call<'_> {
     }
 }
 
-/// Appends a value to a reply for which the program has `room` bytes; if 0, appends only its size.
+/// Appends a value to a reply for which the program has `room` bytes. If `room` is 0, appends only
+/// the value's size.
 fn put_sized(reply: &mut Reply, room: usize, value: &[u8]) -> Result<(), Errno> {
     match room {
         0 => _ = reply.u32(value.len() as u32).u32(0),

@@ -215,8 +215,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns the process for which this mount holds a lock; -1 if there is none: a descriptor's
-    /// lock has no process.
+    /// Returns the process for which this mount holds the locks of `owner`; -1 if there is none,
+    /// since a descriptor's locks belong to no process.
     fn pid_behind(&self, owner: Owner) -> u32 {
         let store = self.fs().store();
         let all = self.locks.all();

@@ -160,7 +160,7 @@ impl Face {
 
     /// Closes what a request has opened, if the kernel didn't accept the reply.
     pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
-        // The handle follows the entry, if the reply has one.
+        // If the reply has an entry, the handle follows the entry.
         let at = match head.opcode {
             op::OPEN | op::OPENDIR => p::REPLY_HEAD,
             op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
@@ -261,7 +261,8 @@ impl Call<'_> {
             _ => Err(Errno::NOSYS),
         };
         self.freeing.fetch_sub(usize::from(frees), Relaxed);
-        // Done even if the request has failed, since it may have changed something.
+        // Done even if the request has failed, since it may have changed the object before it
+        // failed.
         match head.opcode {
             op::SETATTR | op::SETXATTR | op::REMOVEXATTR => self.keeping.changed(head.node),
             op::CREATE

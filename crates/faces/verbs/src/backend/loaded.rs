@@ -28,7 +28,8 @@ struct Instance {
     generation: Generation,
 }
 
-// SAFETY: the header demands functions that several threads may call at the same time.
+// SAFETY: the header demands functions that several threads may call at the same time, and the
+// other fields never change after `open`.
 unsafe impl Send for Instance {}
 // SAFETY: as above.
 unsafe impl Sync for Instance {}
@@ -39,9 +40,9 @@ struct Open {
     object: *mut c_void,
 }
 
-// SAFETY: as for `Instance`.
+// SAFETY: as for `Instance`: several threads may call the functions with `object` at the same time.
 unsafe impl Send for Open {}
-// SAFETY: as for `Instance`.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Open {}
 
 fn c_text(text: &str) -> Result<CString> {
@@ -53,7 +54,7 @@ fn c_text(text: &str) -> Result<CString> {
 /// # Safety
 /// `text` is null, or ends with NUL.
 unsafe fn shown(text: *const c_char) -> Option<String> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `text` ends with NUL if it isn't null.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
     text.map(|text| text.to_string_lossy().into_owned())
 }
@@ -109,7 +110,7 @@ impl Loaded {
     /// `init`.
     pub fn open(path: &str, config: &str) -> Result<Loaded> {
         let ops = table(path)?;
-        // SAFETY: the header demands a text that stays valid.
+        // SAFETY: the header demands that `kind` is null, or a C string that is never freed.
         let kind = unsafe { shown(ops.kind) }.unwrap_or_else(|| path.into());
         let functions = [
             ("init", ops.init.is_some()),

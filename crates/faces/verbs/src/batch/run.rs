@@ -337,7 +337,7 @@ impl Inner {
             .into_iter()
             .partition(|&number| progress.operations[number as usize].what == CLOSE);
         drop(progress);
-        // Can't fail: this is a worker thread, so a thread exists.
+        // Can't fail: `queue` fails only if the session has no worker thread, and this is one.
         let _ = self.queue(others);
         closes.into_iter().for_each(|number| self.run(number));
     }
@@ -364,7 +364,8 @@ impl Inner {
             let mut ready = self.finish(number, result);
             next = ready.pop_front();
             if !ready.is_empty() {
-                // Can't fail: this is a worker thread, so a thread exists.
+                // Can't fail: `queue` fails only if the session has no worker thread, and this is
+                // one.
                 let _ = self.queue(ready.into());
             }
         }

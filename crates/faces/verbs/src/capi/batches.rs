@@ -1,4 +1,4 @@
-//! Batches and their requests.
+//! The C functions for batches and their requests, as the header calls a batch's operations.
 
 use super::sessions::{give, take};
 use super::{code, handle, number};
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn iov_batch_create(
     order: c_int,
     batch: *mut *mut Collected,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     code(unsafe {
         give(batch, || {
             let session = handle(session, "session")?;
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn iov_batch_after(
     needed: *const i64,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let batch = handle(batch, "batch")?;
         let needed = match count {
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn iov_batch_after(
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_start(batch: *const Collected) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let started = unsafe { handle(batch, "batch") }.and_then(|batch| {
         let mut state = batch.lock();
         match std::mem::replace(&mut *state, State::Failed) {
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn iov_batch_start(batch: *const Collected) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_wait(batch: *const Collected, nanoseconds: i64) -> c_int {
     let limit = u64::try_from(nanoseconds).ok().map(Duration::from_nanos);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let ended = unsafe { handle(batch, "batch") }
         .and_then(Collected::running)
         .and_then(|running| running.wait(limit));
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn iov_wait(batch: *const Collected, nanoseconds: i64) -> 
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_test(batch: *const Collected) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     unsafe { iov_wait(batch, 0) }
 }
 
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn iov_test(batch: *const Collected) -> c_int {
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_cancel(batch: *const Collected) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let cancelled = unsafe { handle(batch, "batch") }
         .and_then(Collected::running)
         .and_then(|running| running.cancel());
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn iov_when(
     function: abi::Function,
     with: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let when = || unsafe {
         let running = handle(batch, "batch")?.running()?;
         let what = match request {
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn iov_when(
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_request_status(batch: *const Collected, request: i64) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let status = unsafe { handle(batch, "batch") }
         .and_then(Collected::running)
         .and_then(|running| running.status(op(request)?));
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn iov_request_status(batch: *const Collected, request: i6
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_result(batch: *const Collected, request: i64) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let result = unsafe { handle(batch, "batch") }
         .and_then(Collected::running)
         .and_then(|running| running.result(op(request)?));
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn iov_result(batch: *const Collected, request: i64) -> i6
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_result(batch: *const Collected) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let result = unsafe { handle(batch, "batch") }
         .and_then(Collected::running)
         .and_then(|running| running.error().map_or(Ok(()), Err));
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn iov_batch_result(batch: *const Collected) -> c_int {
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_free(batch: *mut Collected) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let freed = unsafe { take(batch, "batch") }.and_then(|batch| match batch.running() {
         Err(_) => Ok(()),
         Ok(running) => {

@@ -1,4 +1,5 @@
-//! The bytes of open collections: each verb at once, or added to a batch.
+//! The C functions for the bytes of open collections. Each carries out its verb at once, or adds it
+//! to a batch.
 
 use super::batches::Collected;
 use super::collections::now_or_later;
@@ -9,12 +10,14 @@ use std::ffi::c_void;
 /// The caller's memory, valid until the batch has ended.
 struct Bytes(*mut u8, usize);
 
-// SAFETY: the header demands that the caller doesn't use the memory until the batch has ended.
+// SAFETY: the header demands that the caller doesn't use the memory until the batch has ended, so
+// only one thread at a time accesses it.
 unsafe impl Send for Bytes {}
 
 impl AsRef<[u8]> for Bytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `bytes` has checked the pointer; the caller promises the rest.
+        // SAFETY: `bytes` has checked that the pointer isn't null; the header demands that it
+        // refers to this many bytes until the batch has ended.
         unsafe { std::slice::from_raw_parts(self.0, self.1) }
     }
 }
@@ -54,7 +57,7 @@ pub unsafe extern "C" fn iov_read(
     at: u64,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let collection = handle(collection, "collection")?;
         let mut to = bytes(to, len)?;
@@ -78,7 +81,7 @@ pub unsafe extern "C" fn iov_write(
     at: u64,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let collection = handle(collection, "collection")?;
         let from = bytes(from.cast_mut(), len)?;
@@ -101,7 +104,7 @@ pub unsafe extern "C" fn iov_append(
     len: usize,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let collection = handle(collection, "collection")?;
         let from = bytes(from.cast_mut(), len)?;
@@ -123,7 +126,7 @@ pub unsafe extern "C" fn iov_truncate(
     size: u64,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let c = handle(collection, "collection")?;
         now_or_later(
@@ -141,7 +144,7 @@ pub unsafe extern "C" fn iov_truncate(
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_sync(collection: *const Collection, batch: *const Collected) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let c = handle(collection, "collection")?;
         now_or_later(batch, || c.sync().map(|()| 0), |b| b.sync(c))
@@ -162,7 +165,7 @@ pub unsafe extern "C" fn iov_copy(
     to_at: u64,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let (from, to) = (handle(from, "collection")?, handle(to, "other collection")?);
         now_or_later(
@@ -180,7 +183,7 @@ pub unsafe extern "C" fn iov_copy(
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_size(collection: *const Collection) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let size = unsafe { handle(collection, "collection") }.and_then(Collection::size);
     number(size.and_then(signed))
 }

@@ -1,5 +1,5 @@
-//! Collections: each verb is carried out at once, or added to a batch. `bytes.rs` has the verbs on
-//! bytes.
+//! The C functions for collections. Each carries out its verb at once, or adds it to a batch.
+//! `bytes.rs` has the verbs on bytes.
 
 use super::batches::Collected;
 use super::records::Records;
@@ -23,14 +23,15 @@ impl Place {
     /// # Safety
     /// `to` is null, or writable until the verb has been carried out.
     unsafe fn new(to: *mut *mut Records) -> Result<Place> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `# Safety` demands.
         *unsafe { place(to, "the place for the records")? } = std::ptr::null_mut();
         Ok(Place(to))
     }
 
     fn fill(&self, found: &[Record]) -> Result<Outcome> {
         let records = Box::into_raw(Box::new(Records::new(found)?));
-        // SAFETY: `new` has checked the pointer; the caller promises the rest.
+        // SAFETY: `new` has checked that the pointer isn't null; its caller promised that it is
+        // writable until the verb has been carried out.
         unsafe { *self.0 = records };
         Ok(Outcome::Number(found.len() as u64))
     }
@@ -45,7 +46,7 @@ pub(super) unsafe fn now_or_later(
     now: impl FnOnce() -> Result<i64>,
     later: impl FnOnce(&mut Batch) -> Result<Op>,
 ) -> Result<i64> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     match unsafe { batch.as_ref() } {
         None => now(),
         Some(batch) => batch.add(later),
@@ -60,7 +61,7 @@ unsafe fn read_options(at: *const abi::Options) -> Result<Options> {
     if at.is_null() {
         return Ok(Options::default());
     }
-    // SAFETY: every version of the structure begins with its size.
+    // SAFETY: the pointer isn't null, and every version of the structure begins with its size.
     let size = unsafe { (*at).size };
     if size != size_of::<abi::Options>() {
         return Err(Error::invalid(format!(
@@ -68,9 +69,9 @@ unsafe fn read_options(at: *const abi::Options) -> Result<Options> {
             size_of::<abi::Options>()
         )));
     }
-    // SAFETY: the structure has this size.
+    // SAFETY: the caller's structure has the size of this type.
     let options = unsafe { *at };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     unsafe {
         Ok(Options {
             meta: meta(options.meta, options.meta_count)?,
@@ -97,7 +98,7 @@ pub unsafe extern "C" fn iov_collection_create(
     batch: *const Collected,
 ) -> i64 {
     let mut done = Ok(0);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let given = unsafe {
         give(collection, || {
             let workspace = handle(workspace, "workspace")?;
@@ -115,6 +116,8 @@ pub unsafe extern "C" fn iov_collection_create(
     number(given.and(done))
 }
 
+/// Opens a collection at once, or adds the opening to a batch. Stores the collection's handle.
+///
 /// # Safety
 /// As documented in the header.
 unsafe fn open(
@@ -124,7 +127,7 @@ unsafe fn open(
     batch: *const Collected,
 ) -> i64 {
     let mut done = Ok(0);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let given = unsafe {
         give(collection, || {
             let workspace = handle(workspace, "workspace")?;
@@ -153,7 +156,7 @@ pub unsafe extern "C" fn iov_collection_open(
     collection: *mut *mut Collection,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     unsafe {
         let key = text(name, "name").map(Key::Name);
         open(workspace, key, collection, batch)
@@ -171,7 +174,7 @@ pub unsafe extern "C" fn iov_collection_open_uuid(
     collection: *mut *mut Collection,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     unsafe {
         let key = handle(uuid, "UUID").map(|uuid| Key::Uuid(Uuid(uuid.bytes)));
         open(workspace, key, collection, batch)
@@ -189,7 +192,7 @@ pub unsafe extern "C" fn iov_collection_lookup(
     record: *mut *mut Records,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let to = Place::new(record)?;
         let workspace = handle(workspace, "workspace")?.clone();
@@ -221,7 +224,7 @@ pub unsafe extern "C" fn iov_collection_search(
     found: *mut *mut Records,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let to = Place::new(found)?;
         let workspace = handle(workspace, "workspace")?.clone();
@@ -250,7 +253,7 @@ pub unsafe extern "C" fn iov_collection_delete(
     name: *const c_char,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let workspace = handle(workspace, "workspace")?;
         let key = Key::Name(text(name, "name")?);
@@ -272,7 +275,7 @@ pub unsafe extern "C" fn iov_collection_close(
     collection: *mut Collection,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let collection = take(collection, "collection")?;
         now_or_later(
@@ -293,7 +296,7 @@ pub unsafe extern "C" fn iov_collection_uuid(
     collection: *const Collection,
     uuid: *mut abi::Uuid,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let to = place(uuid, "the place for the UUID")?;
         to.bytes = handle(collection, "collection")?.uuid()?.0;
@@ -312,7 +315,7 @@ pub unsafe extern "C" fn iov_get_meta(
     record: *mut *mut Records,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let to = Place::new(record)?;
         let collection = handle(collection, "collection")?;
@@ -344,7 +347,7 @@ pub unsafe extern "C" fn iov_set_meta(
     count: usize,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let done = (|| unsafe {
         let c = handle(collection, "collection")?;
         let changes = changes(pairs, count)?;

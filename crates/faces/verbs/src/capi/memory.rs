@@ -1,5 +1,5 @@
-//! Buffers and mapped chunks. In C, a mapping's address is its handle: each session has a table of
-//! its mappings by address.
+//! The C functions for buffers and mapped chunks. In C, a mapping's address is its handle: each
+//! session has a table of its mappings by address.
 
 use super::{code, handle, place};
 use crate::abi;
@@ -46,7 +46,7 @@ fn allocate(session: &Session, len: usize) -> Result<*mut c_void> {
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let session = unsafe { handle(session, "session") };
     let mut memory = std::ptr::null_mut();
     code(session.and_then(|session| {
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *m
 /// `memory` is a result of `iov_allocate`, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     let Ok(session) = (unsafe { handle(session, "session") }) else {
         return;
     };
@@ -72,7 +72,8 @@ pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) 
         drop(taken);
         return;
     }
-    // SAFETY: in a session without a pool, the buffer came from `posix_memalign`.
+    // SAFETY: in a session without a pool, the buffer came from `posix_memalign`; null is allowed,
+    // too.
     unsafe { libc::free(memory) }
 }
 
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn iov_chunk_map(
     access: c_int,
     memory: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let map = || unsafe {
         let to = place(memory, "the place for the memory")?;
         *to = std::ptr::null_mut();
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn iov_chunk_map(
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_unmap(session: *const Session, memory: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let unmap = || unsafe {
         let chunk = handle(session, "session")?.mapped()?.remove(&memory.addr());
         chunk.map(drop).ok_or_else(|| unknown(memory))
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn iov_chunk_share(
     len: usize,
     token: *mut abi::Token,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let share = || unsafe {
         let to = place(token, "the place for the token")?;
         let mapped = handle(session, "session")?.mapped()?;
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn iov_chunk_attach(
     memory: *mut *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let attach = || unsafe {
         let to = place(memory, "the place for the memory")?;
         *to = std::ptr::null_mut();

@@ -1,5 +1,5 @@
-//! Records as C structures. The records' texts and pairs stay in memory until the records are freed
-//! together.
+//! The C functions for records. The texts and pairs of a handle's records stay in memory until all
+//! of the handle's records are freed together.
 
 use crate::abi;
 use crate::controls_text::write_controls;
@@ -60,7 +60,7 @@ impl Records {
 /// `records` is null or a handle of records.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_records_count(records: *const Records) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     unsafe { records.as_ref() }.map_or(0, |r| r.records.len())
 }
 
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn iov_records_get(
     records: *const Records,
     which: usize,
 ) -> *const abi::Record {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     let record = unsafe { records.as_ref() }.and_then(|r| r.records.get(which));
     record.map_or(std::ptr::null(), std::ptr::from_ref)
 }
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn iov_records_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_records_free(records: *mut Records) {
     if !records.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `# Safety` demands.
         drop(unsafe { Box::from_raw(records) });
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions and workspaces.
+//! The C functions for sessions, back ends and workspaces.
 
 use super::records::Records;
 use super::{changes, code, handle, meta, place, text, text_or};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Once};
 /// # Safety
 /// `to` is null or writable.
 pub(super) unsafe fn give<T>(to: *mut *mut T, made: impl FnOnce() -> Result<T>) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     let to = unsafe { place(to, "the place for the result")? };
     *to = std::ptr::null_mut();
     *to = Box::into_raw(Box::new(made()?));
@@ -30,7 +30,7 @@ pub(super) unsafe fn take<T>(at: *mut T, what: &str) -> Result<T> {
     if at.is_null() {
         return Err(Error::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `# Safety` demands.
     Ok(*unsafe { Box::from_raw(at) })
 }
 
@@ -42,7 +42,7 @@ pub(super) unsafe fn take<T>(at: *mut T, what: &str) -> Result<T> {
 pub unsafe extern "C" fn iov_session_open(at: *const c_char, session: *mut *mut Session) -> c_int {
     static REPORT: Once = Once::new();
     REPORT.call_once(forebay_runtime::defect::report);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     code(unsafe { give(session, || Session::open(text(at, "place")?)) })
 }
 
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn iov_session_open(at: *const c_char, session: *mut *mut 
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_session_close(session: *mut Session) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     code(unsafe { take(session, "session") }.map(drop))
 }
 
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn iov_backend_attach(
     kind: *const c_char,
     config: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let attach = || unsafe {
         let session = handle(session, "session")?;
         let (name, kind) = (text(name, "name")?, text(kind, "kind")?);
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn iov_backend_choose(
     controls: *const c_char,
     name: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let choose = || unsafe {
         let session = handle(session, "session")?;
         let (pattern, name) = (text(pattern, "pattern")?, text(name, "name")?);
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn iov_workspace_create(
     count: usize,
     workspace: *mut *mut Workspace,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     code(unsafe {
         give(workspace, || {
             let session = handle(session, "session")?;
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn iov_workspace_load(
     name: *const c_char,
     workspace: *mut *mut Workspace,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     code(unsafe {
         give(workspace, || {
             let session = handle(session, "session")?;
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn iov_workspace_search(
     predicate: *const c_char,
     found: *mut *mut Records,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     code(unsafe {
         give(found, || {
             let session = handle(session, "session")?;
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn iov_workspace_get_meta(
     workspace: *const Workspace,
     record: *mut *mut Records,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     code(unsafe {
         give(record, || {
             let workspace = handle(workspace, "workspace")?;
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn iov_workspace_set_meta(
     pairs: *const abi::Pair,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let set = || unsafe { handle(workspace, "workspace")?.set_meta(&changes(pairs, count)?) };
     code(set())
 }
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn iov_workspace_set_meta(
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_close(workspace: *mut Workspace) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     code(unsafe { take(workspace, "workspace") }.map(Workspace::close))
 }
 
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn iov_workspace_close(workspace: *mut Workspace) -> c_int
 /// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_delete(workspace: *mut Workspace) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the header's rules for these pointers.
     let delete = || unsafe {
         handle(workspace, "workspace")?.clone().delete()?;
         take(workspace, "workspace").map(drop)

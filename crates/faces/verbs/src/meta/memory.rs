@@ -102,7 +102,7 @@ fn absent(key: Key<'_>) -> Error {
 
 impl Memory {
     fn read(&self) -> RwLockReadGuard<'_, HashMap<Scope, Shelf>> {
-        // No code panics while it holds the lock, so poisoned data are whole.
+        // No code panics while it changes the maps, so they are whole even if the lock is poisoned.
         self.shelves.read().unwrap_or_else(|e| e.into_inner())
     }
 

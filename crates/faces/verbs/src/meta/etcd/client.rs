@@ -19,6 +19,8 @@ impl From<forebay_etcd::Error> for Error {
 }
 
 impl Client {
+    /// Returns a client of the cluster at this place.
+    ///
     /// # Errors
     /// EHOSTUNREACH if no endpoint has an address.
     pub fn new(place: &Place) -> Result<Client> {

@@ -213,7 +213,7 @@ impl Copy {
     }
 
     /// Carries out `what` in one transaction, if `is` holds for the scope's head, and sets the head
-    /// to its result. Returns false if `is` doesn't hold: another process was faster.
+    /// to the result of `what`. Returns false if `is` doesn't hold: another process was faster.
     fn change(
         &self,
         scope: Scope,

@@ -6,9 +6,9 @@
 //!
 //! A copy that is behind can catch up by a watch, which fetches the changes since its revision.
 //! Such a watch takes about 50 ms, as etcd serves watches of past revisions ten times a second. So
-//! a watch is started only when reads from etcd have cost as much. Likewise a scope is loaded when
-//! reads from etcd have cost as much as loading it; a small scope is loaded at once. If the copy is
-//! damaged, out of room or locked by other processes for long, reads go to etcd.
+//! a watch is started only when reads from etcd have cost as much as the watch. Likewise a scope is
+//! loaded when reads from etcd have cost as much as loading it; a small scope is loaded at once. If
+//! the copy is damaged, out of room or locked by other processes for long, reads go to etcd.
 
 use super::copy::{Changed, Copy, Errnos, Head, View, parts};
 use super::{Etcd, api, schema};
@@ -257,7 +257,7 @@ impl Etcd {
         match (failed, compacted) {
             (Some(errno), _) => Err(errno),
             (_, true) => Ok(None),
-            // The caller reads the copy's revision.
+            // Whether the copy has reached `to` is left to the caller, which reads its revision.
             _ => Ok(Some(watched.is_ok())),
         }
     }
