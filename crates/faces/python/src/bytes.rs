@@ -39,7 +39,7 @@ impl Borrowed {
         if failed != 0 {
             return Err(PyErr::fetch(object.py()));
         }
-        // SAFETY: PyObject_GetBuffer has filled it.
+        // SAFETY: PyObject_GetBuffer has filled `view`.
         let view = unsafe { view.assume_init() };
         if view.len < 0 || (view.buf.is_null() && view.len > 0) {
             return Err(PyBufferError::new_err("this object's memory can't be used"));
@@ -58,8 +58,9 @@ impl AsRef<[u8]> for Borrowed {
         if self.len() == 0 {
             return &[];
         }
-        // SAFETY: `len` bytes at `buf`, kept in place by the view. If other threads change bytes
-        // while they are copied, that is the program's race, as with all Python buffers.
+        // SAFETY: the object has `len` bytes at `buf`, and the view keeps them in place. If other
+        // threads change bytes while they are copied, that is the program's race, as with all
+        // Python buffers.
         unsafe { std::slice::from_raw_parts(self.0.buf.cast(), self.len()) }
     }
 }
@@ -115,13 +116,15 @@ impl Unfilled {
     /// Returns the bytes from `done` on, to be written.
     pub fn rest(&mut self, done: usize) -> UserSliceMut<'_> {
         let done = done.min(self.len);
-        // SAFETY: the object's bytes, lent for as long as the result is used.
+        // SAFETY: `done` is at most `len`, so the range is in the object. The result borrows
+        // `self`, so no other code uses these bytes meanwhile.
         unsafe { UserSliceMut::new(self.at.add(done), self.len - done) }
     }
 
     /// Returns all bytes, after they have been set to zero.
     pub fn zeroed(&mut self) -> &mut [u8] {
-        // SAFETY: the object's bytes, which are initialised then.
+        // SAFETY: the object has `len` bytes, and all of them are initialised before the reference
+        // is made.
         unsafe {
             std::ptr::write_bytes(self.at, 0, self.len);
             std::slice::from_raw_parts_mut(self.at, self.len)
@@ -142,11 +145,12 @@ pub fn filled<'py>(
     let size = ffi::Py_ssize_t::try_from(len).map_err(|_| {
         pyo3::exceptions::PyOverflowError::new_err("more bytes than fit into memory")
     })?;
-    // SAFETY: returns a new object of `size` bytes, or an error.
+    // SAFETY: the interpreter's lock is held (`py`). With null, Python makes an object of `size`
+    // bytes and copies nothing.
     let object = unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), size))?
     };
-    // SAFETY: the object's bytes, to which no other code has a reference yet.
+    // SAFETY: `object` is of Python's type `bytes`.
     let at = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast::<u8>();
     let mut memory = Unfilled { at, len };
     let done = py.detach(|| fill(&mut memory))?;

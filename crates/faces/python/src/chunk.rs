@@ -73,6 +73,8 @@ impl Memory {
         Ok(())
     }
 
+    /// Fills in `view` with this memory, and counts the view.
+    ///
     /// # Safety
     /// `view` comes from Python, for this request, and `owner` owns this memory.
     unsafe fn export(
@@ -174,7 +176,7 @@ macro_rules! python_memory {
                 flags: c_int,
             ) -> PyResult<()> {
                 let memory = slf.clone();
-                // SAFETY: as the interpreter promises.
+                // SAFETY: the interpreter passes a view for its request, and `slf` owns the memory.
                 unsafe { memory.get().0.export(slf.into_any(), view, flags) }
             }
 

@@ -126,6 +126,8 @@ impl<T: Clone + Send> Held<T> {
         Held(RwLock::new(Some(used)), what)
     }
 
+    /// Returns another handle of the value.
+    ///
     /// # Errors
     /// EBADF if the object was closed.
     fn get(&self) -> PyResult<T> {

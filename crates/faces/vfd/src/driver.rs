@@ -157,7 +157,7 @@ type WriteVector = unsafe extern "C" fn(
     *const *const c_void,
 ) -> c_int;
 
-// SAFETY: the table consists of constants and functions.
+// SAFETY: the table consists of constants and functions, and no code changes it.
 unsafe impl Sync for Class {}
 
 static CLASS: Class = Class {
@@ -309,7 +309,8 @@ unsafe extern "C" fn open_from(
     });
     match opened {
         Ok((open, eof, group)) => {
-            // SAFETY: `Base` consists of numbers and pointers, which HDF5 fills in.
+            // SAFETY: `Base` consists of numbers and pointers, for which zeros are valid. HDF5
+            // fills them in.
             let base: Base = unsafe { std::mem::zeroed() };
             Box::into_raw(Box::new(File {
                 base,
@@ -345,7 +346,7 @@ fn configured(library: Option<Library>, list: Hid) -> Result<Config, Failure> {
 }
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
-    // SAFETY: `open` made the file, and HDF5 closes it once.
+    // SAFETY: `open` made the file as a box, and HDF5 closes it once.
     let mut file = unsafe { Box::from_raw(file) };
     let closed = file.open.take().map_or(Ok(()), |open| match &file.group {
         Some(group) => together::close(group, open),
@@ -395,7 +396,8 @@ unsafe extern "C" fn ctl(
     let (Some(group), false) = (group, answer.is_null()) else {
         return unknown(flags);
     };
-    // SAFETY: for these operations, HDF5 passes the address of a pointer to a variable of the type.
+    // SAFETY: for each of these operations, HDF5 passes the address of a pointer to a variable of
+    // the type that the operation stores.
     unsafe {
         let to = *answer;
         match operation {
@@ -423,7 +425,7 @@ unsafe extern "C" fn get_eoa(file: *const File, _: c_int) -> u64 {
 }
 
 unsafe extern "C" fn set_eoa(file: *mut File, _: c_int, at: u64) -> c_int {
-    // SAFETY: a file of this driver, which no other thread uses during the call.
+    // SAFETY: HDF5 passes an open file of this driver, which no other thread uses during the call.
     unsafe { (*file).eoa = at };
     SUCCEED
 }
@@ -444,7 +446,7 @@ unsafe fn read_pieces(open: &Open, all: &[Piece]) -> Result<(), Failure> {
         let (first, last) = (run[0], run[run.len() - 1]);
         check_range(last.at, last.len)?;
         if run.len() == 1 {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises that the piece points to a buffer of its length.
             let to = unsafe { std::slice::from_raw_parts_mut(first.memory as *mut u8, first.len) };
             open.read(first.at, to)?;
             continue;
@@ -453,7 +455,7 @@ unsafe fn read_pieces(open: &Open, all: &[Piece]) -> Result<(), Failure> {
         open.read(first.at, &mut gathered)?;
         for piece in run {
             let from = &gathered[(piece.at - first.at) as usize..][..piece.len];
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises that the piece points to a buffer of its length.
             unsafe { std::slice::from_raw_parts_mut(piece.memory as *mut u8, piece.len) }
                 .copy_from_slice(from);
         }
@@ -471,7 +473,7 @@ unsafe fn write_pieces(file: &mut File, open: &Open, all: &[Piece]) -> Result<()
         let run = &all[run];
         let (first, last) = (run[0], run[run.len() - 1]);
         check_range(last.at, last.len)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that each piece points to a buffer of its length.
         let of = |p: &Piece| unsafe { std::slice::from_raw_parts(p.memory as *const u8, p.len) };
         if run.len() == 1 {
             open.write(first.at, of(&first))?;
@@ -593,10 +595,10 @@ impl Sizes {
         if let Some(last) = self.last {
             return last;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: no 0 has been read so far, so the caller promises that element `i` exists.
         let size = unsafe { *self.at.add(i) };
         if size == 0 && i > 0 {
-            // SAFETY: i > 0, so this is an element that the caller's promise covers.
+            // SAFETY: i > 0, so element i - 1 exists and has been read before.
             let last = unsafe { *self.at.add(i - 1) };
             self.last = Some(last);
             return last;
@@ -621,7 +623,8 @@ unsafe fn vector<T>(
     };
     let mut all = Vec::new();
     for i in 0..count as usize {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that `addresses` and `buffers` have `count` elements, and
+        // that `sizes` has them or ends with a 0.
         let piece = unsafe {
             Piece {
                 at: *addresses.add(i),
@@ -639,7 +642,8 @@ unsafe fn vector<T>(
 /// # Safety
 /// The array has `count` elements, or ends with [`NO_LIST`].
 unsafe fn has_metadata(count: u32, kinds: *const c_int) -> bool {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises that the array has `count` elements or ends with NO_LIST, behind
+    // which no element is read.
     let kinds = (0..count as usize).map(|i| unsafe { *kinds.add(i) });
     kinds
         .take_while(|kind| *kind != NO_LIST)

@@ -15,9 +15,9 @@ pub type Hid = i64;
 #[derive(Clone, Copy)]
 pub struct Library(*mut c_void);
 
-// SAFETY: any thread may use a handle of dlopen.
+// SAFETY: the value is a handle of dlopen, which any thread may use.
 unsafe impl Send for Library {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Library {}
 
 /// How an HDF5 call transfers data.
@@ -56,11 +56,11 @@ impl Library {
             }
             info.dli_fname
         };
-        // SAFETY: the name of a loaded object; RTLD_NOLOAD loads nothing.
+        // SAFETY: `name` is a C string of the loader. RTLD_NOLOAD loads nothing, so no code runs.
         let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         // Without a handle, HDF5 is linked into the program itself: uses the program's handle.
         let handle = if handle.is_null() {
-            // SAFETY: as above.
+            // SAFETY: null stands for the program, which is loaded.
             unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
         } else {
             handle

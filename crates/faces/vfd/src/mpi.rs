@@ -339,7 +339,7 @@ impl Group {
     /// Whether MPI is finalized, so that no rank can be reached.
     fn is_over(&self) -> bool {
         let mut over = 0;
-        // SAFETY: a variable; MPI_Finalized may be called at any time.
+        // SAFETY: MPI writes only to `over`. MPI_Finalized may be called at any time.
         unsafe { (self.mpi.finalized)(&mut over) != 0 || over != 0 }
     }
 
@@ -354,7 +354,8 @@ impl Group {
         }
         let failed: c_int = if mine.is_err() { self.rank + 1 } else { 0 };
         let mut last: c_int = 0;
-        // SAFETY: `failed` and `last` are one number each, the count that is passed.
+        // SAFETY: `failed` and `last` are one number each, as the count says; MPI writes only to
+        // `last`.
         let code = unsafe {
             let (from, to) = (&raw const failed, &raw mut last);
             (self.mpi.allreduce)(
@@ -408,7 +409,7 @@ impl Group {
     /// # Safety
     /// `to` has room for an MPI_Comm.
     pub unsafe fn store_comm(&self, to: *mut c_void) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that `to` has room for the handle.
         unsafe { self.store(self.comm, to) }
     }
 
@@ -417,12 +418,13 @@ impl Group {
     /// # Safety
     /// `to` has room for an MPI_Info.
     pub unsafe fn store_info(&self, to: *mut c_void) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises that `to` has room for the handle.
         unsafe { self.store(self.info, to) }
     }
 
     unsafe fn store(&self, handle: Handle, to: *mut c_void) {
-        // SAFETY: as the caller promises; MPI's handle is the first 4 or 8 bytes of ours.
+        // SAFETY: the caller promises that `to` has room for an MPI handle, which is the first 4 or
+        // 8 bytes of `handle`.
         unsafe {
             let from = (&raw const handle).cast::<u8>();
             std::ptr::copy_nonoverlapping(from, to.cast(), self.mpi.abi.handle_bytes);
