@@ -165,7 +165,7 @@ impl Campaign {
         self.events.drain(..excess);
     }
 
-    /// Returns the number of seconds until the end. 0 if it has come.
+    /// Returns the number of seconds until the campaign's end; 0 once the end has come.
     pub fn left(&self, now: u64) -> u64 {
         self.ends.saturating_sub(now)
     }

@@ -256,8 +256,8 @@ fn mail(tiers: &Tiers, c: &Campaign, subject: &str, text: &str) -> Result<()> {
         .spawn()
         .map_err(|e| failed(&e))?;
     if let Some(mut input) = child.stdin.take() {
-        // The text fits into a pipe. If the program doesn't read the text, only its exit status
-        // decides.
+        // The text fits into a pipe. Whether the program has read the text doesn't matter: its exit
+        // status tells whether it sent the message.
         let _ = input.write_all(text.as_bytes());
     }
     let until = Instant::now() + MAIL;

@@ -20,12 +20,12 @@ const MAX_NOTES: usize = 20;
 /// Maximum number of bytes that are collected before writing, or read ahead, for a file with a
 /// weaker consistency.
 const BUFFERED_BYTES: f64 = (512u64 << 10) as f64;
-/// Minimum size at which striping is proposed for a file of several nodes. Bytes.
+/// Minimum size at which striping is proposed for a file that several nodes use. Bytes.
 const WORTH_STRIPING: u64 = 64 << 20;
 /// Additional cost of a request if the node keeps a copy of the bytes, as a part of a request's
 /// cost. Measured with `examples/kernels/samples.c` on two cores: 70 to 100 µs of 230 to 260.
 const KEEPING: f64 = 0.4;
-/// Minimum share of a group's files that must show a control's pattern.
+/// Minimum share of a group's files whose use must show the pattern for which a control is meant.
 const MIN_GROUP_SHARE: f64 = 0.9;
 /// Number of files from which the additional step in the last close of immutable files matters.
 const MANY_FILES: u64 = 1000;
@@ -80,7 +80,7 @@ pub struct Proposal {
 pub struct Advice {
     /// Proposals. Those that save most come first.
     pub proposals: Vec<Proposal>,
-    /// Controls that nothing in the run contradicts, but for which it shows no gain.
+    /// Controls that no use in the run contradicts, but for which the run shows no gain.
     #[serde(default)]
     pub fitting: Vec<Proposal>,
     /// Sentences about controls that weren't proposed, with the reasons.
@@ -178,8 +178,8 @@ fn verdict<'a>(group: &'a Group, control: &str) -> Option<&'a Verdict> {
     group.verdicts.get(control)
 }
 
-/// Whether no file contradicts the control, and at least this share of `of` files shows its
-/// pattern.
+/// Whether no file of the group contradicts the control, and at least the part `share` of `of`
+/// files shows the pattern for which the control is meant.
 fn holds(group: &Group, control: &str, of: u64, share: f64) -> bool {
     verdict(group, control)
         .is_some_and(|v| v.against == 0 && v.supports > 0 && v.supports as f64 >= of as f64 * share)

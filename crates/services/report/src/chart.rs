@@ -10,8 +10,8 @@ const HEIGHT: f64 = 100.0;
 /// Number of colour levels of a strip.
 const LEVELS: u64 = 8;
 
-/// Returns a stepped area over bins. A bin of `most` has the full height. `class` sets the colour;
-/// `label` describes the content.
+/// Returns a stepped area over bins. A bin with the value `most` has the full height. `class` sets
+/// the colour; `label` describes the content.
 pub fn area(bins: &[u64], most: u64, class: &str, label: &str) -> String {
     let mut path = format!("M0 {HEIGHT}");
     let mut last = None;
@@ -31,8 +31,8 @@ pub fn area(bins: &[u64], most: u64, class: &str, label: &str) -> String {
     )
 }
 
-/// Returns a strip with one field for each bin. The larger the bin, the darker its field; `most`
-/// has the darkest colour.
+/// Returns a strip with one field for each bin. The larger the bin's value, the darker its field;
+/// the value `most` has the darkest colour.
 pub fn strip(bins: &[u64], most: u64, class: &str, label: &str) -> String {
     let level = |n: u64| match n {
         0 => 0,

@@ -68,7 +68,7 @@ pub struct Collector<W: Write> {
     switched: Vec<Vec<usize>>,
     /// The directories in which files were opened.
     directories: BTreeSet<u64>,
-    /// The numbers so far.
+    /// Numbers of the events and rings that this collector has handled so far.
     pub collected: Collected,
     /// The error because of which the collector no longer writes.
     pub failed: Option<io::Error>,
@@ -209,7 +209,8 @@ impl<W: Write> Collector<W> {
         (number, scale): (u16, Scale),
         extent: Extent,
     ) -> Result<(), String> {
-        // SAFETY: a ring is made of 8-byte words, all of them atomics.
+        // SAFETY: the region is mapped as long as `open` exists. A ring consists of 8-byte words,
+        // all of them atomics.
         let words = unsafe {
             let base = open.region.base().cast::<AtomicU64>();
             std::slice::from_raw_parts(base, open.region.len() / 8)
@@ -337,7 +338,7 @@ fn settled_scale(node: &Node) -> Scale {
 }
 
 fn header(region: &Region) -> &Header {
-    // SAFETY: the region has at least a header's bytes; atomics.
+    // SAFETY: the region has at least the size of a header, whose fields are atomics.
     unsafe { region.at(0) }
 }
 

@@ -135,7 +135,8 @@ fn joined(names: impl Iterator<Item = String>) -> String {
     names.fold(String::new(), |path, name| path + "/" + &name)
 }
 
-/// Whether a pattern matches a member's path. `known`: the pattern's states for directories.
+/// Whether a pattern matches a member's path. `known` caches the pattern's state for each
+/// directory.
 fn matches(pattern: &Pattern, member: &Member, known: &mut HashMap<String, u64>) -> bool {
     let (dir, name) = member.path.rsplit_once('/').unwrap_or(("", &member.path));
     let state = match known.get(dir) {

@@ -554,7 +554,7 @@ fn users_of_files(page: &mut Page, run: &Run) {
     );
 }
 
-/// Returns the users in `all`, and the number of those that are missing of `count` users.
+/// Returns a text with the users in `all`, and with how many of the `count` users `all` lacks.
 fn list(all: &[String], count: u64) -> String {
     let more = count.saturating_sub(all.len() as u64);
     let mut text = all.join(", ");

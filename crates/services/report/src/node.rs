@@ -89,7 +89,7 @@ impl Node {
     /// Errors of open, mmap and unlink.
     pub fn clear_ring(&self, path: &Path) -> std::io::Result<()> {
         let region = Region::open(path, size_of::<Header>())?;
-        // SAFETY: the region has at least a header's bytes; atomics.
+        // SAFETY: the region has at least the size of a header, whose fields are atomics.
         let header: &Header = unsafe { region.at(0) };
         header.cleared.store(header.next.load(Acquire), Release);
         if !process::has_ended(header.process.load(Relaxed)) {
@@ -119,7 +119,7 @@ impl Node {
     /// Errors of open and mmap; ENODATA if the file is shorter than a header.
     pub fn ring_end(path: &Path) -> Result<u64, Errno> {
         let region = Region::open(path, size_of::<Header>())?;
-        // SAFETY: the region has at least a header's bytes; atomics.
+        // SAFETY: the region has at least the size of a header, whose fields are atomics.
         let header: &Header = unsafe { region.at(0) };
         Ok(header.next.load(Acquire))
     }
@@ -131,7 +131,8 @@ impl Node {
     /// A sentence with the reason why the ring can't be read.
     pub fn ring_since(path: &Path, from: u64) -> Result<Ring, String> {
         let region = Region::open(path, size_of::<Header>()).map_err(|e| e.to_string())?;
-        // SAFETY: a ring is made of 8-byte words, all of them atomics; the mapping outlives them.
+        // SAFETY: a ring consists of 8-byte words, all of them atomics. The region is mapped longer
+        // than the slice exists.
         let words = unsafe {
             let base = region.base().cast::<AtomicU64>();
             std::slice::from_raw_parts(base, region.len() / 8)
@@ -166,7 +167,8 @@ impl Node {
     fn block(&self, at: usize) -> Result<Box<Block>, Errno> {
         // SAFETY: zeroed memory is a valid block, and so are any other bytes.
         let mut block: Box<Block> = unsafe { Box::new_zeroed().assume_init() };
-        // SAFETY: these are the bytes of the block, which contains only plain numbers.
+        // SAFETY: the slice covers exactly the block, which contains only plain numbers, so any
+        // bytes may be written to it.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(
                 std::ptr::from_mut(&mut *block).cast::<u8>(),

@@ -74,7 +74,7 @@ pub struct User {
     last_write: Option<u64>,
 }
 
-/// The last writes at one offset of a file: those since the length of a write changed.
+/// The last writes at one offset of a file: all those since a write there had another length.
 #[derive(Debug, Default)]
 struct Place {
     count: u32,
@@ -118,7 +118,7 @@ pub struct Usage {
     read: Ranges,
     too_many: bool,
     appends: u64,
-    /// Whether a write was made at a given offset.
+    /// Whether a write had an explicit offset, rather than appending.
     placed: bool,
     /// The writes at each offset, for the first offsets that were written.
     places: BTreeMap<u64, Place>,
