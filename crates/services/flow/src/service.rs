@@ -364,7 +364,8 @@ impl Service {
                 self.workflow(owner, &new.name)
             }
             Err(refusal) => {
-                // Doesn't remove the campaign: one that couldn't be made isn't this workflow's.
+                // Leaves the campaign alone: if making it failed, an existing campaign with its
+                // name isn't this workflow's.
                 self.unmake(&account, &workflow, false)?;
                 Err(refusal)
             }

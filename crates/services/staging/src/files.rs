@@ -322,7 +322,7 @@ impl Job<'_> {
     /// options require a check.
     ///
     /// # Errors
-    /// The reason why it can't be staged, as a message.
+    /// The reason why the entry can't be staged, as a message.
     pub fn has(&self, entry: &Entry) -> Result<bool, String> {
         if entry.meta.is_symlink() {
             let dst = self.target(&entry.below);

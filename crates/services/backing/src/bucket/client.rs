@@ -371,7 +371,7 @@ pub fn length(headers: &HeaderMap) -> Option<u64> {
     header(headers, "content-length")?.parse().ok()
 }
 
-/// Reads a whole body. Fails if it hasn't `wanted` bytes, where that number is known.
+/// Reads a whole body. Fails if the body's length isn't `wanted`; None: any length is accepted.
 fn read_all(body: ureq::Body, wanted: Option<u64>) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     let mut reader = body.into_reader().take(LARGEST_REPLY + 1);

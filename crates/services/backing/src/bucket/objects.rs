@@ -300,8 +300,8 @@ impl BucketStore {
         Ok(entries)
     }
 
-    /// Requests all attributes of the entries with the indices `wanted`. Returns them by index;
-    /// None: removed since it was listed. Calls `asked` after each request.
+    /// Requests all attributes of the entries with the indices `wanted`. Returns the attributes by
+    /// index; None: the entry was removed since it was listed. Calls `asked` after each request.
     fn heads(
         &self,
         path: &[u8],
@@ -380,7 +380,8 @@ impl BucketStore {
             let name = &odd[prefix.len()..];
             names.push(match name.strip_suffix('/') {
                 Some(bare) => bare.into(),
-                // If a directory has the same name, the object can't be a file beside it.
+                // A directory has the same name, so the object can't be a file. With a slash, its
+                // name is invalid, and the copier reports it.
                 None if is_name(name) => format!("{name}/").into(),
                 None => name.into(),
             });
