@@ -167,8 +167,8 @@ impl Fetched {
         pieces
     }
 
-    /// Makes the kernel forget pages if too many are kept. Must not be called while a request is
-    /// being answered: the notice may wait for other replies.
+    /// Makes the kernel forget pages if the content of more than [`MAX_PAGES`] pages is kept. Must
+    /// not be called while a request is being answered: the notice may wait for other replies.
     pub fn trim(&self, notices: &Notices) {
         let (node, clock) = {
             let files = self.files();
@@ -179,8 +179,8 @@ impl Fetched {
             let Some((&node, _)) = largest else { return };
             (node, files.clock)
         };
-        // The kernel writes back changed pages first. The kernel may keep pages that it gets from
-        // now on, so their content stays here, too.
+        // The kernel writes back changed pages first. It may keep pages that it gets from now on,
+        // so the content of these pages isn't dropped below.
         notices.forget_pages(node);
         self.files().keep(node, |_, page| page.age > clock);
     }

@@ -1,8 +1,8 @@
 //! Names that the kernel has looked up recently.
 //!
-//! The kernel sets attributes by node number. To make the object findable by an extended attribute,
-//! the store needs one of its names, and searching for one takes long. In most cases the kernel has
-//! just looked the object up, or created it.
+//! The kernel sets attributes by node number. To make an object findable by an extended attribute,
+//! the store needs one of the object's names, and searching for a name takes long. In most cases
+//! the kernel has just looked the object up, or created it.
 
 use forebay_posix::ObjectId;
 use std::collections::HashMap;

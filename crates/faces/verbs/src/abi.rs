@@ -44,7 +44,7 @@ pub struct Pair {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Options {
-    /// Size of the structure in bytes, as the program knows it.
+    /// Size of the structure in the header with which the program was compiled. Bytes.
     pub size: usize,
     /// Name of a back end; null: the one that `iov_backend_choose` selects, or else the session's
     /// default.

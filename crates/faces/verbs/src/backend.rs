@@ -43,7 +43,7 @@ pub struct Address {
 
 /// Storage for the bytes of collections.
 pub trait Backend: Send + Sync {
-    /// The back end's kind, for messages.
+    /// Returns the back end's kind, for messages.
     fn kind(&self) -> &str;
 
     /// Whether bytes outlive this process.
@@ -141,7 +141,7 @@ pub trait Object: Send + Sync {
 
     /// Copies `len` bytes at `at` to offset `to_at` of another object, not through this process's
     /// memory, and returns the number of bytes copied. Returns None if these two objects don't
-    /// support that: the caller then reads and writes the bytes.
+    /// support such a copy: the caller then reads and writes the bytes.
     ///
     /// # Errors
     /// As for `read` and `write`. After an error, a first part of the bytes may have been copied.

@@ -238,8 +238,8 @@ impl Batch {
         Ok(Op(number))
     }
 
-    /// Makes `op` wait for the operations `needed`. These were added before `op`. `op` is skipped
-    /// if one of them fails.
+    /// Makes `op` wait for the operations `needed`, which were added before `op`. If one of them
+    /// fails, `op` is skipped.
     ///
     /// # Errors
     /// EINVAL unless `op` and `needed` are in this batch, and `op` comes after all of `needed`.

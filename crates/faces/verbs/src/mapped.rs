@@ -349,8 +349,8 @@ fn put_pages(
         range.put(fs, &piece, (piece.at - from) as usize, access)?;
         there += piece.len;
     }
-    // A forked child doesn't inherit the mapping, as it has no table entry that prevents the reuse
-    // of the pages. SAFETY: the range was just mapped by this function.
+    // A forked child doesn't inherit the mapping, as the child has no table entry that prevents the
+    // reuse of the pages. SAFETY: the range was just mapped by this function.
     unsafe { rustix::mm::madvise(range.start.as_ptr().cast(), whole, Advice::LinuxDontFork)? };
     match there {
         n if n == whole => Ok((range, skip)),

@@ -231,7 +231,7 @@ impl Collection {
     }
 
     /// Deletes a collection. Processes that have it open can continue to use it, if the back end
-    /// supports that.
+    /// supports the use of deleted collections.
     ///
     /// # Errors
     /// ENOENT if the collection doesn't exist; ENODEV if its back end isn't attached.

@@ -1,9 +1,9 @@
-//! The pools that this process has open. Each pool is open once; all sessions and back ends share
-//! it.
+//! The pools that this process has open.
 //!
-//! The records of a pool must not be opened twice in a process. So all sessions and back ends share
-//! one [`Fs`], and the last of them closes it before the pool can be opened again. A forked child
-//! doesn't touch its parent's pools, not even to close them. The child opens a pool again.
+//! The records of a pool must not be opened twice in a process. So all sessions and back ends of a
+//! process share one [`Fs`] for each pool, and the last of them closes it before the pool can be
+//! opened again. A forked child doesn't touch its parent's pools, not even to close them. The child
+//! opens a pool again.
 
 use crate::process::{Generation, lock_in_time};
 use crate::{Error, Result};

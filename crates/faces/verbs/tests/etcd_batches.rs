@@ -1,5 +1,5 @@
-//! Undo logs in etcd: which process undoes a batch when its process dies, or is wrongly taken for
-//! dead.
+//! Undo logs in etcd: which process undoes the batch of a process that has died, or that is wrongly
+//! taken for dead.
 
 mod support;
 

@@ -39,8 +39,9 @@ impl<F: Borrow<Fs>> PoolStore<F> {
         self.fs.borrow()
     }
 
-    /// Prepares for dead nodes: from now on, objects of living nodes below the directory `top` are
-    /// found as far as they are known ([`Fs::salvage`]). Returns None if all nodes answer.
+    /// Prepares for dead nodes: from now on, the store finds all objects of living nodes; those
+    /// without a known path are in `lost+found` of the directory `top` ([`Fs::salvage`]). Returns
+    /// None if all nodes answer.
     ///
     /// # Errors
     /// The errors of [`Fs::salvage`].

@@ -1,4 +1,5 @@
-//! Checks of names and paths from clients. Everything that isn't accepted here is refused.
+//! Checks of names and paths from clients. Only the characters and forms that are listed here are
+//! accepted.
 
 use crate::Result;
 

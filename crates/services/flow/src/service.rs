@@ -114,7 +114,7 @@ fn local() -> Executor {
     Executor::Local
 }
 
-/// An existing campaign. If there is a `spec`, a campaign to be made.
+/// The campaign of a new workflow: an existing one, or, if there is a `spec`, one to be made.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewCampaign {

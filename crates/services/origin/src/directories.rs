@@ -62,8 +62,8 @@ impl Directories {
         Ok(true)
     }
 
-    /// Makes a directory whose attributes are lost at the origin, and the missing directories above
-    /// it. Their mode lets no other user read them.
+    /// Makes, at the origin, a directory whose attributes are lost, and the missing directories
+    /// above it. The mode of these directories lets no other user read them.
     pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
         self.make_all(at, 0o700)
     }

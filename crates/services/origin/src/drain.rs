@@ -150,8 +150,8 @@ impl Drain {
     }
 
     /// Makes one pass over everything below a path. Changes younger than `lag` are left to a later
-    /// pass. While nodes of the pool are dead, the files on living nodes whose paths are known are
-    /// written back; their other files are copied to `lost+found` at the origin.
+    /// pass. While nodes of the pool are dead, files on living nodes are written back if their
+    /// paths are known, and are copied to `lost+found` at the origin otherwise.
     pub fn pass(&self, relative: &[u8], lag: Duration) -> Pass {
         let pass = self.pass_over(relative, lag);
         if !pass.misses_node {

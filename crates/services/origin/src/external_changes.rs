@@ -270,7 +270,8 @@ impl ExternalChanges {
             return self.marks.set_mark(entry.id, OriginMark::default());
         }
         if object.is_dir() {
-            // A directory that has entries in the pool is kept: some may be in the pool only.
+            // A directory that has entries in the pool isn't removed: some entries may be in the
+            // pool only.
             if !inode.origin.is_released() && !self.tree.entries(entry.id)?.is_empty() {
                 return Ok(());
             }

@@ -57,8 +57,8 @@ impl Fills {
         self.of(id).is_some_and(|fill| fill.has_any())
     }
 
-    /// Ends the file's fill, unless `mark`, the file's new mark, says that it stays released. Waits
-    /// for blocks that are being read. The caller holds the object's lock.
+    /// Ends the file's fill, unless `mark`, the file's new mark, says that the file stays released.
+    /// Waits for blocks that are being read. The caller holds the object's lock.
     pub fn is_marked(&self, id: ObjectId, mark: &OriginMark) {
         if mark.is_released() {
             if let Some(fill) = self.of(id) {

@@ -90,8 +90,8 @@ impl NameChanges {
         let is_one_of_several = inode.is_file() && inode.nlink > 1;
         let is_dirty = !inode.origin.is_released() && !is_clean(&inode);
         if self.shared.side.is_object_store() && had.is_some() && is_one_of_several && is_dirty {
-            // In a bucket, each name is an object, and this one may be the only one with the latest
-            // version. So the file's other names get that version first.
+            // In a bucket, each name is an object, and the name to be removed may be the only one
+            // with the latest version. So the file's other names get that version first.
             self.links.write_before(id, None)?;
         }
         if let Some(there) = &had {

@@ -54,7 +54,7 @@ impl CopierOrders {
 
     /// Returns the node that copies this file, if that isn't the service's own node.
     fn copier_of(&self, id: ObjectId, bytes: u64) -> Option<u32> {
-        // A bandwidth limit is kept only if a single node copies. Only the service's node has a
+        // A bandwidth limit holds only if a single node copies. Only the service's node has a
         // bucket's credentials.
         if self.shared.is_paced() || self.shared.side.is_object_store() || bytes < WORTH {
             return None;

@@ -1,9 +1,9 @@
-//! Room in the media: the service keeps some free by evicting clean files, and makes more for
+//! Room in the media: the service evicts clean files before the media are full, and makes room for
 //! waiting writers.
 //!
 //! A writer in a full pool requests room and waits. The service evicts clean files. If there are
 //! none, it writes all dirty files back at once, and then evicts them. The writer gets ENOSPC only
-//! if that frees nothing.
+//! if no file can be evicted.
 
 use crate::base::Base;
 use crate::drain::Drain;

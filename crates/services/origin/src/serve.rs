@@ -46,7 +46,7 @@ pub trait Answers: Send + Sync + 'static {
     fn for_programs(&self, error: Errno) -> Errno {
         error
     }
-    /// A counter that increases with progress of any request.
+    /// Returns a counter that increases with the progress of any request.
     fn moved(&self) -> &AtomicU64;
 }
 

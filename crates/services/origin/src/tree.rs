@@ -19,7 +19,7 @@ use std::time::Duration;
 const ATTEMPTS: usize = 1000;
 const STALE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A name: the directory of the pool that has it, and the name.
+/// A name in a directory of the pool: the directory's id, and the name.
 pub type Name<'n> = (ObjectId, &'n [u8]);
 
 /// A held lock on the paths.

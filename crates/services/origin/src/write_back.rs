@@ -465,8 +465,8 @@ impl WriteBack {
                 self.shared
                     .ledger
                     .conflict(path, self.shared.side.show(path), what);
-                // The file is clean from here on, but its mark keeps the fingerprint from before
-                // the conflict.
+                // The file is clean from here on. Its mark keeps the fingerprint from before the
+                // conflict, so the next comparison gives the file the origin's version.
                 let mark = OriginMark {
                     synced: inode.ctime,
                     state: OriginState::Archived,

@@ -28,7 +28,7 @@ const BASE: Duration = Duration::from_millis(100);
 /// A ring that is being emptied.
 struct Open {
     region: Region,
-    /// Number of the first event that hasn't been taken.
+    /// Number of the first event that hasn't been read from the ring.
     next: u64,
     /// Whether all events of the ring go to the stream, because the ring was made after the
     /// collector began.

@@ -100,7 +100,8 @@ impl Candidate {
     }
 }
 
-/// Candidates by their general components, and whether they stand for everything below a directory.
+/// Candidates by their general components, and by whether they stand for everything below a
+/// directory.
 struct Candidates(BTreeMap<(Vec<String>, bool), Candidate>);
 
 impl Candidates {

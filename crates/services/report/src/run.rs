@@ -191,8 +191,8 @@ pub struct Access {
     pub nanoseconds: u64,
     /// Number of operations that began where the process's last one in the same file ended.
     pub consecutive: u64,
-    /// Number of operations that began where the last one ended, or at a higher offset. Includes
-    /// consecutive ones.
+    /// Number of operations that began where the process's last one in the same file ended, or at a
+    /// higher offset. Includes consecutive ones.
     pub sequential: u64,
     /// Number of operations that were the first of a process in a file, and so neither sequential
     /// nor random.

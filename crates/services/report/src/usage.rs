@@ -78,7 +78,7 @@ pub struct User {
 #[derive(Debug, Default)]
 struct Place {
     count: u32,
-    /// Length of each of them. Bytes.
+    /// Length of each of these writes. Bytes.
     len: u64,
 }
 

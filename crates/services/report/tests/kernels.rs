@@ -243,8 +243,8 @@ fn creates() {
             }
         }
         let advice = check("creates", &p, &[]);
-        // With the control, a node can keep the names of a directory that one rank uses, but not
-        // those of a shared one. So the control is proposed only for the former.
+        // With the control, a node can cache the names of a directory that one rank uses, but not
+        // those of a shared directory. So the control is proposed only for directories of one rank.
         let is_exclusive = |all: &[Proposal]| all.iter().any(|p| p.control == "parallelism");
         assert_eq!(is_exclusive(&advice.proposals), apart, "{advice:#?}");
         assert_eq!(is_exclusive(&advice.fitting), !apart, "{advice:#?}");
@@ -268,7 +268,7 @@ fn update() {
         (0..8).for_each(|block| p.read(r, file, block * (MIB / 8), 4096));
         p.close(r, file);
     }
-    // Consistency stays strict: if writes may be seen in another order, a batch isn't whole after a
-    // crash.
+    // No weaker consistency is proposed: if writes may be seen in another order, a batch may be
+    // seen in part after a crash.
     check("update", &p, &["parallelism=exclusive"]);
 }

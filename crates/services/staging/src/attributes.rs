@@ -53,7 +53,7 @@ pub fn apply_metadata(meta: &Meta, to: &dyn Attributes) -> std::result::Result<(
     if (before.uid, before.gid) != (meta.uid, meta.gid) {
         own(to, meta, &before).map_err(at("setting its owner"))?;
     }
-    // Setting the owner, or the `user.*` attributes before that, may have changed the mode.
+    // Setting the `user.*` attributes and the owner may have changed the mode.
     let now = stat()?;
     if !meta.is_symlink() {
         let mut mode = meta.permissions();

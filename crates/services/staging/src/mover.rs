@@ -142,7 +142,7 @@ fn carry_out(job: &Job<'_>, proof: &Proof, orders: &Receiver<Vec<Entry>>) -> boo
         any |= !list.is_empty();
         job.move_list(&list);
     }
-    // Names of files are synced here, because they were made on this host.
+    // The files' new names are synced on this host, because this host made them.
     if any
         && job.options.sync
         && let Err(e) = job.to.sync_all(&job.dst)

@@ -33,7 +33,7 @@ fn boot() -> &'static str {
 }
 
 /// Whether the process that made a part, in this boot, has ended. True only if the kernel confirms
-/// it.
+/// the process's end.
 fn has_ended(pid: u32, start: u64) -> bool {
     match life(pid) {
         // Start time 0: the process couldn't determine it.

@@ -20,6 +20,8 @@ struct Place(*mut *mut Records);
 unsafe impl Send for Place {}
 
 impl Place {
+    /// Stores null at `to`, and returns the place for a later handle.
+    ///
     /// # Safety
     /// `to` is null, or writable until the verb has been carried out.
     unsafe fn new(to: *mut *mut Records) -> Result<Place> {

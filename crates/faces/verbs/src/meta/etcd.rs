@@ -86,8 +86,8 @@ impl Shared {
         self.client.ask_once(TRANSACTION, &request)
     }
 
-    /// Returns the store's identity, a random number that its first user wrote. Writes it if it is
-    /// missing.
+    /// Returns the store's identity: a random number, which the first process that uses the store
+    /// writes.
     fn identity(&self) -> Result<String> {
         let key = self.schema.store();
         let look = |answer: &Answer| answer.one(0).map(|pair| pair.value.0.clone());

@@ -55,8 +55,8 @@ impl SlowStore for BucketStore {
         Ok(Box::new(self.open_object(&self.full(path))?))
     }
 
-    /// During a staging, makes nothing: the directory appears with its first entry, or when its
-    /// attributes are set. Behind a pool, makes a marker.
+    /// Makes a directory's marker, behind a pool. During a staging, makes nothing: the directory
+    /// appears with its first entry, or when its attributes are set.
     fn mkdir(&self, path: &[u8], _mode: u32) -> Result<()> {
         let path = self.full(path);
         if let Some(seen) = &self.seen {
@@ -308,7 +308,7 @@ impl BucketStore {
         Ok(())
     }
 
-    /// Behind a pool: gives the directory of a path a marker, so that the directory outlives its
+    /// Gives the directory of a path a marker, behind a pool, so that the directory outlives its
     /// last entry.
     fn keep_directory(&self, path: &[u8]) -> Result<()> {
         let directory = split(path).0;

@@ -216,7 +216,7 @@ impl Etcd {
                 // Skips to the end of this user's keys, which precede those of a longer name.
                 api::behind(&first.key.0[..skip + name.len() + 1])
             } else {
-                // This isn't a user's key.
+                // This isn't a user's key: continues with the key after it.
                 [&first.key.0[..], &[0]].concat()
             };
         }
