@@ -288,7 +288,7 @@ impl Drain {
                 Err(e) => pass.failed.push((at, self.shared.side.explain(e))),
             }
             if pass.is_cut_off {
-                // The remaining requests would fail in the same way.
+                // The origin's server can't be reached, so the remaining requests would fail, too.
                 break;
             }
         }
@@ -514,8 +514,8 @@ impl Drain {
         if is_clean(&inode) {
             return Ok(true);
         }
-        // Setting the attributes changes the fingerprint of the origin's version, which threads
-        // compare that fetch blocks of the file.
+        // Setting the attributes changes the fingerprint of the origin's version. Threads that
+        // fetch blocks of the file compare this fingerprint.
         let _pause = self.marks.fills().pause(id);
         let there = self.shared.side.meta(at)?;
         if !inode.origin.is_released() || inode.nlink > 1 || print(&there) != inode.origin.print {

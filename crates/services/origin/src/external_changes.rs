@@ -34,7 +34,7 @@ const ATTEMPTS: usize = 8;
 const RETRY_INTERVAL: Duration = Duration::from_millis(7);
 
 /// Returns the ledger's key for a directory that couldn't be read. The key differs from the
-/// directory's path, since writing back the directory may work.
+/// directory's path, so that writing back the directory doesn't remove the problem.
 fn look_key(at: &[u8]) -> Vec<u8> {
     below(at, LOOKED_AT)
 }
@@ -98,7 +98,8 @@ impl ExternalChanges {
                 // The directory was renamed or removed meanwhile: the next turn finds it.
                 _ => continue,
             };
-            // Each turn does this again, since a restarted service doesn't watch any directory yet.
+            // Each turn watches the directory again, since a restarted service doesn't watch any
+            // directory yet.
             self.listing.watch(&at, dir);
             let looked = self.look_at(dir, &at, &inode);
             drop(held);
@@ -283,7 +284,7 @@ impl ExternalChanges {
             return Ok(());
         }
         if !is_clean(&inode) && !inode.origin.is_released() {
-            // The pool has the only version, which the next pass writes.
+            // Only the pool has this version. The next pass writes it to the origin.
             return self.marks.set_mark(entry.id, OriginMark::default());
         }
         let epoch = self.shared.fs.store().names().names_epoch();

@@ -17,7 +17,7 @@ const STREAMS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Absent,
-    /// Waits for a thread that reads ahead.
+    /// The block waits for a thread that reads ahead.
     Queued,
     /// A thread is reading it.
     Coming,
@@ -335,12 +335,13 @@ mod tests {
         // A read of the first block: maybe the program reads the whole file.
         assert_eq!(fill.ahead(0, 1), [1]);
         assert_eq!(fill.ahead(1, 2), [2, 3, 4, 5]);
-        // The same read again, and a read that begins in the last block of the one before.
+        // The same read again, and a read that begins in the last block of the read before.
         assert!(fill.ahead(1, 2).is_empty());
         assert_eq!(fill.ahead(1, 3), [6, 7, 8, 9, 10]);
         assert_eq!(fill.ahead(3, 4), [11]);
         assert_eq!(fill.ahead(4, 5), [12]);
-        // Readers in the middle: nothing at first, then more with each read.
+        // For readers in the middle of a file, nothing is read ahead at first, then more with each
+        // read.
         assert!(fill.ahead(50, 51).is_empty() && fill.ahead(70, 71).is_empty());
         assert_eq!(fill.ahead(51, 52), [52, 53]);
         assert_eq!(fill.ahead(71, 72), [72, 73]);

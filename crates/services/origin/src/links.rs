@@ -235,7 +235,8 @@ impl Links {
             return Ok(false);
         }
         if self.shared.side.is_object_store() {
-            // Each look-up would be a request. In a bucket, a clean object has all its names.
+            // In a bucket, a clean object has all its names. Looking them up would take a request
+            // for each.
             return Ok(true);
         }
         let mut first: Option<Meta> = None;
@@ -270,7 +271,8 @@ impl Links {
             };
             let mut current = Vec::new();
             for (dir, path) in names {
-                // A directory that only the pool has may have been renamed during the walk.
+                // A directory that only the pool has may have been renamed during the walk, so its
+                // path is checked.
                 let (at, name) = split(&path);
                 let is_there = match self.directories.settle(dir) {
                     Ok(now) => now == at && self.tree.has_name(dir, name, ObjectId(id)),

@@ -303,7 +303,8 @@ impl NameChanges {
         if there.is_none() || is_dirty && replaces {
             self.rename_later(id, &inode, replaced, old)?;
             if is_known {
-                // An older version of the object must not appear under the new name first.
+                // The origin's older version of the object is removed: it must not appear under the
+                // new name.
                 self.shared.side.unlink(old)?;
             }
             return Ok(false);

@@ -105,7 +105,8 @@ impl CopierOrders {
                 Ok(Some(bytes))
             }
             Err(refusal) if refusal.error == Errno::NOSPC => Err(Errno::NOSPC),
-            // The service compares the origin's version again.
+            // The copier has found another version at the origin. The service compares it, and
+            // copies the range itself.
             Err(refusal) if !is_copiers_failure(refusal.error) => Ok(None),
             Err(_) => {
                 self.stop_copier(node)?;
@@ -219,8 +220,8 @@ impl CopierOrders {
         self.stop(node)
     }
 
-    /// Makes sure that no copier on the file's node still carries out orders of an earlier service.
-    ///
+    /// Makes sure that no copier on the file's node still carries out orders with an earlier
+    /// service number.
     /// # Errors
     /// EHOSTDOWN, ETIMEDOUT: the copier may still be at work.
     pub fn make_sure_of(&self, id: ObjectId) -> Result<()> {

@@ -29,7 +29,7 @@ const UNREACHABLE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Amount that stands for no limit. Small enough for sums that don't overflow.
 const ENDLESS: i64 = i64::MAX / 4;
 /// A grant that allows nothing. Usage can be negative, when a node has removed files that existed
-/// before the pool; so 0 wouldn't do.
+/// before the pool; so a grant of 0 could allow something.
 const NOTHING: Amount = (-ENDLESS, -ENDLESS);
 
 /// Content of the quota's file.

@@ -38,7 +38,7 @@ pub struct State {
     pub writers: BTreeSet<u32>,
 }
 
-/// Returns a service number higher than all earlier services' numbers: nanoseconds since 1970.
+/// Returns a service number higher than all earlier ones: nanoseconds since 1970.
 pub fn number() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_nanos() as u64)

@@ -42,7 +42,7 @@ const NAMED: usize = 20;
 pub trait Answers: Send + Sync + 'static {
     /// Carries out a request, and returns the reply's text. Blocks.
     fn answer(self: &Arc<Self>, request: &Request) -> Done<String>;
-    /// Translates an error for programs.
+    /// Returns the errno that programs get for this error.
     fn for_programs(&self, error: Errno) -> Errno {
         error
     }
@@ -291,7 +291,8 @@ impl Origin {
     fn grant(&self, node: u32, wanted: (u64, u64)) -> Done {
         let grant = || self.quota.grant(&self.shared.fs, node, wanted);
         let mut granted = grant();
-        // If a file was removed while it is being copied, its bytes count until the copy ends.
+        // If a file was removed while it is being copied, its bytes use up quota until the copy
+        // ends.
         if granted == Err(Errno::DQUOT) && self.marks.wait_for_current(COPY_END_TIMEOUT) {
             granted = grant();
         }
@@ -308,7 +309,7 @@ impl Origin {
     fn sync(&self, path: &[u8]) -> Done {
         let relative = self.relative(path)?;
         if self.shared.is_origin_only(relative, libc::S_IFDIR) {
-            // None of the directory's bytes is in the pool.
+            // None of the directory's bytes is in the pool, so nothing has to be written back.
             return Ok(());
         }
         let Err(failed) = self.drain.sync(relative) else {
