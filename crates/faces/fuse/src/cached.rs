@@ -244,7 +244,7 @@ impl Cached {
         self.fetched.cut(node, size);
     }
 
-    /// Records that the kernel assumes to have written up to `end`.
+    /// Records that the kernel assumes that it has written up to `end`.
     pub fn reaches(&self, node: u64, end: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.kernels = file.kernels.max(end);

@@ -19,15 +19,15 @@ const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 pub struct Options {
     /// The source shown by `df` and /proc/mounts.
     pub name: String,
-    /// Other users may use the mount (as far as the files' modes allow).
+    /// Whether other users may use the mount (as far as the files' modes allow).
     pub allow_other: bool,
-    /// The kernel refuses all changes.
+    /// Whether the kernel refuses all changes.
     pub read_only: bool,
-    /// The kernel starts no programs from the mount.
+    /// Whether the kernel refuses to start programs from the mount.
     pub no_exec: bool,
-    /// Set-user-ID and set-group-ID bits take effect; only for mounts by root.
+    /// Whether set-user-ID and set-group-ID bits take effect; only for mounts by root.
     pub suid: bool,
-    /// Devices can be opened; only for mounts by root.
+    /// Whether devices can be opened; only for mounts by root.
     pub dev: bool,
 }
 

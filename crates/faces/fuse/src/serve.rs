@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of threads that receive requests. Further requests wait in the kernel.
 const MAX_WORKERS: usize = 256;
-/// Bounds of the usual number of threads that receive requests: the number of cores within these.
+/// Bounds of the usual number of threads that receive requests. Within the bounds, it is the number
+/// of cores.
 const USUAL: std::ops::RangeInclusive<usize> = 2..=4;
 /// How long all threads must be busy before another one is started. The other thread is started
 /// after twice this time at most.

@@ -1,9 +1,9 @@
 //! Memory of Python objects: both sides of the buffer protocol.
 //!
 //! [`Borrowed`] is the memory of an object that a caller passes (bytes, bytearray, memoryview, an
-//! array): contiguous, of any element type. The object keeps it in place until `Borrowed` is
-//! dropped; dropping takes the interpreter's lock. Python lets several threads use a writable
-//! buffer at once, so its bytes may change while they are read. So they are only copied, never
+//! array): contiguous, of any element type. The object keeps the memory in place until `Borrowed`
+//! is dropped; dropping takes the interpreter's lock. Python lets several threads use a writable
+//! buffer at once, so its bytes may change while they are read. So the bytes are only copied, never
 //! interpreted as Rust values.
 
 use forebay_runtime::user::UserSliceMut;
@@ -174,7 +174,8 @@ pub unsafe fn export(
     (address, len): (*mut u8, usize),
     readonly: bool,
 ) -> PyResult<()> {
-    // SAFETY: as the caller promises; the call keeps a reference to the owner in the view.
+    // SAFETY: the caller promises that `view` comes from Python, and that `address` has `len`
+    // bytes. The call stores a reference to the owner in the view.
     let failed = unsafe {
         ffi::PyBuffer_FillInfo(
             view,

@@ -44,7 +44,7 @@ fn code(done: Result<()>) -> c_int {
 /// # Safety
 /// `at` is null, or valid and not used by anything else while the reference lives.
 unsafe fn place<'a, T>(at: *mut T, what: &str) -> Result<&'a mut T> {
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises that `at` is null, or valid and not used by anything else.
     unsafe { at.as_mut() }.ok_or_else(|| Error::invalid(format!("{what} is NULL")))
 }
 
@@ -53,7 +53,7 @@ unsafe fn place<'a, T>(at: *mut T, what: &str) -> Result<&'a mut T> {
 /// # Safety
 /// `at` is null, or valid.
 unsafe fn handle<'a, T>(at: *const T, what: &str) -> Result<&'a T> {
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises that `at` is null or valid.
     unsafe { at.as_ref() }.ok_or_else(|| Error::invalid(format!("the {what} is NULL")))
 }
 
@@ -65,7 +65,7 @@ unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> {
     if at.is_null() {
         return Err(Error::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: `at` isn't null, so the caller promises a text that ends with NUL.
     let text = unsafe { CStr::from_ptr(at) };
     text.to_str().map_err(|_| {
         Error::invalid(format!(
@@ -83,7 +83,7 @@ unsafe fn text_or<'a>(at: *const c_char, what: &str, default: &'a str) -> Result
     if at.is_null() {
         Ok(default)
     } else {
-        // SAFETY: the caller promises what `# Safety` demands.
+        // SAFETY: `at` isn't null, so the caller promises a text that ends with NUL.
         unsafe { text(at, what) }
     }
 }
@@ -96,17 +96,17 @@ unsafe fn changes(at: *const abi::Pair, count: usize) -> Result<Vec<Change>> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: `count` isn't 0, so the caller promises that `at` points to pairs.
     let first = unsafe { handle(at, "metadata")? };
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises that `count` pairs are at `at`, which isn't null.
     let pairs = unsafe { std::slice::from_raw_parts(first, count) };
     let change = |pair: &abi::Pair| {
-        // SAFETY: the caller promises what `# Safety` demands.
+        // SAFETY: the caller promises that a pair's texts end with NUL.
         let key = unsafe { text(pair.key, "key")? };
         let value = if pair.value.is_null() {
             None
         } else {
-            // SAFETY: the caller promises what `# Safety` demands.
+            // SAFETY: the caller promises that a pair's texts end with NUL; `value` isn't null.
             Some(unsafe { text(pair.value, "value")? }.to_owned())
         };
         Ok((key.to_owned(), value))
@@ -119,7 +119,7 @@ unsafe fn changes(at: *const abi::Pair, count: usize) -> Result<Vec<Change>> {
 /// # Safety
 /// As for [`changes`].
 unsafe fn meta(at: *const abi::Pair, count: usize) -> Result<Meta> {
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises what `changes` demands.
     let changes = unsafe { changes(at, count)? };
     let pair = |(key, value): Change| match value {
         Some(value) => Ok((key, value)),

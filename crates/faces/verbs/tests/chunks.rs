@@ -24,7 +24,7 @@ fn errno<T>(result: forebay_iov::Result<T>) -> Errno {
     result.map(|_| ()).unwrap_err().errno()
 }
 
-/// Another process, which reads commands line by line and carries out these operations.
+/// Another process, which reads commands line by line, carries them out, and answers each one.
 struct Other(Child, ChildStdin, BufReader<ChildStdout>);
 
 impl Other {
@@ -69,7 +69,7 @@ fn unhex(text: &str) -> Token {
     Token(std::array::from_fn(byte))
 }
 
-/// Carries out the commands of [`Other`]: `attach TOKEN`, `allocate`, `get`, `put BYTE`, `fork`.
+/// Carries out the commands of [`Other`]: `attach TOKEN`, `allocate`, `get`, `put BYTE`.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("VERBS_TEST_CHILD") else {

@@ -118,7 +118,7 @@ impl Abi {
                 "the driver knows the ABIs of MPICH and Open MPI, not that of '{first}'"
             )));
         }
-        // The numbers of MPICH's ABI, the same since its version 3.1.
+        // The numbers of MPICH's ABI, which are the same since MPICH 3.1.
         Ok(Abi {
             handle_bytes: size_of::<c_int>(),
             comm_null: 0x0400_0000,
@@ -343,8 +343,8 @@ impl Group {
         unsafe { (self.mpi.finalized)(&mut over) != 0 || over != 0 }
     }
 
-    /// Waits for all ranks. If the operation failed on one rank, it fails on all: ranks where it
-    /// succeeded get the failure of the last rank where it failed. All ranks must call it.
+    /// Waits for all ranks, which must all call this function. If the operation failed on one rank,
+    /// it fails on all: ranks where it succeeded get the failure of the last rank where it failed.
     ///
     /// # Errors
     /// The failure in `mine`, or another rank's; EIO if MPI fails.
@@ -390,7 +390,7 @@ impl Group {
         })
     }
 
-    /// Sends the bytes of rank `from` to all ranks. All ranks must call it.
+    /// Sends the bytes of rank `from` to all ranks, which must all call this function.
     ///
     /// # Errors
     /// EIO if MPI fails.

@@ -3,8 +3,8 @@
 use rustix::io::Errno;
 use std::fmt;
 
-/// Why a store can't be used, or content couldn't be copied. The user of a store makes sentences of
-/// the errnos by [`explain`](crate::SlowStore::explain) of the store.
+/// The reason why a store can't be used, or why content couldn't be copied. The user of a store
+/// makes sentences of the errnos by [`explain`](crate::SlowStore::explain) of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The store can't be used as it is named or set up. The sentence says why, and what the user

@@ -65,7 +65,8 @@ fn one(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<bool> {
     if matches!(what, Due::CarryOn | Due::End | Due::Remove)
         && let Some(pool) = held.campaign.pool.clone()
     {
-        // A pool on a host that can't be reached ends by itself at the campaign's end (--ttl).
+        // A pool on a host that can't be reached ends by itself at the campaign's end (--ttl). So
+        // after the grace period it no longer uses the data.
         let is_late = at >= held.campaign.ends.saturating_add(held.campaign.grace);
         match (options.is_used)(&pool) {
             Ok(false) => {}

@@ -393,7 +393,8 @@ mod tests {
         wait_for(&mut engine, &["ours"]);
         engine.pass();
         assert_eq!(names(), ["ours"]);
-        // As if making the workflow had failed, and its record couldn't be removed.
+        // The record stays in state Making, as if making the workflow had failed and the record
+        // couldn't be removed.
         drop(making);
         wait_for(&mut engine, &[]);
         std::fs::remove_dir_all(&dir).unwrap();

@@ -597,11 +597,11 @@ impl ByRank {
     }
 }
 
-/// The records of a log, by what they are about.
+/// The records of a log, by file and by rank.
 struct Sorted {
-    /// By the file's id.
+    /// The use of each file, by the file's id.
     files: BTreeMap<u64, Used>,
-    /// By rank. -1: all ranks together.
+    /// The part of each rank. -1: all ranks together.
     ranks: BTreeMap<i64, ProcessPart>,
     layer: Layer,
 }

@@ -622,8 +622,8 @@ mod tests {
     #[test]
     fn a_file_that_is_written_again_is_not_immutable() {
         let read = flags(OFlags::RDONLY);
-        // The file is changed by a second open, after a read, by another process, by an open that
-        // truncates it. In the last case, it is only read.
+        // In the cases 0 to 3, the file is changed: by a second open, after a read, by another
+        // process, by an open that truncates it. In case 4, it is only read.
         for case in 0..5 {
             let mut f = Usage::default();
             f.opened(1, 1, 1, new());

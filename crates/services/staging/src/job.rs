@@ -12,21 +12,22 @@ use std::sync::Mutex;
 pub struct Options {
     /// Number of threads that copy; 0 for one per core.
     pub threads: usize,
-    /// Compare the content of files of the same size, rather than their times.
+    /// Whether to compare the content of files of the same size, rather than their times.
     pub checksum: bool,
-    /// Sync the destination before reporting success.
+    /// Whether to sync the destination before reporting success.
     pub sync: bool,
-    /// Stage only files with these names, directly in the source, without the directory's
-    /// attributes. None: stage everything.
+    /// The names of the files to stage, directly in the source, without the directory's attributes.
+    /// None: everything is staged.
     #[serde(skip)]
     pub only: Option<Names>,
     /// The objects of the source that are staged.
     #[serde(skip)]
     pub selection: Selection,
-    /// Write nothing; only list what would be copied ([`crate::Report::planned`]).
+    /// Whether to write nothing, and only list what would be copied ([`crate::Report::planned`]).
     #[serde(skip)]
     pub dry_run: bool,
-    /// Free room of the destination. If a staging needs more, it copies nothing. None: don't check.
+    /// Free room of the destination. If a staging needs more, it copies nothing. None: the room
+    /// isn't checked.
     #[serde(skip)]
     pub room: Option<Room>,
 }

@@ -1,4 +1,4 @@
-//! A staging from begin to end: list the source, create the directories, copy the files that
+//! A staging from beginning to end: list the source, create the directories, copy the files that
 //! differ, and set the directories' attributes last, since copying changes them.
 //!
 //! The levels of the tree are listed one after the other; the directories of a level in parallel.

@@ -270,7 +270,7 @@ impl Backend for Loaded {
     }
 }
 
-/// Calls a function of the table. `open` has checked that all are present.
+/// Calls a function of the table. `Loaded::open` has checked that the function is present.
 macro_rules! call {
     ($open:expr, $function:ident, $what:literal $(, $argument:expr)*) => {{
         let open: &Open = $open;

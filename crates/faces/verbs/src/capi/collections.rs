@@ -25,7 +25,7 @@ impl Place {
     /// # Safety
     /// `to` is null, or writable until the verb has been carried out.
     unsafe fn new(to: *mut *mut Records) -> Result<Place> {
-        // SAFETY: the caller promises what `# Safety` demands.
+        // SAFETY: the caller promises that `to` is null or writable.
         *unsafe { place(to, "the place for the records")? } = std::ptr::null_mut();
         Ok(Place(to))
     }
@@ -48,7 +48,7 @@ pub(super) unsafe fn now_or_later(
     now: impl FnOnce() -> Result<i64>,
     later: impl FnOnce(&mut Batch) -> Result<Op>,
 ) -> Result<i64> {
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises that `batch` is null or a handle.
     match unsafe { batch.as_ref() } {
         None => now(),
         Some(batch) => batch.add(later),

@@ -59,10 +59,10 @@ pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *m
 /// Frees a buffer.
 ///
 /// # Safety
-/// `memory` is a result of `iov_allocate`, or null.
+/// `session` is null or a handle. `memory` is a result of `iov_allocate` for this session, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) {
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises that `session` is null or a handle.
     let Ok(session) = (unsafe { handle(session, "session") }) else {
         return;
     };

@@ -60,7 +60,7 @@ impl Records {
 /// `records` is null or a handle of records.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_records_count(records: *const Records) -> usize {
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises that `records` is null or a handle.
     unsafe { records.as_ref() }.map_or(0, |r| r.records.len())
 }
 
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn iov_records_get(
     records: *const Records,
     which: usize,
 ) -> *const abi::Record {
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises that `records` is null or a handle.
     let record = unsafe { records.as_ref() }.and_then(|r| r.records.get(which));
     record.map_or(std::ptr::null(), std::ptr::from_ref)
 }
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn iov_records_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_records_free(records: *mut Records) {
     if !records.is_null() {
-        // SAFETY: the caller promises what `# Safety` demands.
+        // SAFETY: the caller promises a handle, which isn't null here and isn't used afterwards.
         drop(unsafe { Box::from_raw(records) });
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Once};
 /// # Safety
 /// `to` is null or writable.
 pub(super) unsafe fn give<T>(to: *mut *mut T, made: impl FnOnce() -> Result<T>) -> Result<()> {
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: the caller promises that `to` is null or writable.
     let to = unsafe { place(to, "the place for the result")? };
     *to = std::ptr::null_mut();
     *to = Box::into_raw(Box::new(made()?));
@@ -30,7 +30,8 @@ pub(super) unsafe fn take<T>(at: *mut T, what: &str) -> Result<T> {
     if at.is_null() {
         return Err(Error::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: the caller promises what `# Safety` demands.
+    // SAFETY: `at` isn't null, so the caller promises a handle from `give` that isn't used
+    // afterwards.
     Ok(*unsafe { Box::from_raw(at) })
 }
 

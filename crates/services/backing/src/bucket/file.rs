@@ -17,8 +17,8 @@ use rustix::io::{Errno, Result};
 use std::io::Read;
 use std::sync::Mutex;
 
-/// Maximum number of bytes of one request. Requests end at multiples of it, as the copier's ranges
-/// do.
+/// Maximum number of bytes of one request. Requests end at multiples of this number, as the
+/// copier's ranges do.
 const WINDOW: u64 = 16 << 20;
 /// Maximum number of replies per object that are kept open.
 const OPEN: usize = 64;
