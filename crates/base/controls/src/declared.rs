@@ -128,7 +128,7 @@ impl Declared {
         }
     }
 
-    /// Returns the declarations of controls that `other` doesn't declare.
+    /// Returns these declarations without those for controls that `other` declares, too.
     pub fn beside(self, other: &Declared) -> Declared {
         Declared {
             consistency: self.consistency.filter(|_| other.consistency.is_none()),

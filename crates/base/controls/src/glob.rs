@@ -40,7 +40,7 @@ pub struct Pattern {
 /// A pattern of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Name {
-    /// Any number of names.
+    /// `**`: any number of names.
     Any,
     /// One of these alternatives.
     Either(Vec<Choice>),
@@ -63,7 +63,7 @@ impl Pattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// The reason, and its position.
+    /// Why the text is no pattern, and the position of the error.
     pub fn parse(text: &str) -> Result<Pattern, PatternError> {
         let wrong = |at: usize, message: &str| {
             Err(PatternError {
@@ -148,7 +148,8 @@ impl Pattern {
         self.names.last().is_some_and(is_any) && state >> last & 1 != 0
     }
 
-    /// Adds to `state` the position after each `**` in it, since `**` may stand for no name.
+    /// For each `**` whose position is in `state`, adds the position after it: `**` may stand for
+    /// no name.
     fn closed(&self, mut state: u64) -> u64 {
         for (i, wanted) in self.names.iter().enumerate() {
             if *wanted == Name::Any && state >> i & 1 != 0 {
@@ -220,7 +221,7 @@ fn alternatives(name: &str, start: usize) -> Result<Vec<Choice>, PatternError> {
     Ok(done)
 }
 
-/// Parses the content of `[` and `]`.
+/// Parses a character class from behind its `[` to its `]`. None for an invalid class.
 fn class(chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>) -> Option<Piece> {
     let mut ranges = Vec::new();
     let not = chars.next_if(|(_, c)| matches!(c, '!' | '^')).is_some();

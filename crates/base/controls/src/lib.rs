@@ -4,9 +4,9 @@
 //! POSIX promises for one file. [`Controls`] has a value for each control, [`Declared`] only the
 //! declared values. [`Rules`] declare controls for paths.
 //!
-//! This crate is pure data, without I/O. `docs/explanation/semantics.md` explains the values.
-//! Higher wings enforce them, and refuse a value that the pool can't keep, so that no user relies
-//! on it.
+//! This crate is pure data, without I/O. `docs/explanation/semantics.md` explains the values. The
+//! crates above this one enforce them, and refuse a value that the pool can't keep, so that no user
+//! relies on such a value.
 
 mod declared;
 mod glob;

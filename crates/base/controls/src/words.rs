@@ -79,7 +79,7 @@ pub enum Consistency {
     Sequential,
     /// After the writer's flush, fsync or close.
     Commit,
-    /// Close-to-open: a process that opens the file after the writer's close.
+    /// Close-to-open: a process sees the write if it opens the file after the writer's close.
     Session,
     /// After this many milliseconds at the latest (1 to [`MAX_STALENESS_MS`]).
     Eventual(u32),

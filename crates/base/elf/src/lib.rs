@@ -1,6 +1,6 @@
 //! Reads the headers of an ELF program: its interpreter, and the directories in which the
-//! interpreter searches for libraries. Files that this crate doesn't understand are left to the
-//! kernel.
+//! interpreter searches for libraries. For a file that this crate doesn't understand, nothing is
+//! returned: the caller leaves the file to the kernel.
 
 #![warn(missing_docs)]
 
@@ -28,7 +28,7 @@ pub trait Source {
     /// of the file.
     ///
     /// # Errors
-    /// EIO and others of the file.
+    /// EIO and other errors of the file.
     fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Errno>;
 
     /// Fills all of `to`, or returns None.
@@ -62,11 +62,11 @@ pub struct Segment {
 
 /// A text of the dynamic section that tells the loader where libraries are.
 pub struct DynamicText {
-    /// Offset in the file of the value of the text's entry. Bytes.
+    /// Offset in the file of the value in the dynamic section that refers to the text. Bytes.
     pub at: u64,
     /// The text.
     pub text: Vec<u8>,
-    /// Whether it is the name of one library, not a list of directories.
+    /// Whether the text is the name of one library, not a list of directories.
     pub is_name: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct Elf {
     pub segments: Vec<Segment>,
     /// The segment PT_INTERP and its text, for programs with a loader.
     pub interpreter: Option<(Segment, Vec<u8>)>,
-    /// The texts of RPATH, RUNPATH, and of the needed libraries.
+    /// The texts of RPATH and RUNPATH, and the names of the needed libraries.
     pub texts: Vec<DynamicText>,
     /// Address of the string table.
     pub strings: u64,

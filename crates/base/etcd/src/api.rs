@@ -1,4 +1,4 @@
-//! Messages to and from etcd: the part of its gateway's JSON (`/v3/...`) that is needed here.
+//! Messages to and from etcd: the part of its gateway's JSON (`/v3/...`) that this crate needs.
 //!
 //! Keys and values are written in base64, and 64-bit numbers as texts; zero values are absent. The
 //! functions here build requests, so that no other module has to know the names of fields. Replies
@@ -176,7 +176,7 @@ pub struct Pair {
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
 pub struct Event {
-    /// Empty for PUT, since its number is zero.
+    /// The kind of change. Empty for PUT: PUT has number zero, and zero values are absent.
     #[serde(rename = "type")]
     pub kind: String,
     pub kv: Pair,
@@ -227,7 +227,7 @@ pub struct Watched {
     pub canceled: bool,
     pub compact_revision: Number,
     pub events: Vec<Event>,
-    /// In the reply to a lease renewal: the new time to live.
+    /// In the reply to a lease renewal: the new time to live. Seconds.
     #[serde(rename = "TTL")]
     pub seconds: Number,
 }

@@ -47,7 +47,7 @@ const NOBODY: &str = "user name is empty";
 struct Endpoint {
     /// The endpoint as the user wrote it.
     name: String,
-    /// The endpoint's URL, with the address if names are resolved once.
+    /// The endpoint's URL. Without TLS, it has the endpoint's address instead of its name.
     url: String,
 }
 
@@ -173,8 +173,8 @@ impl Client {
 
     /// Sends a request that must not be carried out twice.
     ///
-    /// # Errors As for [`Client::ask`]. Only after [`Error::Lost`], the request may have been
-    /// carried out.
+    /// # Errors
+    /// As for [`Client::ask`]. Only after [`Error::Lost`], the request may have been carried out.
     pub fn ask_once(&self, path: &str, request: &Value) -> Result<Answer> {
         self.try_all(path, request, false)
     }
@@ -308,7 +308,7 @@ impl Client {
                 ConnectionRefused, HostUnreachable, InvalidData, NetworkUnreachable,
             };
             match &error {
-                // No connection was made.
+                // The certificate of one side was refused, so no connection was made.
                 ureq::Error::Io(e) if e.kind() == InvalidData => {
                     Tried::Refused(Error::NotTrusted {
                         endpoint: self.endpoints[endpoint].name.clone(),
@@ -436,6 +436,8 @@ impl Client {
     }
 }
 
+/// Returns the HTTP client's settings for TLS.
+///
 /// # Errors
 /// EINVAL for certificates that can't be read.
 #[cfg(feature = "tls")]
@@ -516,7 +518,7 @@ fn resolve(endpoint: &str, in_thread: fn()) -> io::Result<SocketAddr> {
     }
 }
 
-/// The body of a reply.
+/// Returns the body of a reply.
 fn content(response: &mut ureq::http::Response<ureq::Body>) -> std::result::Result<Vec<u8>, Tried> {
     let read = response.body_mut().with_config().limit(MAX_REPLY_BYTES);
     let read = read.read_to_vec();
@@ -528,11 +530,11 @@ fn not_etcd(content: &[u8]) -> String {
     format!("what answers isn't etcd 3.4 or later: {begin:?}")
 }
 
-/// Turns a refusal of etcd into a result.
+/// Returns the result of a request that etcd refused.
 fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
     let Ok(refusal) = serde_json::from_slice::<Refusal>(content) else {
-        // The gateway can't pass the client's user to etcd. etcd would take the common name of a
-        // certificate for a user, so it refuses the request.
+        // etcd refuses requests to its gateway from a client whose certificate has a common name:
+        // the gateway can't pass that name on as the user's name.
         if content.starts_with(b"CommonName of client") {
             return Tried::Refused(Error::CommonName);
         }
@@ -544,7 +546,7 @@ fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
     } else {
         refusal.message
     };
-    // The login is older than a change of users or roles: log in again.
+    // The login is older than a change of users or roles: the client must log in again.
     if text.contains("revision in header is old") || text.contains("auth store is old") {
         return Tried::LoggedOut;
     }

@@ -28,7 +28,7 @@ pub enum Error {
     BrokenOff(String),
     /// A reply of several lines ended before the last line.
     EndedEarly,
-    /// The reply isn't etcd's, as this sentence says.
+    /// The reply isn't etcd's. The text says why.
     NotEtcd(String),
     /// etcd granted no lease.
     NoLease,
@@ -56,7 +56,7 @@ pub enum Error {
     NoSecret {
         /// The file.
         file: PathBuf,
-        /// The name of its content.
+        /// What the file contains, for messages: "the password" or "the key".
         secret: &'static str,
         /// The kernel's error.
         errno: Errno,
@@ -65,7 +65,7 @@ pub enum Error {
     BadSecret {
         /// The file.
         file: PathBuf,
-        /// The name of its content.
+        /// What the file contains, for messages: "the password" or "the key".
         secret: &'static str,
         /// EACCES or EINVAL.
         errno: Errno,

@@ -49,8 +49,8 @@ impl Login {
 /// Reads a password: the first line of `file`.
 ///
 /// # Errors
-/// EACCES if others may read or change the file. EINVAL if it isn't a regular file, or its first
-/// line is empty. Errors of open(2).
+/// EACCES if other users may read or change the file. EINVAL if it isn't a regular file, or its
+/// first line is empty. Errors of open(2).
 pub fn password_in(file: &Path) -> Result<String> {
     let text = read(file, "the password", MAX_PASSWORD_BYTES)?;
     match text.lines().next() {
@@ -88,7 +88,7 @@ fn read(file: &Path, secret: &'static str, longest: u64) -> Result<String> {
         secret,
         errno,
     };
-    // Doesn't wait if the file is a FIFO.
+    // With NONBLOCK, open doesn't wait if the file is a FIFO.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let open = rustix::fs::open(file, flags, Mode::empty()).map_err(cannot)?;
     let stat = fstat(&open).map_err(cannot)?;

@@ -76,7 +76,7 @@ mod library {
         };
         if path < 2 && is_marked(args[path]) {
             args[path] = c"/etc/hostname".as_ptr() as i64;
-            // SAFETY: the caller's own call with another path.
+            // SAFETY: the program's own call, but with a path that is a static C string.
             return unsafe { raw(call.nr, args) };
         }
         if WATCHING.load(Ordering::Relaxed) {
@@ -90,12 +90,13 @@ mod library {
         unsafe { raw(call.nr, args) }
     }
 
-    /// Compares byte by byte up to a difference. (A program's pointer may be bad; in these tests
-    /// none is.)
+    /// Whether a path is `/magic`. Stops at the first difference, since the path may be shorter. (A
+    /// program's pointer may be bad; in these tests none is.)
     fn is_marked(path: i64) -> bool {
         path > 4096
             && b"/magic\0".iter().enumerate().all(|(i, &b)| {
-                // SAFETY: the bytes up to here weren't the end.
+                // SAFETY: all bytes before this one equal those of `/magic`, so the C string hasn't
+                // ended.
                 b == unsafe { *(path as *const u8).add(i) }
             })
     }
@@ -122,7 +123,7 @@ mod library {
 
     /// Changes all registers that a handler may change.
     fn clobber() {
-        // SAFETY: the clobbered registers are declared.
+        // SAFETY: changes only registers that are declared as clobbered.
         unsafe {
             std::arch::asm!(
                 "xor edi, edi", "xor esi, esi", "xor edx, edx", "xor r8d, r8d", "xor r9d, r9d", "xor r10d, r10d",
@@ -133,18 +134,19 @@ mod library {
         }
         // Wide registers, which libc's own functions may change where the processor has them.
         if std::is_x86_feature_detected!("avx") {
-            // SAFETY: the processor has it; no value is kept in these registers here.
+            // SAFETY: the processor has AVX; `clobber_wide` declares the registers that it changes.
             unsafe { clobber_wide() };
         }
         if std::is_x86_feature_detected!("avx512f") {
-            // SAFETY: as above.
+            // SAFETY: the processor has AVX-512; `clobber_widest` declares the registers that it
+            // changes.
             unsafe { clobber_widest() };
         }
     }
 
     #[target_feature(enable = "avx")]
     unsafe fn clobber_wide() {
-        // SAFETY: the clobbered registers are declared.
+        // SAFETY: changes only registers that are declared as clobbered.
         unsafe {
             std::arch::asm!("vzeroall", out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _)
         }
@@ -152,7 +154,7 @@ mod library {
 
     #[target_feature(enable = "avx512f")]
     unsafe fn clobber_widest() {
-        // SAFETY: the clobbered registers are declared.
+        // SAFETY: changes only registers that are declared as clobbered.
         unsafe {
             std::arch::asm!(
                 "kxnorw k1, k1, k1", "kxnorw k7, k7, k7", "vpxord zmm16, zmm16, zmm16", "vpxord zmm31, zmm31, zmm31",
@@ -180,7 +182,7 @@ mod library {
         }
         line[63] = b'\n';
         let flags = i64::from(libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT);
-        // SAFETY: a path from the environment, a buffer with its length.
+        // SAFETY: `file` is a C string of the environment, and `line` is passed with its length.
         unsafe {
             let fd = raw(
                 libc::SYS_openat,
@@ -193,9 +195,10 @@ mod library {
 
     unsafe extern "C" fn start(_: c_int, _: *const *const c_char, mut env: *const *const c_char) {
         let (mut cache, mut report, mut hooks) = (None, false, &HOOKS);
-        // SAFETY: glibc passes the environment to constructors.
+        // SAFETY: glibc passes the environment to constructors; `env` hasn't passed its null
+        // pointer.
         while let Some(entry) = unsafe { env.as_ref() }.filter(|e| !e.is_null()) {
-            // SAFETY: a string of the environment; it isn't freed.
+            // SAFETY: a C string of the environment; nothing frees it.
             let entry = unsafe { CStr::from_ptr(*entry) };
             let bytes = entry.to_bytes();
             let value = |name: &str| {
@@ -222,13 +225,14 @@ mod library {
             if bytes == b"FB_MODE=fd" {
                 hooks = &HOOKS_FD;
             }
-            // SAFETY: the list ends with a null pointer.
+            // SAFETY: this entry isn't the null pointer that ends the list, so another entry
+            // follows.
             env = unsafe { env.add(1) };
         }
-        // SAFETY: in a constructor; the hooks need nothing.
+        // SAFETY: no other thread runs during a constructor; the hooks need no preparation.
         let result = unsafe { install(hooks, cache) };
         if result.is_ok() {
-            // SAFETY: as above; the program hasn't started.
+            // SAFETY: the program hasn't started, so nothing of the other objects has run.
             unsafe { install_in_others(hooks, cache) };
         }
         if report {

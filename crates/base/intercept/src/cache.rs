@@ -1,5 +1,5 @@
-//! The cache of an object's sites: one file per build id. Reading it allocates nothing and calls no
-//! libc function.
+//! The cache of an object's sites: one file per build id. Reading a file allocates nothing and
+//! calls no libc function.
 //!
 //! Guarantees: a file that is damaged, another user's or made for other code counts as absent; a
 //! reader sees a whole file or none (it is written under a temporary name, then renamed); failures

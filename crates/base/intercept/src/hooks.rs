@@ -38,11 +38,11 @@ pub struct Hooks {
     /// context (signal handlers, the child of a vfork, a thread that is starting or ending). The
     /// function's own calls of libc functions are intercepted, too.
     ///
-    /// A thread may be cancelled in it at any point: glibc makes cancellation asynchronous around
-    /// calls that may block, and then unwinds from wherever the signal (32) hits. A handler that
-    /// holds locks or incomplete state must defer cancellation meanwhile. For instance, it can wrap
-    /// the signal handler that libc installs (an `rt_sigaction` that the handler sees) in one that
-    /// only records the signal inside such code, to be sent to the thread again afterwards.
+    /// A thread may be cancelled inside the function at any point: glibc makes cancellation
+    /// asynchronous around calls that may block, and then unwinds from wherever the signal (32)
+    /// hits. A handler that holds locks or incomplete state must defer cancellation meanwhile. For
+    /// instance, it can wrap the signal handler that libc installs (an `rt_sigaction` that the
+    /// handler sees) in one that only records the signal, and sends it to the thread again later.
     pub syscall: unsafe extern "C-unwind" fn(&Call) -> i64,
     /// Called with the kernel's result after a call for which `syscall` returned [`WATCH`] has
     /// failed, or one for which it returned [`FOLLOW`] has ended. Returns the program's result.

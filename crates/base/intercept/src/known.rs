@@ -21,7 +21,7 @@ fn key(object: &Object) -> u64 {
 }
 
 impl Known {
-    /// Opens the file; None if that fails, or if others can write it.
+    /// Opens the table's file; None if that fails, or if other users can write the file.
     pub(crate) fn open(dir: &CStr) -> Option<Known> {
         let path = Path::in_dir(dir, b"sites-none-v1");
         let open = |flags: i32| {

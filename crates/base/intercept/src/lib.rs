@@ -1,8 +1,8 @@
 //! Interception of a running process's system calls, made by patching `syscall` instructions in
 //! memory.
 //!
-//! For a preloaded library that needs to see what libc and the loader request from the kernel,
-//! whichever libc function makes the request. No libc function is wrapped: the `syscall`
+//! It is made for a preloaded library that needs to see what libc and the loader request from the
+//! kernel, whichever libc function makes the request. No libc function is wrapped: the `syscall`
 //! instructions of `libc.so.6`, of the loader and, for older glibc, of `libpthread`, `librt` and
 //! `libdl` become jumps into small trampolines, which lead to one handler. On request, the
 //! `syscall` instructions of the program and of other libraries are replaced, too.
@@ -63,7 +63,8 @@ fn private(cache_dir: Option<&CStr>) -> Option<&CStr> {
 /// # Safety
 ///
 /// The hooks must keep the contract of [`Hooks`], and be ready to be called. No other thread may be
-/// inside a system call of libc or about to make one; in a library's constructor that is the case.
+/// inside a system call of libc or about to make one: a library's constructor runs before there are
+/// other threads.
 /// (Most sites tolerate other threads, since the `syscall` instruction stays in place, but not
 /// all.)
 ///
@@ -83,8 +84,8 @@ pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result
 /// Patches `syscall` instructions of objects other than libc and the loader: those loaded now, and
 /// those reported by [`mapped`] later. To be called once, after [`install`], with the same hooks.
 ///
-/// For the hooks, the only difference is that such a call may come from any code: with vector
-/// registers in use, or on a thread that libc doesn't know (its calls go to the kernel).
+/// For the hooks, one thing differs: such a call may come from any code, for instance with vector
+/// registers in use. Calls of threads that libc doesn't know go to the kernel.
 ///
 /// # Safety
 /// As for [`install`]; nothing of these objects has run yet.

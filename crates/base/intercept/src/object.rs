@@ -105,7 +105,7 @@ pub(crate) fn file_name(path: &CStr) -> &[u8] {
     path.rsplit(|&b| b == b'/').next().unwrap_or(path)
 }
 
-/// Finds the loaded objects that are patched.
+/// Returns the loaded objects that [`crate::install`] patches.
 pub(crate) fn loaded() -> Objects {
     let mut found = Objects {
         list: [None; MAX_OBJECTS],
@@ -286,7 +286,8 @@ impl Object {
             .segments
             .iter()
             .any(|&(low, high)| at >= low && at <= high && len <= (high - at) as usize);
-        // SAFETY: mapped readable by the loader, for as long as libc is loaded.
+        // SAFETY: the loader has mapped the segment readable, and the object stays loaded (the
+        // caller).
         fits.then(|| unsafe {
             core::slice::from_raw_parts((self.base + at as usize) as *const u8, len)
         })

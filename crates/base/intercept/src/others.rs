@@ -1,8 +1,8 @@
 //! Patching of objects other than libc: programs and libraries with `syscall` instructions of their
 //! own.
 //!
-//! Most have none, which a table records ([`crate::known`]). The others are patched like libc, but
-//! their sites are found function by function, and their gates save all vector registers.
+//! Most objects have none; a table records them ([`crate::known`]). The others are patched like
+//! libc, but their sites are found function by function, and their gates save all vector registers.
 //! Guarantees: patched code does the same as before; a function that can't be decoded is left
 //! alone; loading the same file at the same address again needs no new memory.
 
@@ -50,7 +50,7 @@ unsafe impl Sync for Shared {}
 
 static ALL: Shared = Shared(UnsafeCell::new(None));
 /// Id of the process whose thread holds the lock of `ALL`; 0: free. A forked child may inherit its
-/// parent's id here: a lock that the child never sees released, and takes over.
+/// parent's id here. No thread of the child will release that lock, so the child takes it over.
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
 fn with(f: impl FnOnce(&mut Option<Others>)) {
@@ -127,7 +127,7 @@ fn identify(object: &mut Object, dirfd: i64, path: &CStr) {
         let args = [dirfd, path.as_ptr() as i64, to, flags.into(), 0, 0];
         (raw(libc::SYS_newfstatat, args) == 0).then_some(stat)
     };
-    // A file without a link isn't loaded again.
+    // A file without a link can't be loaded again, so it needs no id.
     if let Some(s) = stat.filter(|s| s.st_nlink > 0) {
         let fields = [
             s.st_dev as i64,
@@ -256,7 +256,8 @@ fn look(
         (n == len).then_some(bytes)
     };
     let table = bytes(header.e_phoff, usize::from(header.e_phnum) * ENTRY)?;
-    // SAFETY: as above.
+    // SAFETY: each chunk of the table has the size of a program header, and any bytes are a valid
+    // one.
     let entry = |b: &[u8]| unsafe { b.as_ptr().cast::<libc::Elf64_Phdr>().read_unaligned() };
     let headers: Vec<libc::Elf64_Phdr> = table.chunks_exact(ENTRY).map(entry).collect();
     let page = |h: &&libc::Elf64_Phdr| h.p_offset.checked_sub(h.p_vaddr % PAGE) == Some(offset);

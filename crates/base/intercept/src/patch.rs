@@ -207,7 +207,7 @@ unsafe fn install_once(
     for job in jobs.iter().flatten().filter(|j| j.region.far) {
         finish_far(job.region)?;
     }
-    // SAFETY: nothing is patched yet.
+    // SAFETY: nothing is patched yet, and only one thread installs (`INSTALLED`).
     unsafe { arch::set_hooks(hooks) };
     for (i, job) in jobs.iter().flatten().enumerate() {
         // SAFETY: the trampolines are in place and executable.
@@ -298,7 +298,7 @@ impl Job {
     /// Patches the object's code, where it still matches the sites.
     ///
     /// # Safety
-    /// Made by [`Job::of_other`]; the object is mapped, and nothing runs in it yet.
+    /// The job was made by [`Job::of_other`]; the object is mapped, and nothing runs in it yet.
     pub(crate) unsafe fn patch_other(&self) {
         let base = self.object.base;
         let ends = marked(&self.sites, &self.chosen).flat_map(|s| {
@@ -336,7 +336,8 @@ impl ObjectReport {
 }
 
 fn is_patchable(object: &Object, site: &Site) -> bool {
-    // SAFETY: sites are plausible for the object, whether found or cached.
+    // SAFETY: the object is loaded. Its sites are sane, whether they were found or read from a
+    // file.
     site.form != FORM_NONE && unsafe { site.matches(object.base) }
 }
 

@@ -55,7 +55,7 @@ mod test {
         unsafe { libc::alarm(60) };
         let (send, receive) = mpsc::channel::<u32>();
         let mut pipe = [0; 2];
-        // SAFETY: room for two descriptors.
+        // SAFETY: `pipe` has room for two descriptors.
         assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
         let in_futex = std::thread::spawn(move || receive.recv().unwrap());
         let in_read = std::thread::spawn(move || {
@@ -76,7 +76,7 @@ mod test {
             );
             assert!(object.far && !object.cached);
         }
-        // SAFETY: as above.
+        // SAFETY: the second installation is refused before it changes anything.
         let again = unsafe { install(&HOOKS, None) };
         assert_eq!(again, Err(Error::AlreadyInstalled));
 

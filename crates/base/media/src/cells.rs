@@ -6,7 +6,7 @@
 //! `busy`) shorten the search. The summaries are hints: before the medium counts as full, every
 //! cell is examined.
 //!
-//! Two more bitmaps over the cells mark those whose room was given back to the file system: see
+//! Two more bitmaps over the cells mark the cells whose room was given back to the file system: see
 //! [`crate::parking`].
 //!
 //! Layout of the map file: one page of [`Header`], the bitmaps over the cells, then 64 bytes per
@@ -88,7 +88,7 @@ impl Cells {
     /// Opens the map in `region`.
     ///
     /// # Errors
-    /// A sentence, if it isn't a map of `cells` cells.
+    /// A sentence, if `region` doesn't contain a map of `cells` cells.
     pub fn open(region: Region, medium: u8, cells: usize) -> Result<Cells, String> {
         // SAFETY: a Header is made of atomics; `at` checks bounds and alignment.
         let h: &Header = unsafe { region.at(0) };
@@ -346,7 +346,7 @@ impl Cells {
             .all(|(word, mask)| cell.init[word].load(Acquire) & mask == mask)
     }
 
-    /// Marks pages inside one cell as initialised (after writing them), or not.
+    /// Marks pages inside one cell as initialised (after writing them) or as uninitialised.
     pub fn set_init(&self, page: u64, pages: usize, init: bool) {
         let cell = self.cell(page as usize / CELL_PAGES);
         debug_assert!(
@@ -359,7 +359,7 @@ impl Cells {
             } else if cell.init[word].load(Relaxed) & mask != mask {
                 cell.init[word].fetch_or(mask, AcqRel);
             } else {
-                // The bits are set already; only the order after the written bytes must be ensured.
+                // The bits are set already; they must still not be seen before the written bytes.
                 fence(Release);
             }
         }

@@ -23,7 +23,7 @@ pub enum Point {
     Commit = 32,
 }
 
-/// The points that fail; 0: none.
+/// The points that fail, one bit each; 0: none.
 static POINTS: AtomicU32 = AtomicU32::new(0);
 /// Number of attempts that still succeed before the fault; negative after it.
 static LEFT: AtomicI64 = AtomicI64::new(0);

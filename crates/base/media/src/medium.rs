@@ -48,7 +48,7 @@ pub struct Medium {
     segment: PathBuf,
     cells: Cells,
     windows: Box<[AtomicPtr<u8>]>,
-    /// Which parts of the segment this process has touched.
+    /// The parts of the segment that this process has touched.
     touched: Touched,
     /// Descriptor of the segment, opened at its first use.
     file: Place,
@@ -86,8 +86,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Creates the map for the existing segment in `dir`. No page is in use in it, and every page
-    /// counts as initialised: a read of a file returns the segment's bytes.
+    /// Creates the map for the existing segment in `dir`. In the new map, no page is in use, and
+    /// every page counts as initialised: a read of a file returns the segment's bytes.
     ///
     /// # Errors
     /// As for [`Medium::create`].
@@ -269,8 +269,8 @@ impl Medium {
             let given = file.and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::fs::fallocate(&file, hole, at, len))
             });
-            // After another error, part of the room may have been given back: the cell stays
-            // parked.
+            // After an error other than these three, part of the room may have been given back: the
+            // cell stays parked.
             match given {
                 Ok(()) => self.cells.end_parking(cell, true),
                 Err(e) => {
@@ -558,7 +558,8 @@ impl Medium {
 
     unsafe fn copy_out(&self, offset: usize, to: *mut u8, len: usize) -> Result<()> {
         if let Some(from) = self.mapped(offset)? {
-            // SAFETY: `from` lies in the segment's mapping; nobody refers to `to`.
+            // SAFETY: `from` lies in the segment's mapping; the caller promises that no reference
+            // to the bytes at `to` is alive.
             return if unsafe { guard::copy(from, to, len) } {
                 Ok(())
             } else {
@@ -646,7 +647,8 @@ impl Drop for Medium {
             let base = w.load(Acquire);
             if !base.is_null() {
                 let len = WINDOW.min(self.cells.count() * CELL - i * WINDOW);
-                // SAFETY: mapped by this object, which nobody uses any more.
+                // SAFETY: this medium made the mapping and is being dropped, so nothing uses the
+                // mapping.
                 let _ = unsafe { munmap(base.cast(), len) };
             }
         }

@@ -14,7 +14,7 @@ pub(crate) const CALL_DEPTH: usize = 0;
 /// Calls the C library's syscall(2): on other architectures nothing is ever patched.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn raw(nr: i64, a: [i64; 6]) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the system call itself is sound.
     unsafe {
         let r = libc::syscall(nr as _, a[0], a[1], a[2], a[3], a[4], a[5]) as i64;
         if r == -1 {

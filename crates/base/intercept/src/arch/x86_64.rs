@@ -120,7 +120,7 @@ impl Site {
         usize::from(self.pre) + SYSCALL.len() + usize::from(self.post)
     }
 
-    /// Whether the record is plausible for code in `low..high`, without reading the code.
+    /// Whether the site is plausible for code in `low..high`, without reading the code.
     pub(crate) fn is_sane(&self, low: u32, high: u32) -> bool {
         let (pre, len) = (usize::from(self.pre), self.window_len());
         let inside = |at: u32, len: usize| at >= low && at < high && len <= (high - at) as usize;
@@ -143,7 +143,7 @@ impl Site {
             && self.bytes[pre..pre + 2] == SYSCALL
     }
 
-    /// Whether the code in memory still equals the code in the record.
+    /// Whether the code in memory still equals the code that the site records.
     ///
     /// # Safety
     /// `base` is the load address of an object for which [`Site::is_sane`] held with its code's
@@ -151,7 +151,7 @@ impl Site {
     pub(crate) unsafe fn matches(&self, base: usize) -> bool {
         let same = |at: u32, bytes: &[u8]| {
             bytes.iter().enumerate().all(|(i, &b)| {
-                // SAFETY: inside the object's code, which is readable.
+                // SAFETY: the byte lies inside the object's code (`is_sane`), which is readable.
                 b == unsafe { *((base + at as usize + i) as *const u8) }
             })
         };
@@ -207,7 +207,7 @@ impl Pen {
     unsafe fn moved(&mut self, code: &[u8], from: usize) -> bool {
         use iced_x86::{Decoder, DecoderOptions};
         let start = self.0;
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the target is writable.
         unsafe { self.put(code) };
         let mut decoder = Decoder::with_ip(64, code, from as u64, DecoderOptions::NONE);
         while decoder.can_decode() {
@@ -221,7 +221,7 @@ impl Pen {
             let Ok(distance) = i32::try_from(i.ip_rel_memory_address() as i64 - next as i64) else {
                 return false;
             };
-            // SAFETY: inside the bytes just written.
+            // SAFETY: the operand lies inside the bytes just written.
             unsafe { Pen(start + place).put(&distance.to_le_bytes()) };
         }
         true
@@ -229,7 +229,7 @@ impl Pen {
 
     /// Writes an instruction whose last 4 bytes are the distance from its end to `to`.
     unsafe fn relative(&mut self, code: &[u8], to: usize) {
-        // SAFETY: as above.
+        // SAFETY: the caller promises that the target is writable.
         unsafe {
             self.put(code);
             let d = (to as i64 - (self.0 as i64 + 4)) as i32;
@@ -249,7 +249,8 @@ impl Region {
     pub(crate) unsafe fn begin_far(&mut self) {
         let mut pen = Pen(self.start);
         for gate in gates(self.wide) {
-            // SAFETY: 8 jumps of 14 bytes, inside the head.
+            // SAFETY: 8 jumps of 14 bytes, inside the head; the caller promises that it is
+            // writable.
             unsafe {
                 pen.put(&[0xff, 0x25, 0, 0, 0, 0]);
                 pen.put(&gate.to_le_bytes());
@@ -293,8 +294,8 @@ impl Region {
         let kernel = slot + pre + if inline { FILTER } else { 0 } + LEA_RCX.len() + 4 + JUMP;
         let ret = kernel + SYSCALL.len();
         let mut pen = Pen(slot);
-        // SAFETY: at most UNWIND_AT bytes, then 8 at the slot's end; a second slot's stubs are 56
-        // bytes and 8.
+        // SAFETY: `has_room` held for the site's slots. The code takes at most UNWIND_AT bytes of a
+        // slot, and the address at the slot's end 8. In a second slot, the stubs take 56 bytes.
         unsafe {
             // Only sites outside of libc have operands relative to `rip`: see the finder.
             if !self.wide {
@@ -344,7 +345,7 @@ impl Region {
     pub(crate) unsafe fn end_far(&mut self) -> usize {
         let table = self.start + self.len - FAR_TAIL;
         let mut pen = Pen(table);
-        // SAFETY: 28 + 28 + 4 bytes inside the tail.
+        // SAFETY: writes 28 + 28 + 4 bytes inside the tail, which is writable.
         unsafe {
             // The common entry (CIE): version 1, no augmentation, factors 1 and -8, return column
             // 16.

@@ -110,8 +110,8 @@ fn damaged() {
         let noise: Vec<u8> = (0..good.len()).map(|_| random() as u8).collect();
         assert!(!check(&noise));
     }
-    // A correct checksum over implausible records, or over records of other code: refused, or not
-    // matched.
+    // A correct checksum over implausible records, or over records of other code: `open` refuses
+    // the file, or the changed site doesn't match the code.
     for _ in 0..200 {
         let mut wild = sites.clone();
         let i = random() as usize % wild.len();
@@ -132,7 +132,7 @@ fn damaged() {
         std::fs::remove_file(dir.file()).unwrap();
         save(&dir.c(), &object, &wild);
         let accepted = open(&dir.c(), &object).map(|c| c.sites()[i]);
-        // SAFETY: what `open` accepts is sane.
+        // SAFETY: `open` accepts only sane sites, and the object stays loaded.
         let used = accepted.is_some_and(|s| unsafe { s.matches(object.base) });
         assert!(!used, "{:?}", wild[i]);
     }

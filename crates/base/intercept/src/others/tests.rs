@@ -59,7 +59,7 @@ fn by_function_as_by_the_sweep() {
 #[test]
 fn trampolines_elsewhere_can_be_written() {
     for object in object::loaded().list.into_iter().flatten() {
-        // SAFETY: loaded; nothing is patched, and nothing runs in the trampolines.
+        // SAFETY: the object is loaded and not patched, and nothing runs in the trampolines.
         let job = unsafe { Job::of_other(&EVERY, object, Sites::Found(sites(&object))) };
         assert!(job.is_some_and(|j| j.is_for(&object)));
     }

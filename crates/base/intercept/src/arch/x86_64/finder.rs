@@ -2,10 +2,10 @@
 //!
 //! The finder sweeps linearly over the executable segment, resynchronised at each function start
 //! that `.eh_frame_hdr` gives, and collects every address that anything may jump to: direct
-//! branches, addresses taken relative to `rip`, and probable jump tables. Guarantees that no such
-//! address lies inside a window that it proposes, and that a window's instructions can be moved to
-//! another address. An address that is wrongly presumed to be a target only costs a site its best
-//! form.
+//! branches, addresses taken relative to `rip`, and probable jump tables. It guarantees that no
+//! such address lies inside a window that it proposes, and that a window's instructions can be
+//! moved to another address. An address that is wrongly presumed to be a target only costs a site
+//! its best form.
 
 pub(crate) mod single;
 
@@ -37,7 +37,7 @@ struct Sweep<'a> {
     gaps: Vec<(u32, u32)>,
     /// Whether a jump may lead to any instruction of the code.
     open: bool,
-    /// Entries of `syscalls` that count only if a jump leads to them.
+    /// Entries of `syscalls` that are presumed to be data unless a jump leads to them.
     doubtful: Vec<u32>,
     /// Whether operands relative to `rip` are adjusted when an instruction is moved.
     adjusts: bool,
@@ -115,10 +115,10 @@ impl<'a> Sweep<'a> {
 /// # Safety
 /// As for [`Object::code`].
 pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
-    // SAFETY: the caller's promise; the code isn't written before the patching, which follows.
+    // SAFETY: the caller's promise; the code isn't written until the finder has returned.
     let (code, readable) = unsafe { (object.code(), object.readable()) };
     let low = object.code_low;
-    // SAFETY: as above.
+    // SAFETY: the caller promises that the object is loaded.
     let mut functions = unsafe { object.functions() };
     functions.sort_unstable();
 

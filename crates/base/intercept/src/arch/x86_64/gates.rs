@@ -104,7 +104,7 @@ fn wide_state() -> u64 {
         // SAFETY: OSXSAVE says that the instruction exists.
         unsafe { _xgetbv(0) }
     }
-    // SAFETY: as above.
+    // SAFETY: OSXSAVE is set, so the processor has the feature `xsave`.
     let parts = unsafe { enabled() } & WIDE_STATE;
     let end = |part: u32| {
         let part_info = __cpuid_count(0xd, part);
@@ -114,8 +114,8 @@ fn wide_state() -> u64 {
     if fits { parts } else { 0 }
 }
 
-/// Prepares the wide gates; false if this machine doesn't support them. To be called only when they
-/// are needed: in a virtual machine, cpuid takes longer than the rest of a program's start.
+/// Prepares the wide gates; false if this machine doesn't support them. To be called only when wide
+/// gates are needed: in a virtual machine, cpuid takes longer than the rest of a program's start.
 ///
 /// # Safety
 /// Called by one thread at a time; the first time before any site leads to a wide gate.

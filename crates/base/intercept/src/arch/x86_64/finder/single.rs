@@ -96,8 +96,10 @@ fn sweep<'a>(code: &'a [u8], function: &Function) -> Option<Sweep<'a>> {
     let mut i = Instruction::default();
     sweep.mark(low.into());
     let mut dead: Option<u64> = None;
-    // Whether the bytes follow an instruction that doesn't continue. Such bytes are data, unless
-    // something jumps there. A real `syscall` has its number loaded first.
+    // Whether the previous instruction is a doubtful `syscall`. A `syscall` is doubtful directly
+    // behind an instruction that doesn't continue with the next one, or behind a doubtful
+    // `syscall`: a real one has its number loaded first. Doubtful ones are data, unless something
+    // jumps there.
     let mut behind_end = false;
     while decoder.can_decode() {
         let ip = decoder.ip();

@@ -287,7 +287,7 @@ fn hops() {
         );
         core::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn(i64) -> i64>(block)
     };
-    // SAFETY: calls without arguments.
+    // SAFETY: the function is complete and executable; the calls have no arguments.
     unsafe {
         assert_eq!(function(libc::SYS_getpid), i64::from(libc::getpid()));
         assert_eq!(function(libc::SYS_getppid), 4711);
