@@ -45,7 +45,7 @@ static LEFT: AtomicU64 = AtomicU64::new(0);
 /// A limit on memory, and how much of it is left. Bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Bytes that can still be taken.
+    /// Bytes that can still be allocated.
     pub bytes: u64,
     /// The limit itself.
     pub limit: u64,

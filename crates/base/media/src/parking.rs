@@ -65,7 +65,7 @@ impl Cells {
         true
     }
 
-    /// Ends parking. If `given_back` is false, the cell can be used again.
+    /// Ends parking. If the room wasn't given back, the cell can be used again.
     pub(crate) fn end_parking(&self, i: usize, given_back: bool) {
         debug_assert!(
             self.is_hole(i),

@@ -8,8 +8,8 @@
 //!   in the file that had the page before. So the page stays in use until the journal is written.
 //! - *fresh*: the page is initialised, and being written to stable storage now (`sync_all`).
 //!
-//! A page that isn't durable may be reused at once: in the file that had it before, it would read
-//! as zero.
+//! A page that isn't durable may be reused at once: after a loss of power, it would read as zero in
+//! the file that had it before.
 
 use crate::CELL_PAGES;
 use crate::Extent;
@@ -80,9 +80,10 @@ impl Cells {
         }
     }
 
-    /// Marks the pages in `lacking` as durable, or not, after their bytes have been written to
-    /// stable storage. Adds those that still need a journal record to `changes`; the caller writes
-    /// these records. Only one caller at a time. The pages must still belong to the same file.
+    /// Sets the durable bits of `lacking.written`, whose bytes have been written to stable storage,
+    /// and clears those of `lacking.cleared`. Adds to `changes` the pages that still need a journal
+    /// record; the caller writes these records. Only one caller at a time. The pages must still
+    /// belong to the same file.
     pub fn make_durable(&self, lacking: &Lacking, changes: &mut Changes) {
         for &b in &lacking.written {
             let init = self.cell(b.cell as usize).init[b.word as usize].load(Acquire);

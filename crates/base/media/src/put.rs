@@ -70,9 +70,10 @@ fn put_mapped(file: BorrowedFd<'_>, bytes: &[u8], at: u64, end: u64) -> Result<(
     let start = at / PAGE as u64 * PAGE as u64;
     let len = (end - start) as usize;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses, given back below.
+    // SAFETY: a new mapping at an address that the kernel chooses; unmapped below.
     let base = unsafe { mmap(null_mut(), len, protection, MapFlags::SHARED, file, start)? };
-    // SAFETY: within the mapping; a disk error is a fault there.
+    // SAFETY: `to` has room for the bytes inside the mapping. A disk error is a fault there, which
+    // `guard::copy` survives.
     let copied = unsafe {
         let to = base.cast::<u8>().add((at - start) as usize);
         let copied = guard::copy(bytes.as_ptr(), to, bytes.len());

@@ -11,7 +11,7 @@ pub type Observer = fn(BorrowedFd<'_>) -> Result<()>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
-/// Sets the observer of everything that becomes durable. For tests; once.
+/// Sets the function that is called after each sync. For tests; only the first call has an effect.
 pub fn observe_syncs(observer: Observer) {
     let _ = OBSERVER.set(observer);
 }

@@ -42,7 +42,7 @@ fn any_text_is_a_medium_or_an_error() {
             assert!(medium.capacity >= 1 << 20 && medium.capacity.is_multiple_of(1 << 20));
             assert_eq!(medium.to_string().parse(), Ok(medium), "{text}");
         }
-        // A whole number of bytes in any magnitude is parsed exactly.
+        // A whole number of bytes of any magnitude is parsed exactly.
         let n = r.number() >> 14 >> r.below(50);
         assert_eq!(parse_size(&n.to_string()), Ok(n));
     });

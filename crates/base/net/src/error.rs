@@ -13,9 +13,9 @@ pub enum CutReason {
     Closed,
     /// This node closed the connection, for this reason.
     Here(&'static str),
-    /// A message breaks the protocol, as the text says. Or this node can't send one.
+    /// A message breaks the protocol, or this node can't send a message. The text says why.
     Broken(&'static str),
-    /// A message stalled for this time.
+    /// A message was incomplete, and none of its bytes were transferred for this time.
     Stalled(Duration),
     /// The kernel's error.
     System(Errno),

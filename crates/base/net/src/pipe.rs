@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Maximum size of a piece. Bytes.
 const PIECE: usize = 32 << 10;
 
-/// Each launch has a key of its own, so the pool needn't be identified.
+/// The pool's id in the handshake: none, since each launch has a key of its own.
 const NO_POOL: PoolId = PoolId([0; 16]);
 
 /// The receiving direction.
@@ -77,7 +77,8 @@ fn ends(socket: TcpStream, seal: Seal, out: u64, come: u64) -> Result<(PipeReade
 
 /// Connects to the process that listens for `node` at one of these addresses.
 ///
-/// # Errors If no process at any of the addresses has the key.
+/// # Errors
+/// If no process at any of the addresses has the key.
 pub fn call(
     addresses: &[SocketAddr],
     key: &PoolKey,

@@ -47,7 +47,7 @@ impl<T: Source + Sync> Source for Arc<T> {
 }
 
 /// Memory that receives a body. The connection owns it until the request is answered. If the
-/// request fails, the memory is dropped once no more bytes can come.
+/// request fails, the memory is dropped once no more bytes can arrive.
 pub trait Landing: Any + Send {
     /// Number of bytes that fit.
     fn length(&self) -> usize;
@@ -250,7 +250,7 @@ pub struct Answer {
 }
 
 impl Responder {
-    /// For transports: a responder that answers through `to`.
+    /// Returns a responder that answers through `to`. For transports.
     pub fn new(to: Box<dyn ReplyTo>) -> Responder {
         Responder { to: Some(to) }
     }

@@ -19,8 +19,8 @@ const LOCAL_ALL: u64 = 1 << 63;
 const STRIPE_AT: u32 = 59;
 const STRIPE: u64 = 15 << STRIPE_AT;
 const PART: u64 = 1 << 58;
-/// The bits that are set in a copy's id. Bit 54 also belongs to the depth of the view's
-/// directories; but these never have the bit of parts, so the combination is unambiguous.
+/// The bits that are set in a copy's id. Bit 54 also belongs to the depth of a directory in the
+/// view; but ids in the view never have the bit of parts, so the combination is unambiguous.
 const COPY: u64 = PART | 1 << 54;
 /// The bits of an id that don't belong to its sequence number.
 pub(crate) const NOT_SEQ: u64 = LOCAL_ALL | STRIPE | PART | crate::view::BITS;

@@ -150,17 +150,18 @@ impl std::error::Error for MapError {}
 /// A server's decision about a request, by the epochs of the client's map and its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Serve it. If `newer`, tell the client that there is a newer map, which it need not fetch at
-    /// once.
+    /// Serve the request. If `newer`, tell the client that there is a newer map, which it need not
+    /// fetch at once.
     Serve {
         /// Whether the client's map is older.
         newer: bool,
     },
-    /// Don't serve it, but send the map: the client's map is older, and the slot has moved.
+    /// Don't serve the request, but send the map: the client's map is older, and the slot has
+    /// moved.
     OldMap,
     /// Fetch the client's map, which is newer, and decide again.
     Behind,
-    /// Refuse it: the client has the same map, and has chosen the wrong node.
+    /// Refuse the request: the client has the same map, and has chosen the wrong node.
     Wrong,
 }
 

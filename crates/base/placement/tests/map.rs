@@ -109,7 +109,7 @@ fn arbitrary_bytes_are_a_map_or_none() {
             accepted += 1;
             assert_eq!(map.encode(), bytes);
         }
-        // Memory for the index of the slots, and for the list of nodes.
+        // At most 20,000 bytes for the index of the slots; the rest for the list of nodes.
         let bound = 20_000 + 32 * bytes.len();
         assert!(
             largest <= bound,

@@ -15,7 +15,7 @@ fn weight(claim: Option<&Claim>) -> Option<f64> {
     }
 }
 
-/// Returns the exact shares of the nodes that share the slots which no other node keeps.
+/// Returns the exact share of each node without [`Claim::Keep`], in the slots of these nodes.
 fn exact(slices: &Slices, claims: &Claims) -> BTreeMap<NodeId, f64> {
     let held = slices.all_held();
     let nodes: BTreeSet<NodeId> = held.keys().chain(claims.keys()).copied().collect();

@@ -49,7 +49,7 @@ thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is opening or closing an environment. If so, the preload moves the
+/// Whether this thread is opening or closing an environment. If so, the preloaded library moves the
 /// descriptors that LMDB opens out of the program's sight, and lets LMDB close them.
 pub fn is_opening() -> bool {
     OPENING.with(Cell::get)
@@ -68,7 +68,7 @@ pub struct Env {
     path: PathBuf,
     map_size: usize,
     ptr: AtomicPtr<ffi::MDB_env>,
-    /// In a forked child, the parent's environment, which is closed, never used.
+    /// In a forked child: the parent's environment, which the child only closes and never uses.
     inherited: AtomicPtr<ffi::MDB_env>,
     opening: ProcessLock,
     /// Number of reader slots in the lock file that have memory, as far as this process knows.
@@ -76,8 +76,8 @@ pub struct Env {
     /// Number of transactions until free pages are parked again.
     dont_park: AtomicU32,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
-    /// A descriptor of the lock file that must not be closed, since another environment of this
-    /// process uses the same file.
+    /// A descriptor of the lock file, if another environment of this process uses the same file:
+    /// closing the descriptor would release that environment's locks.
     beside: Mutex<Option<OwnedFd>>,
 }
 
@@ -146,7 +146,7 @@ impl Env {
         let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let file = readers::open_lock_file(&self.path)?;
         let is_beside = readers::free_left_behind(&file);
-        // The lock file is sparse, and LMDB writes to it while it opens the file.
+        // Room is reserved first: the lock file is sparse, and LMDB writes to it while opening it.
         let reserved = self.reserve_readers(&file, readers::used(&file) + 2 * room::READERS_AHEAD);
         if is_beside {
             let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);

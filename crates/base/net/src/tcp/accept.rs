@@ -136,7 +136,8 @@ impl Acceptor {
                         continue;
                     };
                     let mut table = lock(&self.table);
-                    // The kernel gives the lowest free number.
+                    // The kernel gives the lowest free number, so a high one means that few are
+                    // free.
                     if socket.as_raw_fd() >= self.short {
                         while table.len() >= WHERE_SHORT && table.drop_oldest() {}
                     }
@@ -231,7 +232,7 @@ impl Acceptor {
         Some(())
     }
 
-    /// Handles a confirm: the key is proved. Returns a session if this was the second lane.
+    /// Handles a confirm, which proves the key. Returns a session if this was the second lane.
     fn confirm(
         &self,
         table: &mut Table,

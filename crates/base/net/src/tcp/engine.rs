@@ -32,8 +32,8 @@ thread_local! {
     static IN_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is an I/O thread outside [`Group::leave`], for which messages of other requests may
-/// wait.
+/// Whether this thread is an I/O thread outside [`Group::leave`]. Such a thread must not block:
+/// messages of other requests may wait for it.
 pub(super) fn on_io_thread() -> bool {
     IS_IO.get()
 }

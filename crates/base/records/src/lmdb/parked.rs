@@ -159,7 +159,7 @@ pub(super) unsafe fn park(txn: *mut ffi::MDB_txn, last: u64) -> Result<bool> {
 /// `txn` is an active write transaction.
 pub(super) unsafe fn give_back(txn: *mut ffi::MDB_txn) -> Result<()> {
     for _ in 0..STEP {
-        // SAFETY: the caller's promise; the cursor is at the record.
+        // SAFETY: the transaction is active (the caller's promise); the cursor is at the record.
         let done = unsafe { with_last(txn, |cursor, _| check(ffi::mdb_cursor_del(cursor, 0)))? };
         if done.is_none() {
             break;

@@ -74,8 +74,8 @@ fn record_lock(kind: i32, byte: u32) -> libc::flock {
 /// Whether any process, this one included, holds the record lock of process `pid`.
 fn is_held(file: &OwnedFd, pid: u32) -> bool {
     let mut lock = record_lock(libc::F_WRLCK, pid);
-    // As an owner of locks, this descriptor is distinct from the process, so the process's own
-    // locks count as held, too.
+    // F_OFD_GETLK asks for this open file description, not for the process. So the locks of this
+    // process count as held, too.
     // SAFETY: an open descriptor; the kernel fills `lock`.
     let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
     // If the kernel can't tell, the lock counts as held.
@@ -131,7 +131,7 @@ pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
     Ok(unsafe { BorrowedFd::borrow_raw(lock) })
 }
 
-/// Lets the preload move the descriptors of the just opened `env` to other numbers.
+/// Lets the preloaded library move the descriptors of the just opened `env` to other numbers.
 pub(super) fn let_move(env: *mut ffi::MDB_env) {
     if descriptor(env).is_err() {
         return;
@@ -150,8 +150,8 @@ fn keep_numbers(env: *mut ffi::MDB_env) {
     numbers(env).for_each(fd::unfollow);
 }
 
-/// Takes the descriptors of `env` off the list of ours: a vfork child opened them, so this process
-/// doesn't have them.
+/// Takes the descriptors of `env` off [`fd`]'s list of this library's descriptors: a vfork child
+/// opened them, so this process doesn't have them.
 pub(super) fn forget_numbers(env: *mut ffi::MDB_env) {
     numbers(env).for_each(fd::forget);
 }
@@ -196,7 +196,8 @@ fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -
                 record_lock(libc::F_WRLCK, forebay_runtime::process::pid()),
             ];
             for lock in &locks {
-                // SAFETY: the descriptor at its new number; a lock that is only read.
+                // SAFETY: `number` is the moved descriptor, which is open; the kernel only reads
+                // the lock.
                 let _ = unsafe { libc::fcntl(number, libc::F_SETLK, lock) };
             }
         }
@@ -218,7 +219,7 @@ fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -
 fn lock_readers(mutex: *mut libc::pthread_mutex_t) -> Result<()> {
     // SAFETY: the struct has only numbers, for which zero is valid.
     let mut until: libc::timespec = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid place for the time; the mutex is mapped.
+    // SAFETY: `until` is a local variable; the mutex is mapped.
     let rc = unsafe {
         libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
         until.tv_sec += READERS_LOCK_TIMEOUT;
@@ -413,7 +414,7 @@ pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>
         line: *const c_char,
         each: *mut c_void,
     ) -> i32 {
-        // SAFETY: LMDB passes a string, and the pointer that it was given.
+        // SAFETY: LMDB passes a C string, and the pointer to the closure that `list` gave it.
         let (line, each) = unsafe { (CStr::from_ptr(line), &mut *each.cast::<F>()) };
         // A line has process, thread, and transaction ("-" for an idle reader). The first line is a
         // heading.

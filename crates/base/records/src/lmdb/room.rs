@@ -37,10 +37,10 @@ const LAST_MARGIN: u64 = 24;
 pub enum OnFull {
     /// The transaction adds records, so it fails.
     Fails,
-    /// The transaction frees more than it takes, and may use the room down to [`LAST_MARGIN`].
+    /// The transaction frees more than it takes: [`LAST_MARGIN`] pages of room suffice for it.
     Removes,
-    /// The transaction replaces records, and may use the room down to twice [`LAST_MARGIN`]:
-    /// removals must still fit after it.
+    /// The transaction replaces records: twice [`LAST_MARGIN`] pages of room suffice for it, so
+    /// that removals still fit after it.
     Updates,
 }
 

@@ -81,7 +81,7 @@ impl Drop for Snapshot<'_> {
             }
         }
         let _critical = Critical::enter();
-        // SAFETY: as above; only this thread has it.
+        // SAFETY: this value owns the read transaction, which nothing uses afterwards.
         unsafe { ffi::mdb_txn_abort(self.txn) };
     }
 }
@@ -94,7 +94,7 @@ fn get<'a>(txn: *mut ffi::MDB_txn, key: &[u8]) -> Result<Option<&'a [u8]>> {
         ffi::MDB_NOTFOUND => Ok(None),
         rc => {
             check(rc)?;
-            // SAFETY: filled by LMDB; callers bound the lifetime by the transaction's.
+            // SAFETY: LMDB has filled `v`; callers bound the lifetime by the transaction's.
             let value = unsafe { unsealed(key, bytes(&v)) };
             value.map(Some).ok_or(Errno::IO)
         }

@@ -9,6 +9,8 @@ pub(super) fn val(bytes: &[u8]) -> ffi::MDB_val {
     }
 }
 
+/// Returns the bytes of a key or value in LMDB's form.
+///
 /// # Safety
 /// `v` was filled by LMDB in a transaction that lives for `'a`.
 pub(super) unsafe fn bytes<'a>(v: &ffi::MDB_val) -> &'a [u8] {

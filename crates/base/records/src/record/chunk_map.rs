@@ -11,7 +11,7 @@ pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct ChunkMap(SmallVec<[Extent; FEW_EXTENTS]>);
 
-/// Number of extents that need no allocation.
+/// Number of extents that a map has space for without an allocation.
 pub const FEW_EXTENTS: usize = if cfg!(loom) { 2 } else { 16 };
 
 impl ChunkMap {

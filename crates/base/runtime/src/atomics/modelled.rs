@@ -59,7 +59,7 @@ macro_rules! atomic {
             }
 
             fn it(&self) -> Arc<loom::sync::atomic::$name> {
-                // SAFETY: one thread at a time.
+                // SAFETY: loom runs one thread at a time, so nothing writes the cell meanwhile.
                 behind(self.0.get() as usize, || {
                     loom::sync::atomic::$name::new(unsafe { *self.0.get() })
                 })
