@@ -17,7 +17,7 @@ mod bench {
         match call.args[0] {
             // Answered by the hook; the kernel never sees the call.
             1001 => -9,
-            // SAFETY: a descriptor that doesn't exist.
+            // SAFETY: only calls of close get this argument: a descriptor that doesn't exist.
             1002 => unsafe { raw(call.nr, call.args) },
             // The gate makes the call.
             1004 => WATCH,
@@ -219,7 +219,7 @@ mod bench {
         installs("cache, all calls", cache, "all");
         let _ = std::fs::remove_dir_all(&dir);
         // A raw getppid is the unpatched reference for the kernel; closing an invalid descriptor
-        // goes through libc. SAFETY: no arguments.
+        // goes through libc. SAFETY: getppid has no arguments.
         let ppid = time(|| unsafe {
             black_box(libc::getppid());
         });
@@ -239,7 +239,7 @@ mod bench {
         ] {
             println!("close({fd}), {what}: {:.1} ns", time(|| close(fd)));
         }
-        // SAFETY: no arguments; the number is known at run time only.
+        // SAFETY: getppid has no arguments; its number is known at run time only.
         let unknown = time(|| unsafe {
             black_box(libc::syscall(libc::SYS_getppid));
         });
@@ -252,7 +252,7 @@ mod bench {
             return;
         }
         println!("close(1000), unpatched: {:.1} ns", time(|| close(1000)));
-        // SAFETY: no arguments.
+        // SAFETY: getppid has no arguments.
         let by_number = time(|| unsafe {
             black_box(libc::syscall(libc::SYS_getppid));
         });

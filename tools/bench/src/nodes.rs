@@ -15,8 +15,8 @@ const NODES: usize = 4;
 const HERE: usize = 0;
 const THERE: usize = 1;
 const THIRD: usize = 2;
-/// Directories that [`THERE`] makes. Entries of the first lie with their files, since it inherits
-/// its parent's distribution. Entries of the second lie on all nodes.
+/// Two directories that [`THERE`] makes. The first inherits the distribution of its parent, so its
+/// entries lie with their files. The entries of the second lie on all nodes.
 const FILES_THERE: &str = "there/files";
 const FILES_SPREAD: &str = "spread";
 /// A directory with controls, and the controls declared for it.

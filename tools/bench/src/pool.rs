@@ -197,7 +197,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let is_up = self.is_up;
-        // If the pool wasn't started, that error has been reported already.
+        // If starting the pool failed, that failure has been reported already.
         if let Err(e) = self.down()
             && is_up
         {

@@ -152,7 +152,7 @@ pub fn copy_range(from: c_int, into: c_int, len: usize) -> Result<(), String> {
 
 /// Calls setsid(2), as a daemon does, since the kernel may share out processor time by session.
 pub fn leave_session() {
-    // SAFETY: no memory is involved.
+    // SAFETY: setsid takes no arguments.
     unsafe { libc::setsid() };
 }
 
@@ -162,7 +162,7 @@ pub fn is_root() -> bool {
 }
 
 pub fn truncate(fd: c_int, size: usize) -> Result<(), String> {
-    // SAFETY: no memory is involved.
+    // SAFETY: ftruncate takes no pointer.
     if unsafe { libc::ftruncate(fd, size as i64) } != 0 {
         return failed("ftruncate", "a file");
     }
@@ -203,7 +203,7 @@ impl Mapping {
 
     #[inline]
     pub fn store(&self, at: usize, value: u64) {
-        // SAFETY: as in load.
+        // SAFETY: inside the mapping, and aligned.
         unsafe { self.word(at).write_volatile(value) };
     }
 }
@@ -216,7 +216,7 @@ impl Drop for Mapping {
 }
 
 pub fn rewind(fd: c_int) -> Result<(), String> {
-    // SAFETY: no memory is involved.
+    // SAFETY: lseek takes no pointer.
     if unsafe { libc::lseek(fd, 0, libc::SEEK_SET) } != 0 {
         return failed("lseek", "a file");
     }
@@ -353,7 +353,7 @@ pub fn spawn_with(program: &Name, arguments: &[&Name]) -> Result<(), String> {
         return Err(format!("posix_spawn {}: {error}", program.text()));
     }
     let mut status = 0;
-    // SAFETY: the child is ours; the status has room.
+    // SAFETY: waitpid writes only to `status`, a local variable.
     while unsafe { libc::waitpid(child, &mut status, 0) } < 0 {
         if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
             return failed("waitpid", &program.text());
@@ -417,7 +417,8 @@ pub fn note_signals() {
 
 /// Kills a process group that this process started and whose leader it hasn't waited for yet.
 pub fn kill_group(leader: u32) {
-    // SAFETY: no memory is involved; an unreaped leader keeps the number from being reused.
+    // SAFETY: killpg takes no pointer. The group's number isn't reused while its leader is
+    // unreaped.
     unsafe { libc::killpg(leader as i32, libc::SIGKILL) };
 }
 

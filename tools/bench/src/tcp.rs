@@ -20,7 +20,7 @@ fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
     move |e| format!("{what}: {e}")
 }
 
-/// The worker's peer process. Dropping this closes the connection, which ends the process.
+/// The worker's peer process. Dropping this value closes the connection, which ends the process.
 struct Peer {
     connection: Option<TcpStream>,
     process: Child,

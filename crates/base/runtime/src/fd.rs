@@ -2,8 +2,8 @@
 //!
 //! When a library opens a file, it gets the lowest free number, but the program may count on
 //! getting that number. So every descriptor that Forebay keeps is moved to the upper end of the
-//! usual numbers, and listed here. The preload uses the list to hide our descriptors from a program
-//! that closes all descriptors.
+//! usual numbers, and listed here. The preloaded library uses the list to hide our descriptors from
+//! a program that closes all descriptors.
 //!
 //! A program may still ask for such a number (dup2). Then Forebay's descriptor moves to another
 //! number ([`vacate`]). Threads that are using a number of ours are counted ([`Using`], [`Lent`]),
@@ -28,7 +28,7 @@ pub const HIGH_FD_ROOM: u64 = 160;
 /// table of descriptors up to the highest number at each fork: 75 us more at 20,000 than at 1,000.
 const USUAL_LIMIT: u64 = 1024;
 
-/// Numbers from here on can't be hidden: the preload's table by number ends here.
+/// Numbers from here on can't be hidden: the preloaded library's table by number ends here.
 const NUMBERS: u64 = 1 << 16;
 
 /// Length of the list of our descriptors.
@@ -51,7 +51,7 @@ struct Kept {
 
 /// Whether a descriptor can be moved to another number.
 mod mobility {
-    /// Another component may know its number: the descriptor must not move.
+    /// Another component may know the descriptor's number: the descriptor must not move.
     pub const FIXED: u8 = 0;
     pub const MOVABLE: u8 = 1;
 }
@@ -213,8 +213,8 @@ impl Place {
     }
 
     /// Returns the descriptor; calls `open` if there is none yet. If two threads open it at once,
-    /// the second one's is closed again. A descriptor that a vfork child opens is closed when the
-    /// result is dropped.
+    /// the second thread's descriptor is closed again. A descriptor that a vfork child opens is
+    /// closed when the result is dropped.
     ///
     /// # Errors
     /// Those of `open`.
@@ -238,13 +238,15 @@ impl Place {
             None => MAX_KEPT as i32 + opened,
         };
         if self.0.compare_exchange(-1, at, AcqRel, Acquire).is_err() {
-            // SAFETY: only known here, since another thread was first to publish its descriptor.
+            // SAFETY: only this thread knows the number, since another thread published its own
+            // first.
             drop_kept(unsafe { OwnedFd::from_raw_fd(opened) });
         }
         self.lend().ok_or(Errno::BADF)
     }
 
-    /// Forgets the descriptor without closing it: the number is another process's.
+    /// Forgets the descriptor without closing it: a vfork child opened it, and this process may use
+    /// the number for something else.
     pub fn forget(&self) {
         self.0.store(-1, Release);
     }
@@ -418,8 +420,9 @@ pub fn unfollow(fd: RawFd) {
 /// `replace`, which makes the old number the program's. Until this function returns, no thread uses
 /// numbers of ours. (In a vfork child, our descriptor isn't moved: the parent keeps it.)
 ///
-/// # Errors EBUSY if the descriptor can't move, or other threads use numbers of ours for more than
-/// 1 s; EMFILE if no number is left. After an error, `replace` wasn't called.
+/// # Errors
+/// EBUSY if the descriptor can't move, or other threads use numbers of ours for more than 1 s;
+/// EMFILE if no number is left. After an error, `replace` wasn't called.
 pub fn vacate(fd: RawFd, mut replace: impl FnMut()) -> Result<()> {
     let _critical = Critical::enter();
     if let Some(mut given) = CHILD.get() {
@@ -460,7 +463,7 @@ fn move_away(fd: RawFd, replace: &mut dyn FnMut()) -> Result<()> {
         replace();
         return Ok(());
     };
-    // SAFETY: one of ours, which no other thread closes meanwhile.
+    // SAFETY: `fd` is a descriptor of ours, which no other thread closes meanwhile.
     let old = unsafe { BorrowedFd::borrow_raw(fd) };
     if rustix::io::fcntl_getfd(old).is_err() {
         // A vfork child had opened the descriptor, and has ended.

@@ -32,7 +32,7 @@ pub fn landing() -> Option<Landing> {
 /// Runs `f`; None if it touched memory that isn't mapped.
 ///
 /// # Safety
-/// A fault may end `f` at any instruction that touches foreign memory, without running its
+/// A fault may end `f` at any instruction that touches memory of the program, without running its
 /// destructors. So `f` must hold nothing at these instructions (no lock, no allocation), and what
 /// it writes may be half written. Attempts don't nest.
 #[inline]
@@ -76,7 +76,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> bool {
 /// No reference to the target is alive. The target may be unmapped.
 #[inline]
 pub unsafe fn zero(to: *mut u8, len: usize) -> bool {
-    // SAFETY: as above.
+    // SAFETY: the caller's promise; memset holds no lock and no allocation.
     unsafe { attempt(|| std::ptr::write_bytes(to, 0, len)) }.is_some()
 }
 
@@ -189,7 +189,7 @@ mod tests {
         let from = vec![7u8; 1 << 16];
         let nowhere = 16usize as *mut u8;
         for len in [1, 3900, 1 << 16] {
-            // SAFETY: `nowhere` is never mapped; the rest is ours.
+            // SAFETY: `nowhere` is never mapped; the other memory is this test's.
             unsafe {
                 assert!(copy(from.as_ptr(), to.as_mut_ptr(), len));
                 assert_eq!(to[..len], from[..len]);

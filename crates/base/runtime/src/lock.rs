@@ -4,7 +4,7 @@
 //! 20 ms at a time and checks after each sleep whether the holder lives. The lock of a dead holder
 //! passes to the first waiter that notices; `acquire` reports that, so that the waiter can repair
 //! what the lock protects. The holder of a lock must be inside a [`crate::critical::Critical`]
-//! section (no signal handler may run on top of it).
+//! section, so that no signal handler runs while the lock is held.
 //!
 //! A waiter that has waited for 1 s for a stopped process (SIGSTOP, or a debugger) reports that
 //! process in one line on standard error, once for each such process.

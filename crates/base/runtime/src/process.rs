@@ -85,7 +85,7 @@ pub fn life(pid: u32) -> Life {
     let mut text = [0u8; 512];
     let unknown = |e| {
         if is_gone(pid) {
-            // The process ended between these reads.
+            // The process ended after the first call of `is_gone`.
             Life::Gone
         } else {
             Life::Unknown(e)
@@ -172,7 +172,7 @@ thread_local! {
 
 /// Declares that this thread serves other processes: from now on it doesn't read their files in
 /// /proc. A read of `/proc/PID/stat` waits while that process is in exec, and exec waits for
-/// replies about the files that it closes: a thread that serves files must not wait there.
+/// replies about the files that it closes. So a thread that serves files must not wait for an exec.
 pub fn answer_others() {
     ANSWERS.set(true);
 }
@@ -255,8 +255,8 @@ pub(crate) const PID_BITS: u32 = 22;
 pub(crate) const TIME: u64 = (1 << TIME_BITS) - 1;
 pub(crate) const OF_PROCESS: u64 = (1 << (TIME_BITS + PID_BITS)) - 1;
 
-/// The owner word of a slot: state, process id, start time. The start time detects a reused id; 0
-/// if it isn't known.
+/// The owner word of a slot: state, process id, start time. The start time detects a reused id; it
+/// is 0 if it isn't known.
 pub(crate) fn word(state: u32, pid: u32, started: u64) -> u64 {
     u64::from(state) << (TIME_BITS + PID_BITS) | u64::from(pid) << TIME_BITS | started & TIME
 }
@@ -350,7 +350,7 @@ pub fn has_ended(pid: u32) -> bool {
             let now = Timespec::default();
             poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)) == Ok(1)
         }
-        // EINVAL, ENOENT: the number now belongs to a thread.
+        // EINVAL, ENOENT: the number now belongs to a thread that isn't the first of its process.
         Err(e) => matches!(e, Errno::SRCH | Errno::INVAL | Errno::NOENT),
     }
 }

@@ -77,7 +77,7 @@ pub fn identity_lives(table: &impl Table, id: u32) -> bool {
         && runs(owner)
 }
 
-/// Process id of the owner of the slot in `identity`, whether it still lives or not.
+/// Process id of the owner of the slot in `identity`, whether that process still lives or not.
 pub fn pid_of_identity(table: &impl Table, identity: u32) -> u32 {
     pid_of(table.owner(slot_of(identity)).load(Acquire))
 }

@@ -45,7 +45,7 @@ operations! {
 
 /// Number of kinds of operations for which a block has space.
 pub const KINDS: usize = 24;
-/// Number of lanes of a block; threads share the last one.
+/// Number of lanes of a block. The threads that have no lane of their own share the last one.
 pub const LANES: usize = 4;
 /// After the first [`FIRST`] operations of a frequent kind, one in `SAMPLE` is timed.
 pub const SAMPLE: u64 = 16;

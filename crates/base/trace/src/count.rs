@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 
 static BLOCK: AtomicPtr<Block> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Lets this process count in `block` from now on. If another process counted there, adds that
-/// process's counts to the node's [`Ended`] first.
+/// Lets this process count in `block` from now on. If another process counted in `block` before,
+/// adds that process's counts to the node's [`Ended`] first.
 ///
 /// # Safety
 /// `block` stays mapped until [`stop`] or [`count_in`] is called.
@@ -202,7 +202,7 @@ fn more(thread: &Thread, (kind, counts): (Operation, &Counts), begin: u64, errno
             ended.saturating_sub(counts.shown.load(Relaxed)).max(1)
         };
         add(thread, &counts.shown, stands_for);
-        // SAFETY: `lane` has set the block.
+        // SAFETY: `lane` has set `thread.block` to the block of `count_in`, which stays mapped.
         unsafe { &(*thread.block.get()).times[kind as usize] }.add(took, stands_for);
         let bound = SHARED.head.slow_bound.load(Relaxed);
         if bound != 0 && took > bound {
@@ -255,7 +255,7 @@ pub fn record_request(begin: u64, sent: u64, received: u64) {
             .request_ticks
             .set(thread.request_ticks.get().wrapping_add(took));
         if lane(thread).is_some() {
-            // SAFETY: `lane` has set the block.
+            // SAFETY: `lane` has set `thread.block` to the block of `count_in`, which stays mapped.
             let requests = unsafe { &(*thread.block.get()).requests };
             requests.sent.fetch_add(sent, Relaxed);
             requests.received.fetch_add(received, Relaxed);
@@ -270,7 +270,7 @@ pub fn waited(begin: u64) {
     thread::with(|thread| {
         thread.waiting.set(thread.waiting.get().wrapping_add(took));
         if lane(thread).is_some() {
-            // SAFETY: `lane` has set the block.
+            // SAFETY: `lane` has set `thread.block` to the block of `count_in`, which stays mapped.
             unsafe { &(*thread.block.get()).waits }.add(took, 1);
         }
     });
@@ -314,8 +314,8 @@ mod tests {
             (n, 10 * n, n / 100, 0)
         );
         let timed = block.times[Operation::Write as usize].timed.load(Relaxed);
-        // Two threads that share a lane may each take an untimed operation as one that theirs
-        // stands for.
+        // Two threads that share a lane may both count the same untimed operation as one that their
+        // timed operation stands for.
         assert!(timed > n * 9 / 10 && timed < n * 11 / 10, "{timed} of {n}");
         let ended = self::block();
         block.hand_over(&ended);

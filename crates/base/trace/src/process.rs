@@ -4,8 +4,8 @@
 //! shared memory is mapped over a static. Detaching maps private zeroed memory over the static, so
 //! that a removed pool's memory can be freed.
 //!
-//! A lock makes attaching and detaching exclude each other. A thread waits for it for a bounded
-//! time, since in a forked child the holder may not exist.
+//! A lock makes attaching and detaching exclude each other. A thread waits for the lock for a
+//! bounded time, since in a forked child the lock's holder may not exist.
 
 use crate::points::table;
 use crate::shared::{LEN, PLACE, Shared};

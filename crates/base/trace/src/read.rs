@@ -19,7 +19,7 @@ pub struct Record {
     pub process: u32,
     /// Thread id.
     pub thread: u32,
-    /// The request's id.
+    /// Id of the request on which the thread worked ([`crate::request`]).
     pub request: u64,
     /// The fields of the point; unused ones are 0.
     pub fields: [u64; MAX_FIELDS],
@@ -104,8 +104,8 @@ pub fn read(words: &Words<'_>, from: u64, extent: Extent) -> Result<Ring, String
     }
     let from = from.max(words.get(5));
     // The latest events may not have been written yet: a writer may wait for this reader before it
-    // overwrites an older event. Each place in the ring contains the number of its event, so an
-    // older event is recognised.
+    // overwrites an older event. Each event in the ring contains its number, so an older event is
+    // recognised.
     let mut number = from.max(next.saturating_sub(2 * u64::from(events)));
     ring.lost = number - from;
     while number < next {
@@ -284,7 +284,7 @@ mod tests {
         let mut fresh: Box<Shared> = unsafe { Box::new_zeroed().assume_init() };
         format(&fresh);
         *fresh.head.ring_events.get_mut() = 128;
-        // SAFETY: plain memory of this length.
+        // SAFETY: `fresh` is a `Shared`: LEN bytes of plain memory.
         let bytes =
             unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&*fresh).cast::<u8>(), LEN) };
         file.write_all_at(bytes, 0).unwrap();

@@ -63,7 +63,7 @@ pub struct Event {
     pub time: AtomicU64,
     /// The point (lowest 16 bits) and the thread (bits 32 to 62).
     pub what: AtomicU64,
-    /// The request's id.
+    /// Id of the request on which the thread worked ([`crate::request`]).
     pub request: AtomicU64,
     /// The fields of the event.
     pub fields: [AtomicU64; 4],
@@ -162,8 +162,7 @@ fn place(ring: &Header, count: u64) -> u64 {
     number
 }
 
-/// Waits until the reader has taken the events that will be overwritten by the events before number
-/// `end`.
+/// Waits until the reader has taken the events that the events numbered below `end` will overwrite.
 #[cold]
 fn wait(ring: &Header, end: u64) {
     let head = &SHARED.head;
@@ -288,6 +287,8 @@ impl Name {
     }
 }
 
+/// Makes this process's ring and maps it.
+///
 /// # Errors
 /// EAGAIN if the ring can't be made now. EDQUOT if all rings together would be too large. Errors of
 /// open, fallocate and mmap.

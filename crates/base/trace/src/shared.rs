@@ -76,7 +76,7 @@ pub struct SlowEntry {
     pub begin: AtomicU64,
     /// The operation's duration. Ticks.
     pub took: AtomicU64,
-    /// The request's id.
+    /// Id of the request to which the operation belonged ([`crate::request`]).
     pub request: AtomicU64,
     /// [`crate::Operation`] in the low 32 bits, errno in the high ones.
     pub what: AtomicU64,

@@ -13,8 +13,8 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 /// The process id, once the process counts; 0 before. Cached, since asking the kernel takes longer
 /// than recording an event.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Widths of the parts of a request's id, from the lowest bits on: its number in the process, the
-/// process id. The remaining bits are the node.
+/// Widths of the two lower parts of a request's id: in the lowest bits the number that the request
+/// has in its process, then the process id. The remaining bits are the node.
 const NUMBER_BITS: u32 = 30;
 const PROCESS_BITS: u32 = 22;
 

@@ -3,8 +3,8 @@
 //! An environment isn't closed while another one of this process may use the same file
 //! (`readers.rs`). Consider a program that attaches to a pool again and again, beside the preloaded
 //! library: the program would lose descriptors and address space each time. So the environment is
-//! kept here, and the next opening of the file takes it. So for a file that nothing in this process
-//! has open, at most one environment is kept.
+//! kept here, and the next opening of the file takes it. At most one environment is kept for each
+//! file that nothing in this process has open at the time.
 
 use lmdb_master_sys as ffi;
 use rustix::fd::{BorrowedFd, OwnedFd};
