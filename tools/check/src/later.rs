@@ -221,8 +221,8 @@ fn take(
     Ok(())
 }
 
-/// In place of a value: the cell was read while it was being written, or the process was killed
-/// while it wrote it.
+/// In place of a value: the cell was read during a write, or a process was killed while it was
+/// writing the cell.
 const TORN: u64 = u64::MAX;
 
 /// Returns the value that two words of a cell show. The words differ if old and new bytes are

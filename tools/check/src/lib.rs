@@ -16,7 +16,7 @@
 //! - [`model`] and [`steps`]: the model of the file system; [`search`]: the search for an order;
 //!   [`driver`]: phases; [`host`]: processes; [`options`].
 //!
-//! The program `forebay-check` and the simulator (`tools/simulator`) use it.
+//! The program `forebay-check` and the simulator (`tools/simulator`) use this library.
 
 pub mod calls;
 mod driver;

@@ -63,8 +63,9 @@ impl Worker {
     /// Records the beginning or the end of an operation. Only the block's worker calls this.
     pub fn note(&self, index: usize, operation: &Operation) {
         let end = operation.end;
-        // SAFETY: no other process uses the operations now, see above; `index` is checked. A worker
-        // that is killed during the store leaves an operation without an end.
+        // SAFETY: the driver doesn't read the operations before this worker's phase has ended;
+        // `index` is checked. A worker that is killed during the store leaves an operation without
+        // an end.
         unsafe {
             let place = &mut (*self.operations.get())[index];
             *place = Operation {

@@ -100,7 +100,7 @@ pub struct Progress {
     /// second path.
     pub a: Id,
     pub b: Id,
-    /// One bit for each thing that the operation has seen.
+    /// One bit for each part of the operation's result that has been matched.
     pub seen: u64,
 }
 
@@ -378,8 +378,9 @@ impl State {
         }
     }
 
-    /// Matches a read's results with the file's cells. Bits of `p.seen`: for each cell, that the
-    /// file reached up to it; then the values of each cell; then the count.
+    /// Matches a read's results with the file's cells. Bits of `p.seen`, lowest first: for each
+    /// cell, whether the file was long enough to contain it; for each value of each cell; for the
+    /// count.
     fn look_at_cells(&self, o: &Operation, p: &mut Progress, rules: Rules) -> bool {
         let Some(file) = self.file(p.a) else {
             return false;

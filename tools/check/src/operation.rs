@@ -57,7 +57,7 @@ pub enum Call {
     #[default]
     Open,
     Close,
-    /// Writes `n` cells at cell `at`; they hold `value | k + 1`, k counted from 0.
+    /// Writes `n` cells at cell `at`; cell k of them, counted from 0, holds `value | k + 1`.
     Write,
     /// Writes `n` cells at the end.
     Append,

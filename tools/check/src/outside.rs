@@ -53,7 +53,7 @@ type Done<T> = Result<T, String>;
 /// Runs lanes until the time limit, or until one finds an error.
 ///
 /// # Errors
-/// The reason why it couldn't run, in words.
+/// The reason why the check couldn't run, in words.
 pub fn run(options: &Options, origin: &Path) -> Done<End> {
     let (lag, look, slack) = (options.lag, options.look, options.slack);
     let ms = Duration::from_millis;
@@ -320,8 +320,8 @@ impl<'a> Lane<'a> {
         self.whole(&reply)
     }
 
-    /// Writes a version at the origin from outside. It is written elsewhere and renamed, so that
-    /// the origin never has a part of it.
+    /// Writes a version at the origin from outside. The version is written in another directory and
+    /// renamed, so that the origin never has a part of it.
     fn put(&mut self, name: &str) -> Done<u64> {
         let (id, size) = (self.next_id(), self.random.below(LARGEST));
         let part = format!("{}/{}", self.beside, name.replace('/', "-"));
@@ -618,7 +618,7 @@ impl<'a> Lane<'a> {
         })
     }
 
-    /// Returns the version that the origin has; an error if it is older than the one seen before.
+    /// Returns the version that the origin has; an error if it is older than version `seen`.
     fn is_later(&mut self, name: &str, seen: u64) -> Done<u64> {
         let got = self.outside(&format!("read {name}"))?;
         let id = got.strip_prefix("is ").and_then(|id| id.parse().ok());

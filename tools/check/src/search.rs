@@ -134,8 +134,8 @@ impl Search<'_> {
             .then_some(operation)
     }
 
-    /// Lets all operations that only read see this state. No possibility is lost, since they could
-    /// have seen it now.
+    /// Lets all operations that only read see this state. No possibility is lost: a read changes
+    /// nothing, so it may happen at the first moment that fits.
     fn look(&self, node: &mut Node) {
         loop {
             let mut changed = false;

@@ -122,8 +122,8 @@ impl Stepping<'_> {
         }
     }
 
-    /// Handles a first path that doesn't exist. If there is a second path, its error may be
-    /// reported instead.
+    /// Handles a first path that doesn't exist. If there is a second path, the error of that path
+    /// may be reported instead.
     fn first_fails(&mut self, state: &State, mut p: Progress, errno: i32) {
         self.ends(state.clone(), p, errno);
         if self.operation.call == Call::Link || self.operation.call.renames() {

@@ -31,7 +31,7 @@ const HEAD: usize = 64 << 10;
 const BODY: usize = 2 << 20;
 /// How long a retired connection continues to exist. Nanoseconds.
 const RETIRES: u64 = 2_000_000_000;
-/// Replaces the node of a connection's end that was notified that the connection has ended.
+/// In place of a node: this end of the connection was notified that the connection has ended.
 const NOBODY: u32 = u32::MAX;
 /// The port of node 0. Node N has this port plus N.
 const PORT: u16 = 7000;
@@ -284,7 +284,7 @@ impl Wires {
         message.deadline.store(m.deadline, SeqCst);
         message.head.store(m.head.len() as u64, SeqCst);
         message.has_body.store(m.body.is_some().into(), SeqCst);
-        // SAFETY: the message's own bytes; lengths were checked.
+        // SAFETY: the bytes of message `index`; the lengths were checked.
         unsafe {
             let to = bytes(index);
             to.copy_from(m.head.as_ptr(), m.head.len());
@@ -592,7 +592,7 @@ fn take(shared: &Arc<Shared>, m: &Message) {
         m.what.store(0, SeqCst);
         return;
     }
-    // SAFETY: the message's own bytes, which nobody changes.
+    // SAFETY: the bytes of message `index`, which no process changes until the entry is free.
     let (head, body) = unsafe {
         let at = bytes(index);
         let head = std::slice::from_raw_parts(at, m.head.load(SeqCst) as usize).to_vec();

@@ -48,7 +48,7 @@ pub fn real_syscall(
     f: c_long,
 ) -> c_long {
     let real = real!(c"syscall", Syscall);
-    // SAFETY: the caller's promise, as for libc's function.
+    // SAFETY: the callers pass on the arguments of their own callers, who promise valid ones.
     unsafe { real(n, a, b, c, d, e, f) }
 }
 

@@ -355,7 +355,7 @@ impl Host for Processes<'_> {
                     broken(&format!("worker {w}: {e}"));
                 }
                 progress.done.fetch_add(1, SeqCst);
-                // The face ends with its process, which the parent kills.
+                // The face isn't dropped: it ends with this process, which the parent kills.
                 return std::mem::forget(face);
             }
             let file = std::fs::File::options().read(true).write(true).open(path);

@@ -93,7 +93,7 @@ pub fn make() -> &'static World {
 
 /// Returns the world. There must be one.
 pub fn world() -> &'static World {
-    // SAFETY: as above; only processes in a simulation call this, so the world was made.
+    // SAFETY: only processes in a simulation call this, so the world was made; it stays mapped.
     unsafe { &*WORLD.load(SeqCst) }
 }
 

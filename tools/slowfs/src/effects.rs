@@ -99,7 +99,7 @@ impl Effects {
         if matches!(kind, Kind::Open | Kind::Create) {
             inner.stats.opened(operation.path, operation.writes);
         }
-        // The process doesn't wait for a release, and doesn't get its error.
+        // The process that closed the file doesn't wait for the release, and doesn't get its error.
         if kind == Kind::Release {
             return Ok(());
         }

@@ -107,8 +107,8 @@ fn answer_entry(found: Result<Stat>, reply: ReplyEntry) {
     }
 }
 
-/// Replies with what `get` returns: an extended attribute's value, or the list of the names of all.
-/// If `size` is 0, the kernel asks only for the length, and gets that.
+/// Replies with the bytes that `get` returns: an extended attribute's value, or the names of all
+/// attributes. If `size` is 0, the kernel asks only for their number, and gets that.
 fn answer_bytes(size: u32, reply: ReplyXattr, get: impl Fn(&mut [u8]) -> Result<usize>) {
     let mut bytes = vec![0; size as usize];
     match get(&mut bytes) {
