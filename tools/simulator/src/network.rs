@@ -4,8 +4,8 @@
 //! A message takes a random time. Messages of one connection and direction arrive in order;
 //! messages of different connections or directions may not. A message may be lost, as on a
 //! connection that is cut. Then all later messages of the connection are lost as well, and its two
-//! ends are notified, at different times. So the daemon sends the request again on another
-//! connection, whether the first one had arrived or not.
+//! ends are notified, at different times. So a daemon sends a request without a reply again on
+//! another connection, whether the request had arrived or not.
 
 use crate::world::{NEVER, key, world};
 use forebay_net::transport::{Answer, ReplyTo};

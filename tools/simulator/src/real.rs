@@ -48,7 +48,7 @@ pub fn real_syscall(
     f: c_long,
 ) -> c_long {
     let real = real!(c"syscall", Syscall);
-    // SAFETY: the callers pass on the arguments of their own callers, who promise valid ones.
+    // SAFETY: the callers pass their own valid arguments, or those that their callers promise.
     unsafe { real(n, a, b, c, d, e, f) }
 }
 

@@ -245,8 +245,8 @@ impl Place {
         self.lend().ok_or(Errno::BADF)
     }
 
-    /// Forgets the descriptor without closing it, since another process opened it (a vfork child, or
-    /// the parent of this process).
+    /// Forgets the descriptor without closing it, since another process opened it: a vfork child,
+    /// or the parent.
     pub fn forget(&self) {
         self.0.store(-1, Release);
     }
