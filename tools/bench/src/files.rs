@@ -104,7 +104,7 @@ pub fn stat(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
-/// Worker: stats the files of the next of PASSES workers, which lie on another node than this one.
+/// Worker: stats the files of the next worker (of PASSES workers). These files lie on another node.
 pub fn stat_next(w: &Worker) -> Result<(), String> {
     make(w, &[])?;
     let next = Worker {

@@ -62,7 +62,7 @@ impl Workspace {
             workspace: null_mut(),
         };
         let mut session: Handle = null_mut();
-        // SAFETY: these are the functions' types (include/forebay/iov.h); all pointers are valid
+        // SAFETY: the functions have these types (include/forebay/iov.h); all pointers are valid
         // during the calls.
         unsafe {
             let open: unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int =
@@ -105,7 +105,8 @@ impl Workspace {
         if result >= 0 {
             return Ok(result);
         }
-        // SAFETY: the function's type; its result is a string until the next failure.
+        // SAFETY: the function has this type; it returns a C string that is valid until the next
+        // failure.
         let text = unsafe {
             let error: unsafe extern "C" fn() -> *const c_char =
                 std::mem::transmute(self.function(c"iov_error")?);
@@ -138,7 +139,7 @@ impl Workspace {
             meta_count: pairs.len(),
         };
         let (label, mut collection) = (text(name)?, null_mut());
-        // SAFETY: the functions' types; all pointers are valid during the calls.
+        // SAFETY: the functions have these types; all pointers are valid during the calls.
         unsafe {
             let create: Create = std::mem::transmute(self.function(c"iov_collection_create")?);
             let close: unsafe extern "C" fn(Handle, Handle) -> i64 =
@@ -163,7 +164,7 @@ impl Workspace {
         type Create =
             unsafe extern "C" fn(Handle, *const c_char, *const Options, *mut Handle, Handle) -> i64;
         self.batch(|batch| {
-            // SAFETY: the functions' types; all pointers are valid during the calls.
+            // SAFETY: the functions have these types; all pointers are valid during the calls.
             unsafe {
                 let create: Create = std::mem::transmute(self.function(c"iov_collection_create")?);
                 let close: unsafe extern "C" fn(Handle, Handle) -> i64 =
@@ -199,7 +200,7 @@ impl Workspace {
         type Delete = unsafe extern "C" fn(Handle, *const c_char, Handle) -> i64;
         for name in names {
             let label = text(name)?;
-            // SAFETY: the function's type; all pointers are valid during the call.
+            // SAFETY: the function has this type; all pointers are valid during the call.
             let deleted = unsafe {
                 let delete: Delete = std::mem::transmute(self.function(c"iov_collection_delete")?);
                 delete(self.workspace, label.as_ptr(), batch)
@@ -215,7 +216,7 @@ impl Workspace {
         type Wait = unsafe extern "C" fn(Handle, i64) -> c_int;
         type Done = unsafe extern "C" fn(Handle) -> c_int;
         let mut batch: Handle = null_mut();
-        // SAFETY: the functions' types; all pointers are valid during the calls.
+        // SAFETY: the functions have these types; all pointers are valid during the calls.
         unsafe {
             let new: New = std::mem::transmute(self.function(c"iov_batch_create")?);
             // IOV_STOP, IOV_FREE.
@@ -241,7 +242,7 @@ impl Workspace {
     pub fn search(&self, predicate: &str) -> Result<usize, String> {
         type Search = unsafe extern "C" fn(Handle, *const c_char, *mut Handle, Handle) -> i64;
         let (words, mut records) = (text(predicate)?, null_mut());
-        // SAFETY: the functions' types; all pointers are valid during the calls.
+        // SAFETY: the functions have these types; all pointers are valid during the calls.
         unsafe {
             let search: Search = std::mem::transmute(self.function(c"iov_collection_search")?);
             let count: unsafe extern "C" fn(Handle) -> usize =

@@ -288,7 +288,7 @@ impl Nodes<'_> {
     }
 
     /// Measures copying one file over another, for all combinations of nodes; compared with reading
-    /// the one and writing the other in the same pool.
+    /// the first and writing the second in the same pool.
     fn copies(&mut self, results: &mut Results) -> Result<(), String> {
         let top = self.directory("copies");
         self.pool.distribute(&top, "local-all")?;

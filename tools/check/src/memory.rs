@@ -55,8 +55,9 @@ pub struct Worker {
     operations: UnsafeCell<[Operation; OPERATIONS]>,
 }
 
-// SAFETY: a worker writes its `operations` only after the shared `phase` has changed and before its
-// own `phase` has. The driver reads them only after that, or after the worker's death.
+// SAFETY: a worker writes its `operations` only after the shared `phase` has changed and before it
+// changes its own `phase`. The driver reads them only after the worker's `phase` has changed, or
+// after the worker's death.
 unsafe impl Sync for Worker {}
 
 impl Worker {

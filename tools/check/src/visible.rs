@@ -73,7 +73,8 @@ pub struct Seen {
 
 struct Known<'a> {
     rules: Rules,
-    /// Writes, with the times of their commits, in the order of their processes.
+    /// Writes, with the times of their commits. Those of a process are in the order in which it made
+    /// them.
     writes: Vec<(&'a Write, u64)>,
     by_place: HashMap<Place, Vec<usize>>,
     by_value: HashMap<u64, usize>,

@@ -168,7 +168,7 @@ fn own_numbers() -> bool {
 /// Mounts a /proc for the run's own PID namespace.
 fn mount_proc() -> bool {
     let none = std::ptr::null();
-    // SAFETY: strings end with zeros.
+    // SAFETY: all pointers are C strings or null, as mount(2) allows for these flags.
     unsafe {
         let private = libc::MS_REC | libc::MS_PRIVATE;
         libc::mount(none, c"/".as_ptr(), none, private, none.cast()) == 0

@@ -87,7 +87,7 @@ impl Tree {
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(dir, name, flags, Mode::empty())?;
-        // Another object may have got the name meanwhile: take the attributes of the opened one.
+        // Another object may have got the name meanwhile: take the attributes of the opened object.
         let found = fstat(&fd)?;
         let new = Node {
             fd: Arc::new(fd),

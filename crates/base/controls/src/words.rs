@@ -222,10 +222,10 @@ words! {
 words! {
     /// Treatment of an operation that an object's controls rule out.
     OnViolation {
-        /// The operation fails, and is listed.
+        /// The operation fails, and is listed as a violation.
         #[default]
         Refuse = "refuse",
-        /// The operation is carried out, and is listed.
+        /// The operation is carried out, and is listed as a violation.
         Report = "report",
     }
 }

@@ -13,9 +13,9 @@ pub struct Call {
 /// Result of [`Hooks::syscall`]: the trampoline executes the original call, with the original
 /// registers and none of the handler's frames on the stack.
 ///
-/// Prefer it to [`raw`] for calls that may block: a `pthread_cancel` then has nothing of the
-/// handler to unwind, and a signal handler that jumps away leaves nothing behind. The kernel never
-/// returns this value.
+/// Prefer this result to a call by [`raw`] if the call may block: a `pthread_cancel` then has
+/// nothing of the handler to unwind, and a signal handler that jumps away leaves nothing behind.
+/// The kernel never returns this value.
 pub const PASS: i64 = i64::MIN;
 
 /// Result of [`Hooks::syscall`]: like [`PASS`], but the gate executes the call, and if it fails,

@@ -287,7 +287,7 @@ impl Object {
             .iter()
             .any(|&(low, high)| at >= low && at <= high && len <= (high - at) as usize);
         // SAFETY: the loader has mapped the segment readable, and the object stays loaded (the
-        // caller).
+        // caller's promise).
         fits.then(|| unsafe {
             core::slice::from_raw_parts((self.base + at as usize) as *const u8, len)
         })

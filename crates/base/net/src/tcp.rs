@@ -204,7 +204,8 @@ impl TcpTransport {
         self.core.io.iter().for_each(Group::wake);
         let me = std::thread::current().id();
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            // If a handler calls this, the calling thread is one of them and can't join itself.
+            // If a handler calls `shutdown`, the calling thread is one of these and can't join
+            // itself.
             if thread.thread().id() != me {
                 let _ = thread.join();
             }

@@ -604,7 +604,7 @@ impl Numbers {
     }
 }
 
-/// Removes a number that [`Numbers::push`] wrote from the beginning of `from`.
+/// Takes a number, in the form that [`Numbers::push`] writes, from the beginning of `from`.
 fn take_number(from: &mut &[u8]) -> Option<u64> {
     let (&first, rest) = from.split_first()?;
     if first < 0x80 {

@@ -55,7 +55,8 @@ fn line_of<'a>(panic: &PanicHookInfo<'_>, buffer: &'a mut [u8; MAX_LINE]) -> &'a
     compose(belief, file, line, buffer)
 }
 
-/// Composes the line about the failed assertion `belief`, which is cut if it is too long.
+/// Composes the line about the failed assertion `belief`. A text of `belief` that is too long is
+/// cut.
 fn compose<'a>(belief: &str, file: &str, line: u32, buffer: &'a mut [u8; MAX_LINE]) -> &'a [u8] {
     let mut rest = &mut buffer[..MAX_LINE - END_ROOM];
     let version = env!("CARGO_PKG_VERSION");

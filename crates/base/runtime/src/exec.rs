@@ -11,8 +11,8 @@ thread_local! {
     ///
     /// This has to be a thread-local. A thread in exec still uses the pool: the thread closes
     /// descriptors and writes back files, by the same functions as all other threads. Each of these
-    /// functions may need the process's slot, and only where the slot is taken does it matter which
-    /// thread calls. An argument would have to go through every operation of the store.
+    /// functions may need the process's slot. Only where the process takes the slot does it matter
+    /// which thread calls. An argument would have to go through every operation of the store.
     static EXECUTES: Cell<bool> = const { Cell::new(false) };
 }
 

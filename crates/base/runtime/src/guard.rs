@@ -132,6 +132,8 @@ mod arch {
         forebay_guard_landing as *const () as usize
     }
 
+    /// Calls `f`. A fault inside `f` ends this call.
+    ///
     /// # Safety
     /// `f` may be called with `arg`, and may be ended by a fault as [`super::attempt`] describes.
     /// `note` is this thread's `ARMED`.

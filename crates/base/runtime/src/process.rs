@@ -244,7 +244,7 @@ pub mod state {
     pub const FREE: u32 = 0;
     /// A parent is preparing the slot for its child.
     pub const RESERVED: u32 = 1;
-    /// In use by the process `pid`.
+    /// In use by the process whose id the owner word contains.
     pub const USED: u32 = 2;
     /// The slot's process died; a reaper is releasing what that process held.
     pub const REAPING: u32 = 3;

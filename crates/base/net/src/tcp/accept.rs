@@ -270,7 +270,7 @@ impl Acceptor {
     }
 }
 
-/// Returns the first descriptor number in the last eighth of this process's descriptors.
+/// Returns the first number of the last eighth of the descriptor numbers that this process may use.
 fn short_from() -> i32 {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(i32::MAX, |n| i32::try_from(n - n / 8).unwrap_or(i32::MAX))

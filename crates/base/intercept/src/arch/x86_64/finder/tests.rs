@@ -16,8 +16,8 @@ fn objects() -> Vec<(Object, Vec<Site>)> {
         .collect()
 }
 
-/// Finds every `0f 05` that another tool, or a reader, would take for an instruction. The sweep
-/// must not miss any after `mov imm32,%eax`, which is hardly ever data.
+/// The finder finds the `syscall` instructions of this machine's libraries. It must not miss any
+/// `0f 05` after `mov imm32,%eax`, which is hardly ever data.
 #[test]
 fn finds_the_sites_of_this_machine() {
     let all = objects();
