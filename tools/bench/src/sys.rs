@@ -124,14 +124,14 @@ pub fn pwrite(fd: c_int, data: &[u8], offset: usize) -> Result<(), String> {
 /// Makes one read into the buffer, which must return `wanted` bytes.
 #[inline]
 pub fn read(fd: c_int, buffer: &mut [u8], wanted: usize) -> Result<(), String> {
-    // SAFETY: the pointer and the length are those of a slice that is ours alone.
+    // SAFETY: the pointer and the length are those of a slice that this function alone may write.
     let done = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
     whole(done, wanted, "read")
 }
 
 #[inline]
 pub fn pread(fd: c_int, buffer: &mut [u8], offset: usize) -> Result<(), String> {
-    // SAFETY: the pointer and the length are those of a slice that is ours alone.
+    // SAFETY: the pointer and the length are those of a slice that this function alone may write.
     let done = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) };
     whole(done, buffer.len(), "pread")
 }

@@ -162,7 +162,7 @@ fn act(top: &str, held: &mut Option<File>, line: &str) -> String {
         ["write", name, id, size] => {
             std::fs::write(at(name), version(number(id), number(size))).map(ok)
         }
-        // Written under another name, then renamed.
+        // The version is written under another name, then renamed.
         ["put", name, id, size] => {
             let part = format!("{name}.part");
             std::fs::write(at(&part), version(number(id), number(size)))

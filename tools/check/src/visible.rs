@@ -73,8 +73,8 @@ pub struct Seen {
 
 struct Known<'a> {
     rules: Rules,
-    /// Writes, with the times of their commits. Those of a process are in the order in which it made
-    /// them.
+    /// Writes, with the times of their commits. The writes of each process are in the order of its
+    /// operations.
     writes: Vec<(&'a Write, u64)>,
     by_place: HashMap<Place, Vec<usize>>,
     by_value: HashMap<u64, usize>,
@@ -117,8 +117,8 @@ pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
         known.by_place.entry(w.place).or_default().push(i);
         known.by_value.insert(w.value, i);
     }
-    // For each process and file: the last write of each other process that it has seen, and the
-    // time of that.
+    // For each process and file: the latest write of each other process that the process has seen,
+    // and the time when it saw that write.
     let mut saw: HashMap<(usize, u64, usize), (usize, u64)> = HashMap::new();
     let mut seen = Seen::default();
     for read in &history.reads {

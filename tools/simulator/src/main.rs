@@ -151,7 +151,7 @@ fn fixed_addresses() {
         if set >= 0 {
             use std::os::unix::process::CommandExt;
             let me = std::env::current_exe().expect("this program has a path");
-            // Returns only on failure. Then addresses stay random.
+            // `exec` returns only on failure. Then addresses stay random.
             let _ = std::process::Command::new(me)
                 .args(std::env::args_os().skip(1))
                 .exec();

@@ -269,8 +269,8 @@ impl Medium {
             let given = file.and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::fs::fallocate(&file, hole, at, len))
             });
-            // After an error other than these three, part of the room may have been given back: the
-            // cell stays parked.
+            // After an error other than the three below, part of the room may have been given back:
+            // the cell stays parked.
             match given {
                 Ok(()) => self.cells.end_parking(cell, true),
                 Err(e) => {

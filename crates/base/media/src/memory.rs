@@ -152,7 +152,8 @@ fn groups() -> Vec<(PathBuf, bool)> {
         };
         let one = !controllers.is_empty();
         for root in roots.iter().map(Path::new) {
-            // In a container, the path may be the one on the host, while only the root exists here.
+            // In a container, `path` may be the group's path on the host; the container sees only
+            // `root`.
             let below = path.trim_start_matches('/');
             let all = root.join(below);
             let above = all.ancestors().take_while(|dir| dir.starts_with(root));

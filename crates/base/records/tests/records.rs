@@ -110,7 +110,7 @@ fn encoded_records_decode_to_the_same() {
         };
         let bytes = of_entry.encode();
         assert_eq!(EntryRecord::decode(&bytes), Some(of_entry));
-        // While several nodes are changing an entry, its record isn't taken for a plain entry.
+        // While several nodes are changing an entry, `Entry` doesn't decode the entry's record.
         assert_eq!(Entry::decode(&bytes), (!of_entry.changing).then_some(e));
         let (id, name) = (ObjectId(r.edge()), r.bytes(255));
         let key = Key::entry(id, &name);

@@ -6,10 +6,11 @@
 //! a program that closes all descriptors.
 //!
 //! A program may still ask for such a number (dup2). Then Forebay's descriptor moves to another
-//! number ([`vacate`]). Threads that are using a number of ours are counted ([`Using`], [`Lent`]),
-//! and a move waits until no thread is counted. So no thread uses a number that has become the
-//! program's. The rest of Forebay therefore stores no numbers: a [`Place`] stores a descriptor's
-//! index in the list. LMDB stores numbers, and each move corrects them ([`follow`]).
+//! number ([`vacate`]). Threads that are using the number of a listed descriptor are counted
+//! ([`Using`], [`Lent`]), and a move waits until no thread is counted. So no thread uses a number
+//! that has become the program's. The rest of Forebay therefore stores no numbers: a [`Place`]
+//! stores a descriptor's index in the list. LMDB stores numbers, and each move corrects them
+//! ([`follow`]).
 
 use crate::critical::Critical;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -34,10 +35,10 @@ const NUMBERS: u64 = 1 << 16;
 /// Length of the list of our descriptors.
 const MAX_KEPT: usize = HIGH_FD_ROOM as usize;
 
-/// How long a move waits for threads that are using numbers of ours, before it fails with EBUSY.
+/// How long a move waits for threads that are using listed descriptors, before it fails with EBUSY.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A descriptor of ours.
+/// One of Forebay's descriptors.
 struct Kept {
     /// The descriptor's number; -1: the entry is free.
     number: AtomicI32,
@@ -70,9 +71,9 @@ static INTERNAL_FDS: [Kept; MAX_KEPT] = [const {
     }
 }; MAX_KEPT];
 
-/// Number of threads that are using numbers of ours.
+/// Number of threads that are using numbers of Forebay's descriptors.
 static USERS: AtomicU32 = AtomicU32::new(0);
-/// Whether a thread moves a descriptor of ours, or waits until it may.
+/// Whether a thread moves one of Forebay's descriptors, or waits until it may.
 static MOVING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -103,10 +104,10 @@ fn is_given_away(at: usize) -> bool {
         .is_some_and(|given| given[at / 64] & 1 << (at % 64) != 0)
 }
 
-/// While a value of this type exists, descriptors of ours keep their numbers.
+/// While a value of this type exists, Forebay's descriptors keep their numbers.
 pub struct Using(Critical);
 
-/// Keeps our descriptors at their numbers until the result is dropped. Nests.
+/// Keeps Forebay's descriptors at their numbers until the result is dropped. Nests.
 #[inline]
 pub fn using() -> Using {
     let critical = Critical::enter();
@@ -145,7 +146,8 @@ impl Drop for Using {
     }
 }
 
-/// Resets the state in a forked child: its only thread uses no number of ours, and moves none.
+/// Resets the state in a forked child: its only thread uses none of these numbers, and moves
+/// nothing.
 pub fn after_fork_in_child() {
     USERS.store(0, SeqCst);
     DEPTH.set(0);
@@ -153,7 +155,7 @@ pub fn after_fork_in_child() {
     CHILD.set(None);
 }
 
-/// A descriptor of ours, which keeps its number while this value exists.
+/// One of Forebay's descriptors, which keeps its number while this value exists.
 pub struct Lent {
     number: RawFd,
     /// The descriptor, if a vfork child opened it: the list is the parent's and doesn't contain it.
@@ -185,8 +187,8 @@ impl AsRawFd for Lent {
     }
 }
 
-/// Where to find a descriptor of ours: an index into the list; or [`MAX_KEPT`] plus the number, if
-/// the list was full; or -1 before the descriptor was opened.
+/// Where to find one of Forebay's descriptors: an index into the list; or [`MAX_KEPT`] plus the
+/// number, if the list was full; or -1 before the descriptor was opened.
 pub struct Place(AtomicI32);
 
 impl Place {
@@ -310,7 +312,7 @@ fn above(fd: BorrowedFd<'_>, base: RawFd) -> Result<OwnedFd> {
     }
 }
 
-/// Moves `fd` to a high number with close-on-exec set, and lists it as ours.
+/// Moves `fd` to a high number with close-on-exec set, and lists it as Forebay's.
 pub fn lift(fd: OwnedFd) -> OwnedFd {
     let base = base() as RawFd;
     let moved = if fd.as_raw_fd() < base {
@@ -330,7 +332,7 @@ pub fn tell(watcher: fn(RawFd)) {
 
 static WATCHER: OnceLock<fn(RawFd)> = OnceLock::new();
 
-/// Lists `fd` as ours.
+/// Lists `fd` as one of Forebay's descriptors.
 pub fn keep(fd: RawFd) {
     if let Some(watcher) = WATCHER.get() {
         watcher(fd);
@@ -360,7 +362,7 @@ pub fn is_internal(fd: RawFd) -> bool {
     index(fd).is_some_and(|at| !is_given_away(at))
 }
 
-/// The descriptors listed as ours.
+/// Returns the listed descriptors.
 pub fn internal() -> Vec<RawFd> {
     let numbers = INTERNAL_FDS.iter().map(|k| k.number.load(Relaxed));
     let ours = numbers
@@ -369,7 +371,7 @@ pub fn internal() -> Vec<RawFd> {
     ours.map(|(_, fd)| fd).collect()
 }
 
-/// Takes `fd` off the list of ours; the caller is going to close it.
+/// Takes `fd` off the list of Forebay's descriptors; the caller is going to close it.
 pub fn forget(fd: RawFd) {
     if let Some(kept) = find(fd) {
         kept.mobility.store(mobility::FIXED, Relaxed);
@@ -379,7 +381,7 @@ pub fn forget(fd: RawFd) {
     }
 }
 
-/// Takes a descriptor of ours off the list and closes it.
+/// Takes one of Forebay's descriptors off the list and closes it.
 pub fn drop_kept(fd: OwnedFd) {
     forget(fd.as_raw_fd());
     drop(fd);
@@ -402,7 +404,7 @@ pub unsafe fn follow(copy: *mut RawFd, around: Option<Around>) {
     }
 }
 
-/// Whether a vfork child has given the number `fd` of ours to its program.
+/// Whether a vfork child has given the number `fd` of one of Forebay's descriptors to its program.
 pub fn is_lost_here(fd: RawFd) -> bool {
     CHILD.get().is_some() && index(fd).is_some_and(is_given_away)
 }
@@ -416,13 +418,14 @@ pub fn unfollow(fd: RawFd) {
     }
 }
 
-/// Gives the number `fd` of ours to the program: moves our descriptor to another number, then calls
+/// Gives the number `fd` to the program: moves Forebay's descriptor to another number, then calls
 /// `replace`, which makes the old number the program's. Until this function returns, no thread uses
-/// numbers of ours. (In a vfork child, our descriptor isn't moved: the parent keeps it.)
+/// the numbers of Forebay's descriptors. (In a vfork child, the descriptor isn't moved: the parent
+/// keeps it.)
 ///
 /// # Errors
-/// EBUSY if the descriptor can't move, or other threads use numbers of ours for more than 1 s;
-/// EMFILE if no number is left. After an error, `replace` wasn't called.
+/// EBUSY if the descriptor can't move, or other threads use Forebay's descriptors for more than
+/// 1 s; EMFILE if no number is left. After an error, `replace` wasn't called.
 pub fn vacate(fd: RawFd, mut replace: impl FnMut()) -> Result<()> {
     let _critical = Critical::enter();
     if let Some(mut given) = CHILD.get() {
@@ -463,7 +466,7 @@ fn move_away(fd: RawFd, replace: &mut dyn FnMut()) -> Result<()> {
         replace();
         return Ok(());
     };
-    // SAFETY: `fd` is a descriptor of ours, which no other thread closes meanwhile.
+    // SAFETY: `fd` is one of Forebay's descriptors, which no other thread closes meanwhile.
     let old = unsafe { BorrowedFd::borrow_raw(fd) };
     if rustix::io::fcntl_getfd(old).is_err() {
         // A vfork child had opened the descriptor, and has ended.

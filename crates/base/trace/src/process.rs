@@ -123,8 +123,8 @@ impl Drop for Attached {
     }
 }
 
-/// Resets the state in a forked child, which has one thread: nothing of the parent's is used any
-/// more.
+/// Resets the state in a forked child, which has one thread: the child uses neither its parent's
+/// ring nor its parent's block.
 pub fn forked() {
     BUSY.store(false, Release);
     thread::forked();

@@ -173,7 +173,7 @@ impl Session {
     }
 
     /// Serves the last received requests: on this thread if `alone` (no other event waits for this
-    /// thread) and another thread waits for the lane; else by [`Handler::serve`].
+    /// thread) and another thread waits for the lane; else by `Handler::serve`.
     fn serve_left(&self, lane: usize, left: Left, alone: bool) {
         let handler = &self.core.handler;
         if left.brief.is_empty() && left.last.is_none() {
