@@ -195,7 +195,8 @@ pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
     cached
 }
 
-/// Returns the length of an open file, if no other user can write it. Bytes.
+/// Returns the length of an open regular file, if it belongs to this user or root and no other user
+/// can write it. Bytes.
 pub(crate) fn sealed(fd: i64) -> Option<usize> {
     // SAFETY: all zeros is a valid stat, and the kernel fills it.
     let (stat, uid) = unsafe {

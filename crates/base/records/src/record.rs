@@ -63,10 +63,10 @@ const HAS_CUTS: u8 = 8;
 const HAS_CUT_SIZE: u8 = 16;
 const HAS_COPY_STAMP: u8 = 32;
 const IS_SPREAD: u8 = 64;
-/// Flag: three words follow those of [`WORD_FLAGS`], the fields of [`OriginMark`].
+/// Flag: three 64-bit words follow the numbers of [`WORD_FLAGS`]: the fields of [`OriginMark`].
 const HAS_ORIGIN: u8 = 128;
-/// Flag of the modification time in the byte at [`THERE`]. The lower bits are those of size, pages,
-/// parent and device; the higher bits are those of the other times.
+/// Number of the modification time's bit in the byte at [`THERE`]. The lower bits are those of
+/// size, pages, parent and device; the higher bits are those of the other times.
 const MTIME: u8 = 4;
 /// Maximum length of an encoded number of 64 bits, and of one of 32 bits. Bytes.
 const MAX_NUMBER: usize = 10;
@@ -74,7 +74,7 @@ const MAX_NUMBER_32: usize = 5;
 /// Maximum number of bytes that follow the fixed part of an inode.
 const MAX_NUMBERS: usize =
     3 * MAX_NUMBER_32 + (7 + WORD_FLAGS.len()) * MAX_NUMBER + 8 * (1 + OriginMark::WORDS);
-/// The flags that each announce one 64-bit word, in the order of the words.
+/// The flags that each announce one encoded number of 64 bits, in the order of these numbers.
 const WORD_FLAGS: [u8; 5] = [
     HAS_CONTROLS,
     HAS_EDITION,

@@ -32,7 +32,7 @@ const USUAL_LIMIT: u64 = 1024;
 /// Numbers from here on can't be hidden: the preloaded library's table by number ends here.
 const NUMBERS: u64 = 1 << 16;
 
-/// Length of the list of our descriptors.
+/// Length of the list of Forebay's descriptors.
 const MAX_KEPT: usize = HIGH_FD_ROOM as usize;
 
 /// How long a move waits for threads that are using listed descriptors, before it fails with EBUSY.
@@ -293,7 +293,7 @@ fn raised<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
     Some(result)
 }
 
-/// The lowest number for our own descriptors.
+/// The lowest number for Forebay's own descriptors.
 fn base() -> u64 {
     let limit = getrlimit(Resource::Nofile)
         .current
@@ -393,7 +393,7 @@ pub fn drop_kept(fd: OwnedFd) {
 ///
 /// # Safety
 /// `copy` stays valid until [`unfollow`] or [`forget`], and is read only by threads that are
-/// [`using`] our numbers.
+/// [`using`] Forebay's descriptors.
 pub unsafe fn follow(copy: *mut RawFd, around: Option<Around>) {
     // SAFETY: the caller's promise.
     if let Some(kept) = find(unsafe { copy.read() }) {
@@ -497,7 +497,7 @@ fn move_away(fd: RawFd, replace: &mut dyn FnMut()) -> Result<()> {
     let copy = kept.copy.load(Relaxed);
     if !copy.is_null() {
         // SAFETY: `follow`'s caller promised that `copy` is valid, and read only by threads that
-        // are using our numbers.
+        // are using Forebay's descriptors.
         unsafe { copy.write(new) };
     }
     Ok(())

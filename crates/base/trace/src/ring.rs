@@ -1,7 +1,7 @@
 //! The ring of a process: a file with the process's newest events.
 //!
 //! ```text
-//! 64 bytes   Header: magic, version, number of events, process, program, clock
+//! 64 bytes   Header: magic, table of points, number of events, process, counters, program
 //! 64 bytes   each event: number, time, point and thread, request, up to four fields
 //! ```
 //! An event is one cache line. An event's number determines its place, and is written last. So a
