@@ -7,8 +7,11 @@
 //! line by line to a file outside the pool, so that none is lost:
 //!
 //! ```text
-//! W round cell value begin   R round cell since begin   C round begin    and behind some of them
-//! = end values-that-were-read...                        or  ! if they failed
+//! W round cell value begin    a written cell
+//! R round cell opened begin   half of a read cell: its first or its last two words
+//! C round begin               a commit
+//! = end values-that-were-read the operation of the lines before has ended
+//! !                           the operation of the lines before has failed
 //! ```
 
 use crate::calls::{self, Face, Result};

@@ -45,8 +45,8 @@ impl Cells {
             .find(|&i| self.busy(i / 64).load(Relaxed) & bit(i) == 0)
     }
 
-    /// Begins parking: takes all pages of the cell. False if one of them is in use. The caller then
-    /// releases the room, and calls [`Cells::end_parking`].
+    /// Begins parking: takes all pages of the cell. False if one of them is in use or durable. The
+    /// caller then releases the room, and calls [`Cells::end_parking`].
     pub(crate) fn begin_parking(&self, i: usize) -> bool {
         let cell = self.cell(i);
         if i >= self.reserved() || !take_words(&cell.used, CELL_PAGES) {
@@ -128,8 +128,8 @@ impl Cells {
         }
     }
 
-    /// Records that the cell's room was reserved by means other than unparking. Only while no other
-    /// process uses the medium.
+    /// Clears the cell's bits *holes* and *parked*, without a check whether the cell has room. Only
+    /// while no other process uses the medium.
     pub(crate) fn forget_hole(&self, i: usize) {
         self.parked(i / 64).fetch_and(!bit(i), SeqCst);
         self.holes(i / 64).fetch_and(!bit(i), SeqCst);

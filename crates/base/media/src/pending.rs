@@ -183,7 +183,7 @@ impl Cells {
         }
     }
 
-    /// Sets or clears the durable bits of `e`. False if it lies outside the medium.
+    /// Sets or clears the durable bits of `e`. False if `e` isn't inside one cell of the medium.
     pub fn set_durable(&self, e: Extent, durable: bool) -> bool {
         let i = e.start() as usize / CELL_PAGES;
         if i >= self.count() || e.start() as usize % CELL_PAGES + e.pages() > CELL_PAGES {

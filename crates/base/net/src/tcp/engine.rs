@@ -136,7 +136,7 @@ impl Group {
     }
 }
 
-/// The main loop of thread number `index`, until the transport stops.
+/// The main loop of a thread of group number `index`, until the transport stops.
 pub(super) fn run(core: &Core, index: usize) {
     IS_IO.set(true);
     let this = &core.io[index];

@@ -107,7 +107,7 @@ pub(super) struct Table {
     limits: Limits,
     /// By number of the connection. Older connections have lower numbers.
     open: BTreeMap<u64, HalfOpen>,
-    /// Numbers of connections that haven't sent a hello.
+    /// Numbers of connections that haven't proved the key by a hello.
     unproved: BTreeSet<u64>,
     of_one: HashMap<IpAddr, BTreeSet<u64>>,
     next: u64,

@@ -39,7 +39,7 @@ pub enum OnFull {
     Fails,
     /// The transaction frees more than it takes: [`LAST_MARGIN`] pages of room suffice for it.
     Removes,
-    /// The transaction replaces records: twice [`LAST_MARGIN`] pages of room suffice for it, so
+    /// The transaction replaces records: room for them and twice [`LAST_MARGIN`] pages suffices, so
     /// that removals still fit after it.
     Updates,
 }
