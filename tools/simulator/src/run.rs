@@ -398,7 +398,7 @@ impl Host for Processes<'_> {
         if phase != self.phase.0 {
             self.phase = (phase, now);
         }
-        // If a phase doesn't end although no more faults are injected, it hangs.
+        // Late in a phase, no more faults are injected: a phase that doesn't end then hangs.
         let calm = self.calm || plan.consistency.is_none() && now > self.phase.1 + ENOUGH;
         for node in 0..plan.nodes {
             if self.daemons[node as usize].is_none() && now >= self.back[node as usize] {

@@ -236,7 +236,8 @@ impl World {
         self.tasks[..self.used.load(SeqCst) as usize].iter()
     }
 
-    /// Picks the next task and gives it the token.
+    /// Picks one of the tasks that can go on, marks it as running and returns its index. If no task
+    /// can go on, the clock moves to the earliest deadline.
     fn pick(&self) -> u32 {
         loop {
             let now = self.now();

@@ -90,7 +90,8 @@ impl Medium {
     /// every page counts as initialised: a read of a file returns the segment's bytes.
     ///
     /// # Errors
-    /// As for [`Medium::create`].
+    /// ENODATA if the segment doesn't have this capacity, ENOSPC if there is no room for the map;
+    /// errors of the file system.
     pub fn recreate_map(dir: &Path, map: &Path, capacity: u64, tracks: bool) -> Result<()> {
         let cells = (capacity / CELL as u64) as usize;
         if rustix::fs::stat(dir.join("segment"))?.st_size as usize != cells * CELL {
