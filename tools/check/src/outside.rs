@@ -127,7 +127,7 @@ fn version(id: u64, size: u64) -> Vec<u8> {
     text
 }
 
-/// Returns the number of a version; an error if the bytes aren't a version.
+/// Returns the number of the version that `text` holds; an error if `text` isn't a version.
 fn id_of(text: &[u8]) -> Done<u64> {
     let head = text.split(|&b| b == b'\n').next().unwrap_or_default();
     let head = String::from_utf8_lossy(head).into_owned();

@@ -20,8 +20,8 @@ const LOOKING: u8 = 9;
 struct Open {
     fd: i32,
     append: bool,
-    /// Whether the worker holds a flock by this file. If so, it requests no other flock by this
-    /// file: when Linux converts a lock, it may lose the first one.
+    /// Whether the worker holds a flock through `fd`. If so, it only requests LOCK_UN through `fd`:
+    /// to convert a flock, Linux first releases it, and may then fail to get the other kind.
     locked: bool,
 }
 

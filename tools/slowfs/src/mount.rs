@@ -78,7 +78,8 @@ pub fn unmount_lazily(dir: &Path) {
     if unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH) } == 0 {
         return;
     }
-    // Ordinary users may not call umount2. For root, umount2 fails only if nothing is mounted.
+    // Ordinary users may not call umount2, so fusermount3 unmounts for them. For root, umount2
+    // fails only if nothing is mounted.
     let _ = Command::new("fusermount3")
         .args(["-u", "-z", "-q", "--"])
         .arg(dir)

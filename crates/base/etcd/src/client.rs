@@ -220,8 +220,8 @@ impl Client {
         }
     }
 
-    /// Returns the endpoints in the order in which they are tried: the one that replied last is
-    /// first.
+    /// Returns the endpoints in the order in which they are tried: first the endpoint that replied
+    /// last.
     fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, n) = (self.first.load(Relaxed), self.endpoints.len());
         (0..n).map(move |i| (first + i) % n)

@@ -1,9 +1,10 @@
 //! The order of values in the index: numbers by magnitude, then other texts by their bytes.
 //!
 //! ```text
-//! number: 0, then 64 bits: the largest double that isn't larger (sign inverted, so that bits sort
-//!         as numbers do), 63 bits: the difference to it, as far as it fits
-//! text:   1, then 127 bits: its beginning
+//! number: 0, then 64 bits: the largest double that isn't larger than the number (all bits inverted
+//!         if the double is negative, else the sign inverted, so that bits sort as numbers do),
+//!         63 bits: the number minus this double, or the maximum if the difference is larger
+//! text:   1, then 127 bits: the beginning of the text
 //! ```
 //!
 //! If one value is smaller than another, its order isn't larger. Several values can have the same

@@ -29,7 +29,8 @@ pub use process::{Attached, attach, forked};
 pub use shared::is_on;
 pub use thread::{adopt_request, enter, parts, request, request_once};
 
-/// Records an event at a point with up to four fields, which become `u64`s, if the point is on.
+/// Records an event at `point` if the point is on. The event has up to four fields, each cast to
+/// `u64`.
 #[macro_export]
 macro_rules! event {
     ($point:ident $(, $field:expr)* $(,)?) => {

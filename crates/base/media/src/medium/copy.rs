@@ -23,7 +23,7 @@ impl Medium {
     /// The pages at `from` must be initialised, which isn't checked.
     ///
     /// # Errors
-    /// EIO and others of `files` media.
+    /// EIO and other errors of the file system under a `files` medium.
     ///
     /// # Safety
     /// The ranges are inside the extents, and don't overlap.

@@ -169,7 +169,7 @@ pub(super) fn scan_stored(
     let mut cursor = null_mut();
     let mut k = val(from);
     let mut v = val(&[]);
-    // SAFETY: txn is active; the cursor is closed before it ends.
+    // SAFETY: `txn` is active; the cursor is closed before the transaction ends.
     unsafe {
         check(ffi::mdb_cursor_open(txn, dbi, &mut cursor))?;
         // LMDB doesn't allow an empty key.
