@@ -178,7 +178,7 @@ fn ours(channel: &Channel, kind: u16, out: usize, back: usize, count: usize) -> 
             GET => Bytes::Receive(room.as_mut_ptr(), back),
             _ => Bytes::None,
         };
-        // SAFETY: the example's own bytes.
+        // SAFETY: `message` has `out` bytes and `room` has `back` bytes.
         let reply = unsafe { channel.ask(NodeId(1), kind, &head, bytes) }?;
         if reply.head == head && (kind != GET || reply.received == back) {
             Ok(())

@@ -163,7 +163,7 @@ mod bench {
 
     fn child(cache: &str, all: bool) {
         let dir = CString::new(cache).unwrap();
-        // SAFETY: a single thread; the hooks are ready.
+        // SAFETY: the process has a single thread; the hooks are ready.
         let report = unsafe {
             install(
                 if all { &HOOKS_ALL } else { &HOOKS },

@@ -178,7 +178,7 @@ pub struct Mapping {
 impl Mapping {
     pub fn of(fd: c_int, len: usize) -> Result<Mapping, String> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, of a file that only this worker uses.
+        // SAFETY: the kernel chooses an unused address; only this worker uses the file.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, 0) };
         if start == libc::MAP_FAILED {
             return failed("mmap", "a file");
@@ -197,20 +197,20 @@ impl Mapping {
     /// Loads the word at byte `at`, a multiple of 8.
     #[inline]
     pub fn load(&self, at: usize) -> u64 {
-        // SAFETY: inside the mapping, and aligned.
+        // SAFETY: the word is inside the mapping and aligned (asserted in `word`).
         unsafe { self.word(at).read_volatile() }
     }
 
     #[inline]
     pub fn store(&self, at: usize, value: u64) {
-        // SAFETY: inside the mapping, and aligned.
+        // SAFETY: the word is inside the mapping and aligned (asserted in `word`).
         unsafe { self.word(at).write_volatile(value) };
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value, and not used after.
+        // SAFETY: this value made the mapping, and nothing uses it afterwards.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }

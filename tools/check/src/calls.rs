@@ -49,7 +49,7 @@ pub fn open(path: &str, flags: c_int) -> Result<c_int> {
 }
 
 pub fn close(fd: c_int) -> Result<i32> {
-    // SAFETY: no memory is touched; descriptors are this program's own.
+    // SAFETY: close takes no pointer, and the descriptors are this program's own.
     good(unsafe { libc::close(fd) })
 }
 
@@ -76,7 +76,7 @@ pub fn read_at(fd: c_int, bytes: &mut [u8], at: u64) -> Result<usize> {
 }
 
 pub fn truncate(fd: c_int, size: u64) -> Result<i32> {
-    // SAFETY: no memory is touched.
+    // SAFETY: ftruncate takes no pointer.
     good(unsafe { libc::ftruncate(fd, size as libc::off_t) })
 }
 
@@ -92,7 +92,7 @@ pub fn stat(path: &str) -> Result<Stat> {
     let path = name(path);
     // SAFETY: the struct has only numbers, for which zero is valid.
     let mut s: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends with a zero, the result has room.
+    // SAFETY: the path ends with a zero, and stat writes only to `s`.
     good(unsafe { libc::stat(path.as_ptr(), &mut s) })?;
     Ok(Stat::of(&s))
 }
@@ -151,7 +151,7 @@ pub fn list(path: &str) -> Result<Vec<Vec<u8>>> {
         if entry.is_null() {
             break errno();
         }
-        // SAFETY: an entry that was just read, whose name ends with a zero.
+        // SAFETY: readdir has just returned this entry, whose name ends with a zero.
         let name = unsafe { std::ffi::CStr::from_ptr((&raw const (*entry).d_name).cast()) };
         if !matches!(name.to_bytes(), b"." | b"..") {
             names.push(name.to_bytes().to_vec());
@@ -166,7 +166,7 @@ pub fn list(path: &str) -> Result<Vec<Vec<u8>>> {
 }
 
 pub fn flock(fd: c_int, what: c_int) -> Result<i32> {
-    // SAFETY: no memory is touched.
+    // SAFETY: flock takes no pointer.
     good(unsafe { libc::flock(fd, what | libc::LOCK_NB) })
 }
 
@@ -191,18 +191,18 @@ pub fn now() -> u64 {
 }
 
 pub fn give_way() {
-    // SAFETY: no memory is touched.
+    // SAFETY: sched_yield has no arguments.
     unsafe { libc::sched_yield() };
 }
 
 pub fn parent() -> i32 {
-    // SAFETY: no memory is touched.
+    // SAFETY: getppid has no arguments.
     unsafe { libc::getppid() }
 }
 
 pub fn kill(pid: u32) {
     if pid > 1 {
-        // SAFETY: no memory is touched; the caller knows which process has this id.
+        // SAFETY: kill takes no pointer; the caller knows which process has this id.
         unsafe { libc::kill(pid as i32, libc::SIGKILL) };
     }
 }
@@ -273,7 +273,7 @@ impl Face for Libc {
         truncate(fd, size).map(drop)
     }
     fn sync(&mut self, fd: c_int) -> Result<()> {
-        // SAFETY: no memory is touched.
+        // SAFETY: fsync takes no pointer.
         good(unsafe { libc::fsync(fd) }).map(drop)
     }
     fn fstat(&mut self, fd: c_int) -> Result<Stat> {

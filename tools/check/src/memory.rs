@@ -118,12 +118,12 @@ pub fn wait(word: &AtomicU32, old: u32, time: Duration) {
         tv_sec: time.as_secs() as libc::time_t,
         tv_nsec: time.subsec_nanos().into(),
     };
-    // SAFETY: the kernel reads the word and the time.
+    // SAFETY: the kernel only reads the word and the time, which are references.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, old, &time) };
 }
 
 /// Wakes all threads that wait for a change of `word`.
 pub fn wake(word: &AtomicU32) {
-    // SAFETY: the kernel uses the address only.
+    // SAFETY: the kernel uses only the address of the word.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

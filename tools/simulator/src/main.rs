@@ -257,7 +257,7 @@ fn finished(run: &Running) -> Option<i32> {
     // SAFETY: waitpid writes only to `status`.
     match unsafe { libc::waitpid(run.pid, &mut status, libc::WNOHANG) } {
         0 if run.since.elapsed() > MAX_RUN_TIME => {
-            // SAFETY: a child of this process; the processes that it has started end with it.
+            // SAFETY: kill takes no pointer. The run's child processes end with it.
             unsafe { libc::kill(run.pid, libc::SIGKILL) };
             Some(wait_for(run.pid).max(5))
         }

@@ -284,7 +284,7 @@ impl Wires {
         message.deadline.store(m.deadline, SeqCst);
         message.head.store(m.head.len() as u64, SeqCst);
         message.has_body.store(m.body.is_some().into(), SeqCst);
-        // SAFETY: the bytes of message `index`; the lengths were checked.
+        // SAFETY: head and body fit into the bytes of message `index`: the lengths were checked.
         unsafe {
             let to = bytes(index);
             to.copy_from(m.head.as_ptr(), m.head.len());
@@ -592,7 +592,7 @@ fn take(shared: &Arc<Shared>, m: &Message) {
         m.what.store(0, SeqCst);
         return;
     }
-    // SAFETY: the bytes of message `index`, which no process changes until the entry is free.
+    // SAFETY: no process changes the bytes of message `index` until the entry is free.
     let (head, body) = unsafe {
         let at = bytes(index);
         let head = std::slice::from_raw_parts(at, m.head.load(SeqCst) as usize).to_vec();

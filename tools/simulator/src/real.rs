@@ -16,7 +16,7 @@ impl Real {
         if known != 0 {
             return known;
         }
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.1.as_ptr()) } as usize;
         if found == 0 {
             std::process::abort();

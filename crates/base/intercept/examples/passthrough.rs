@@ -76,7 +76,7 @@ mod library {
         };
         if path < 2 && is_marked(args[path]) {
             args[path] = c"/etc/hostname".as_ptr() as i64;
-            // SAFETY: the program's own call, but with a path that is a static C string.
+            // SAFETY: the program makes this call; only its path is replaced, by a static C string.
             return unsafe { raw(call.nr, args) };
         }
         if WATCHING.load(Ordering::Relaxed) {
@@ -198,7 +198,7 @@ mod library {
         // SAFETY: glibc passes the environment to constructors; `env` hasn't passed its null
         // pointer.
         while let Some(entry) = unsafe { env.as_ref() }.filter(|e| !e.is_null()) {
-            // SAFETY: a C string of the environment; nothing frees it.
+            // SAFETY: the entry is a C string of the environment, which nothing frees.
             let entry = unsafe { CStr::from_ptr(*entry) };
             let bytes = entry.to_bytes();
             let value = |name: &str| {

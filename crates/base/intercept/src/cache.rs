@@ -157,7 +157,7 @@ fn head(object: &Object, count: usize) -> Head {
 pub(crate) fn is_private(dir: &CStr) -> bool {
     let at = i64::from(libc::AT_FDCWD);
     let nofollow = i64::from(libc::AT_SYMLINK_NOFOLLOW);
-    // SAFETY: a path that ends in 0; all zeros is a valid stat, and the kernel fills it.
+    // SAFETY: the path ends in 0; all zeros is a valid stat, and the kernel fills it.
     let (stat, uid) = unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
         let to = (&raw mut stat) as i64;
@@ -289,7 +289,7 @@ pub(crate) fn save(dir: &CStr, object: &Object, sites: &[Site]) {
     let path = Path::of(dir, object, b"");
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let at = i64::from(libc::AT_FDCWD);
-    // SAFETY: paths that end in 0, buffers with their lengths, an owned descriptor.
+    // SAFETY: the paths end in 0, the buffers have their lengths, and this function owns `fd`.
     unsafe {
         let fd = raw(
             libc::SYS_openat,

@@ -115,7 +115,7 @@ pub(crate) unsafe fn start(hooks: &'static Hooks, dir: Option<&CStr>) {
 
 /// Derives an id from the file for an object without a build id.
 fn identify(object: &mut Object, dirfd: i64, path: &CStr) {
-    // SAFETY: a path that ends in 0; all zeros is a valid stat, and the kernel fills it.
+    // SAFETY: the path ends in 0; all zeros is a valid stat, and the kernel fills it.
     let stat = unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
         let flags = if path.is_empty() {

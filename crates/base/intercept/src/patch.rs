@@ -133,8 +133,8 @@ impl Patched {
                 continue;
             }
             for site in marked(&job.sites, &job.chosen) {
-                // SAFETY: writable now, and the site was compared with the code before it was
-                // patched.
+                // SAFETY: the code is writable now, and the site was compared with the code before
+                // it was patched.
                 unsafe { arch::unpatch(job.object.base, site) };
             }
             arch::code_changed(low, len);

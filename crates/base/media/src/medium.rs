@@ -350,7 +350,7 @@ impl Medium {
                 }
             }
         }
-        // SAFETY: inside the window just mapped.
+        // SAFETY: the address lies inside the window, which is mapped.
         Ok(unsafe { base.add(offset % WINDOW) })
     }
 
@@ -373,7 +373,8 @@ impl Medium {
         if self.is_memory()
             && let Ok(at) = self.address(cell * CELL)
         {
-            // SAFETY: pages of an owned mapping; their content stays. If madvise fails, the kernel
+            // SAFETY: the pages belong to the segment's mapping, and madvise keeps their content.
+            // If it fails, the kernel allocates pages when they are touched.
             // allocates pages when they are touched.
             let _ = unsafe { madvise(at.cast(), CELL, Advice::LinuxPopulateWrite) };
         }
@@ -434,7 +435,7 @@ impl Medium {
                 return Err(Errno::FAULT);
             }
         } else {
-            // SAFETY: the caller promises `from` for `len` bytes.
+            // SAFETY: the caller promises that `len` bytes at `from` can be read.
             let bytes = unsafe { std::slice::from_raw_parts(from, len) };
             self.pwrite(bytes, base + offset)?;
         }
@@ -567,7 +568,7 @@ impl Medium {
                 Err(Errno::FAULT)
             };
         }
-        // SAFETY: the caller promises `to` for `len` bytes.
+        // SAFETY: the caller promises that `len` bytes at `to` can be written.
         let mut out = unsafe { std::slice::from_raw_parts_mut(to, len) };
         fault::check(Point::Read)?;
         let mut at = offset as u64;
@@ -587,7 +588,8 @@ impl Medium {
 
     fn zero_bytes(&self, offset: usize, len: usize) -> Result<()> {
         if let Some(at) = self.mapped(offset)? {
-            // SAFETY: inside the segment's mapping (the caller stays inside an extent).
+            // SAFETY: the bytes lie inside the segment's mapping: the caller stays inside an
+            // extent.
             unsafe { std::ptr::write_bytes(at, 0, len) };
             return Ok(());
         }
@@ -715,7 +717,7 @@ mod tests {
                 let bytes: Vec<u8> = (0..90 * PAGE).map(|i| (i / 7) as u8).collect();
                 put(from, a, 5, &bytes);
                 put(to, b, 0, &[1; 100 * PAGE]);
-                // SAFETY: inside both extents.
+                // SAFETY: the ranges lie inside the extents, and the media differ.
                 unsafe {
                     let (a, b) = (
                         Position {

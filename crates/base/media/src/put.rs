@@ -70,7 +70,7 @@ fn put_mapped(file: BorrowedFd<'_>, bytes: &[u8], at: u64, end: u64) -> Result<(
     let start = at / PAGE as u64 * PAGE as u64;
     let len = (end - start) as usize;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses; unmapped below.
+    // SAFETY: the kernel chooses an unused address, so no mapping is replaced.
     let base = unsafe { mmap(null_mut(), len, protection, MapFlags::SHARED, file, start)? };
     // SAFETY: `to` has room for the bytes inside the mapping. A disk error is a fault there, which
     // `guard::copy` survives.

@@ -70,7 +70,7 @@ impl Region {
     /// # Errors
     /// Errors of mmap.
     pub fn map(fd: impl AsFd, offset: u64, len: usize) -> Result<Region> {
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: the kernel chooses an unused address, so no mapping is replaced.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -110,7 +110,7 @@ impl Region {
             )?
         };
         let base = base.cast::<u8>();
-        // SAFETY: a new mapping to which no pointer exists yet.
+        // SAFETY: the new mapping has `before + len` bytes, and no pointer to it exists yet.
         unsafe {
             let _ = rustix::mm::munmap(base.cast(), before);
             Ok(Region {
@@ -143,14 +143,14 @@ impl Region {
     #[inline]
     pub unsafe fn at<T>(&self, offset: usize) -> &T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
-        // SAFETY: in bounds and aligned (asserted); validity is the caller's promise.
+        // SAFETY: the value is in bounds and aligned (asserted), and valid by the caller's promise.
         unsafe { &*self.base.add(offset).cast::<T>() }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped by this object; references into it borrow self.
+        // SAFETY: this object made the mapping, and references into the mapping borrow this object.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
     }
 }

@@ -126,9 +126,9 @@ impl Env {
         let env = hidden(|| {
             let inherited = self.inherited.swap(null_mut(), AcqRel);
             if !inherited.is_null() {
-                // SAFETY: a copy of the parent's environment that nothing in this process uses.
-                // LMDB sees by the process id that its readers belong to another process, and
-                // doesn't free their slots.
+                // SAFETY: `inherited` is a copy of the parent's environment that nothing in this
+                // process uses. LMDB sees by the process id that its readers belong to another
+                // process, and doesn't free their slots.
                 unsafe { ffi::mdb_env_close(inherited) };
             }
             forebay_runtime::fd::with_room(|| self.open_env())

@@ -44,7 +44,7 @@ pub fn report() {
 /// Writes to standard error by a raw system call. Returns whether all was written: standard error
 /// may be closed, or a file of a pool.
 pub fn write_to_stderr(line: &[u8]) -> bool {
-    // SAFETY: only borrowed for the call; a closed descriptor is an error.
+    // SAFETY: descriptor 2 is borrowed only for the call, which fails if it is closed.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
     rustix::io::write(stderr, line) == Ok(line.len())
 }

@@ -257,7 +257,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(lent) = self.lend() {
-            // SAFETY: published by `lend_or_open`, owned by the place.
+            // SAFETY: `lend_or_open` stored the descriptor, which this place owns.
             drop_kept(unsafe { OwnedFd::from_raw_fd(lent.number) });
         }
     }

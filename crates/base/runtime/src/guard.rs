@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     unsafe extern "C" fn on_segv(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel passes a ucontext.
+        // SAFETY: the kernel passes a ucontext, which is valid until the handler returns.
         let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
         let Some(to) = landing() else {
             // SAFETY: no attempt was in progress, so the process ends here.
@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn a_fault_inside_an_attempt_is_an_answer() {
-        // SAFETY: a valid handler; the test's process has no other use for the signal.
+        // SAFETY: `on_segv` has the type of a handler with SA_SIGINFO; nothing else in the test's
+        // process handles the signal.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_segv as *const () as usize;

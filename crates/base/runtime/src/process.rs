@@ -220,7 +220,7 @@ pub fn write_notice(what: std::fmt::Arguments<'_>) {
     let _ = writeln!(rest, "forebay: {what}");
     let left = rest.len();
     let n = line.len() - left;
-    // SAFETY: only borrowed for the call; a closed descriptor is an error.
+    // SAFETY: descriptor 2 is borrowed only for the call, which fails if it is closed.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
     let _ = rustix::io::write(stderr, &line[..n]);
 }

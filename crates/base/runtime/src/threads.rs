@@ -79,7 +79,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Whether `len` bytes can be mapped now.
 pub fn has_room(len: usize) -> bool {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: the kernel chooses an unused address, so no mapping is replaced.
     unsafe {
         mmap_anonymous(null_mut(), len, prot, MapFlags::PRIVATE)
             .is_ok_and(|at| munmap(at, len).is_ok())

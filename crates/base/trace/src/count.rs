@@ -92,7 +92,7 @@ fn lane(thread: &Thread) -> Option<&Lane> {
     if thread.block.get() != block {
         claim(thread, block);
     }
-    // SAFETY: null, or a lane of the block, which stays mapped.
+    // SAFETY: the pointer is null, or that of a lane of the block, which stays mapped.
     unsafe { thread.lane.get().as_ref() }
 }
 

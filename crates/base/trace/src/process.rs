@@ -91,11 +91,11 @@ pub fn attach(file: impl AsFd, offset: u64, rings: &Path) -> Result<Attached> {
         unsafe { rustix::mm::mmap(at, LEN, protection, flags, &file, offset) }
     };
     let base = map(std::ptr::null_mut(), MapFlags::empty())?;
-    // SAFETY: mapped above with the length of a Shared, which is made of atomics.
+    // SAFETY: `base` is a mapping of the length of a Shared, which is made of atomics.
     let found = unsafe { &*base.cast::<Shared>() };
     let same = found.head.table.load(Acquire) == table();
     let counter = found.head.counter.load(Relaxed) != 0;
-    // SAFETY: mapped above; no reference to it is left.
+    // SAFETY: `base` is the mapping made above, and no reference to it is left.
     unsafe { rustix::mm::munmap(base, LEN)? };
     if same {
         map(PLACE.0.get().cast(), MapFlags::FIXED)?;
@@ -117,7 +117,8 @@ impl Drop for Attached {
         ring::forget();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: zeroed memory over the static, as in `attach`.
+        // SAFETY: as in `attach`, the mapping covers the static alone, and zeros are a valid
+        // Shared.
         let _ = unsafe { rustix::mm::mmap_anonymous(PLACE.0.get().cast(), LEN, protection, flags) };
         turn.set_identity((0, 0));
     }

@@ -326,7 +326,7 @@ fn make() -> Result<&'static Header, Errno> {
         let mapped = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)
             .and_then(|()| {
                 let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-                // SAFETY: a new mapping at an address that the kernel chooses.
+                // SAFETY: the kernel chooses an unused address, so no mapping is replaced.
                 unsafe {
                     rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, &file, 0)
                 }
@@ -334,7 +334,7 @@ fn make() -> Result<&'static Header, Errno> {
         let mapped = mapped.inspect_err(|_| {
             let _ = rustix::fs::unlink(path);
         })?;
-        // SAFETY: just mapped, and never unmapped; zeroed memory is a valid header.
+        // SAFETY: the mapping is never unmapped, and zeroed memory is a valid header.
         let ring = unsafe { &*mapped.cast::<Header>() };
         ring.table.store(crate::points::table(), Relaxed);
         ring.events.store(events, Relaxed);

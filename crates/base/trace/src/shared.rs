@@ -95,7 +95,7 @@ pub const LEN: usize = size_of::<Shared>();
 
 pub(crate) struct Place(pub(crate) UnsafeCell<std::mem::MaybeUninit<Shared>>);
 
-// SAFETY: a Shared is made of atomics.
+// SAFETY: a Shared is made of atomics, so threads may use it at the same time.
 unsafe impl Sync for Place {}
 
 pub(crate) static PLACE: Place = Place(UnsafeCell::new(std::mem::MaybeUninit::zeroed()));
@@ -111,7 +111,8 @@ impl std::ops::Deref for SharedRef {
 
     #[inline]
     fn deref(&self) -> &Shared {
-        // SAFETY: zeroed memory is valid for atomics; whatever is mapped over it is, too.
+        // SAFETY: the static holds zeros, or a pool's shared memory is mapped over it: both are
+        // valid for atomics.
         unsafe { &*PLACE.0.get().cast::<Shared>() }
     }
 }

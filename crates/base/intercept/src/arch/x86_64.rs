@@ -408,7 +408,7 @@ pub(crate) unsafe fn patch(base: usize, site: &Site, slot: usize) {
 /// # Safety
 /// The code is writable, and the site was patched.
 pub(crate) unsafe fn unpatch(base: usize, site: &Site) {
-    // SAFETY: the window and the dead bytes, with the lengths that were written.
+    // SAFETY: only the window and, for a hop, dead bytes are written.
     unsafe {
         replace(base + site.start as usize, &site.bytes[..site.window_len()]);
         if site.form == FORM_HOP {

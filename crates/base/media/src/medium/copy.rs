@@ -45,7 +45,8 @@ impl Medium {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(buffer.len());
-            // SAFETY: n bytes of the buffer; inside the extents, as the caller promises.
+            // SAFETY: the buffer has `n` bytes; the caller promises that the ranges lie inside the
+            // extents.
             unsafe {
                 self.copy_out(start + done, buffer.as_mut_ptr(), n)?;
                 to.write(extent, offset + done, buffer.as_ptr(), n)?;

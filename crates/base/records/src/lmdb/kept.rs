@@ -70,7 +70,7 @@ fn file_of(env: *mut ffi::MDB_env) -> Option<(u64, u64)> {
     if unsafe { ffi::mdb_env_get_fd(env, &mut fd) } != 0 || fd < 0 {
         return None;
     }
-    // SAFETY: the environment's descriptor, which is open as long as the environment is.
+    // SAFETY: `fd` is the environment's descriptor, which is open as long as the environment is.
     let found = fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
     Some((found.st_dev, found.st_ino))
 }

@@ -159,7 +159,7 @@ pub(super) unsafe fn park(txn: *mut ffi::MDB_txn, last: u64) -> Result<bool> {
 /// `txn` is an active write transaction.
 pub(super) unsafe fn give_back(txn: *mut ffi::MDB_txn) -> Result<()> {
     for _ in 0..STEP {
-        // SAFETY: the transaction is active (the caller's promise); the cursor is at the record.
+        // SAFETY: the transaction is active (the caller's promise); the cursor is at a parked page.
         let done = unsafe { with_last(txn, |cursor, _| check(ffi::mdb_cursor_del(cursor, 0)))? };
         if done.is_none() {
             break;
@@ -184,7 +184,7 @@ unsafe fn with_last<T>(
 ) -> Result<Option<T>> {
     let mut cursor = null_mut();
     let (mut k, mut v) = (val(&[]), val(&[]));
-    // SAFETY: txn is active; the cursor is closed before it ends.
+    // SAFETY: `txn` is active; the cursor is closed before the transaction ends.
     unsafe {
         check(ffi::mdb_cursor_open(txn, DBI, &mut cursor))?;
         let rc = ffi::mdb_cursor_get(cursor, &mut k, &mut v, ffi::MDB_LAST);

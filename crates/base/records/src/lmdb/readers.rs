@@ -76,7 +76,7 @@ fn is_held(file: &OwnedFd, pid: u32) -> bool {
     let mut lock = record_lock(libc::F_WRLCK, pid);
     // F_OFD_GETLK asks for this open file description, not for the process. So the locks of this
     // process count as held, too.
-    // SAFETY: an open descriptor; the kernel fills `lock`.
+    // SAFETY: the descriptor is open, and the kernel fills `lock`.
     let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
     // If the kernel can't tell, the lock counts as held.
     rc != 0 || i32::from(lock.l_type) != libc::F_UNLCK
@@ -88,7 +88,7 @@ fn is_held(file: &OwnedFd, pid: u32) -> bool {
 fn keep_in_use(file: impl AsFd) -> Result<()> {
     let file = file.as_fd();
     let lock = record_lock(libc::F_RDLCK, 0);
-    // SAFETY: an open descriptor; a lock that is only read.
+    // SAFETY: the descriptor is open, and the kernel only reads `lock`.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
         0 => Ok(()),
         _ => Err(Errno::NOLCK),
@@ -185,7 +185,7 @@ const READERS_LOCK_TIMEOUT: i64 = 1;
 /// opens it exclusively.
 fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -> Result<RawFd> {
     let head = forebay_media::Region::map(file, 0, SLOTS_AT)?;
-    // SAFETY: inside the head, where LMDB has made a robust mutex for several processes.
+    // SAFETY: the address lies inside the head, where LMDB has made a robust mutex.
     let mutex = unsafe { head.base().add(MUTEX_AT) }.cast::<libc::pthread_mutex_t>();
     keep_in_use(file)?;
     let result = lock_readers(mutex).and_then(|()| {
@@ -207,7 +207,7 @@ fn move_lock_file(file: BorrowedFd<'_>, go: &mut dyn FnMut() -> Result<RawFd>) -
     });
     let unlock = record_lock(libc::F_UNLCK, 0);
     let number = *result.as_ref().unwrap_or(&file.as_raw_fd());
-    // SAFETY: an open descriptor; the kernel only reads `unlock`.
+    // SAFETY: the descriptor is open, and the kernel only reads `unlock`.
     let _ = unsafe { libc::fcntl(number, libc::F_OFD_SETLK, &raw const unlock) };
     result
 }
@@ -286,7 +286,8 @@ fn free_slots_of(file: &OwnedFd, end: usize, pid: u32) -> Result<()> {
     let end = end.min(rustix::fs::fstat(file)?.st_size as usize);
     let region = forebay_media::Region::map(file, 0, end)?;
     for slot in (SLOTS_AT..end.saturating_sub(SLOT - 1)).step_by(SLOT) {
-        // SAFETY: inside the mapped file; LMDB changes the word by whole loads and stores, too.
+        // SAFETY: the word lies inside the mapped file; LMDB, too, changes it by whole loads and
+        // stores.
         let owner: &AtomicU32 = unsafe { region.at(slot + PROCESS_AT) };
         let _ = owner.compare_exchange(pid, 0, AcqRel, Relaxed);
     }
@@ -353,8 +354,7 @@ impl Env {
             }
             let txn = idle.swap(null_mut(), AcqRel);
             if !txn.is_null() {
-                // SAFETY: an idle read transaction that only this thread has; one store frees its
-                // slot.
+                // SAFETY: only this thread has the idle read transaction. One store frees its slot.
                 unsafe { ffi::mdb_txn_abort(txn) };
             }
         }
@@ -394,7 +394,7 @@ impl Env {
         }
         keep_numbers(env);
         super::hidden(|| {
-            // SAFETY: this environment is owned; no transaction is left.
+            // SAFETY: this value owns the environment, in which no transaction is left.
             unsafe { ffi::mdb_env_close(env) };
         });
     }

@@ -234,7 +234,7 @@ impl Env {
     /// # Errors
     /// ENOSPC if there is no memory for the slot; errors of opening the file.
     pub(super) fn reserve_reader(&self, env: *mut ffi::MDB_env) -> Result<()> {
-        // SAFETY: plain numbers and a pointer, for which zero is valid.
+        // SAFETY: the struct has only numbers and a pointer, for which zero is valid.
         let mut info: ffi::MDB_envinfo = unsafe { std::mem::zeroed() };
         // SAFETY: the environment is open; LMDB writes only to `info`.
         check(unsafe { ffi::mdb_env_info(env, &mut info) })?;

@@ -59,7 +59,7 @@ impl Snapshot<'_> {
     /// # Errors
     /// Errors of LMDB.
     pub fn renew(&mut self) -> Result<()> {
-        // SAFETY: an owned read transaction; no value borrowed from it is alive (&mut self).
+        // SAFETY: this value owns the read transaction; no borrowed value is alive (&mut self).
         unsafe {
             ffi::mdb_txn_reset(self.txn);
             check(ffi::mdb_txn_renew(self.txn))

@@ -50,7 +50,7 @@ macro_rules! atomic {
 
         // SAFETY: loom runs one thread at a time.
         unsafe impl Sync for $name {}
-        // SAFETY: as above.
+        // SAFETY: loom runs one thread at a time.
         unsafe impl Send for $name {}
 
         impl $name {
@@ -72,7 +72,7 @@ macro_rules! atomic {
             pub fn store(&self, value: $value, order: Ordering) {
                 ordered(order, || self.it().store(value, order));
                 // Stored in the plain atomic, too, for a process that maps the same file later.
-                // SAFETY: one thread at a time, and there is no reference into the cell.
+                // SAFETY: loom runs one thread at a time, and there is no reference into the cell.
                 unsafe { *self.0.get() = value };
             }
 

@@ -251,7 +251,7 @@ fn hops() {
     use crate::arch;
     let len = 65536;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping: the code, then trampolines; made executable before it is called.
+    // SAFETY: the code and the trampolines lie in a new mapping, executable before it is called.
     let function = unsafe {
         let block = libc::mmap(
             core::ptr::null_mut(),
