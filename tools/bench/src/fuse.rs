@@ -194,8 +194,8 @@ impl Faces<'_> {
         Ok(faces)
     }
 
-    /// Mounts both file systems again. The core that serves a mount determines the rates, and
-    /// hardly changes while the mount exists; so each repetition needs new mounts.
+    /// Mounts both file systems again. The processor core that serves a mount determines the rates,
+    /// and hardly changes while the mount exists; so each repetition needs new mounts.
     fn mount(&mut self) -> Result<(), String> {
         self.ours.take_away();
         self.passed.take_away();

@@ -31,7 +31,7 @@ const HEAD: usize = 64 << 10;
 const BODY: usize = 2 << 20;
 /// How long a retired connection continues to exist. Nanoseconds.
 const RETIRES: u64 = 2_000_000_000;
-/// In place of a node: this end of the connection was notified that the connection has ended.
+/// Replaces the node's number at an end of a connection that was notified of the connection's end.
 const NOBODY: u32 = u32::MAX;
 /// The port of node 0. Node N has this port plus N.
 const PORT: u16 = 7000;

@@ -26,7 +26,8 @@ pub struct Options {
     pub effects: Option<Arc<Effects>>,
 }
 
-/// Mounts `source` at `dir`, prints `ready`, and serves it until standard input ends. Blocks.
+/// Mounts `source` at `dir`, prints `ready`, and serves the mount until standard input ends.
+/// Blocks.
 ///
 /// # Errors
 /// A sentence, if `source` or `dir` doesn't exist or can't be mounted.

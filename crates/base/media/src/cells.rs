@@ -95,8 +95,8 @@ impl Cells {
         if h.magic.load(Acquire) != MAGIC || h.cells.load(Relaxed) != cells as u64 {
             return Err("not the map of a medium of this size".into());
         }
-        // No cell yet: the first small extent comes from an empty cell. So processes seldom share a
-        // cache line.
+        // No hint yet: this process takes its first small extent from an empty cell. So processes
+        // seldom change bits in the same cache line.
         let hint = AtomicUsize::new(usize::MAX);
         let tracks = region.len() >= Cells::map_len(cells, true);
         Ok(Cells {

@@ -381,7 +381,8 @@ fn ten_thousand_unauthenticated_connections() {
             while made.load(Ordering::SeqCst) < 10_000 {
                 for (turn, on) in [false, true].into_iter().enumerate() {
                     attacking.store(on, Ordering::SeqCst);
-                    // Requests that are in progress from the previous round aren't counted.
+                    // Waits until the attacker has noticed the change, and the node has handled its
+                    // attacks.
                     std::thread::sleep(Duration::from_millis(5));
                     let begin = Instant::now();
                     while begin.elapsed() < Duration::from_millis(50) {

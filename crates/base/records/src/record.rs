@@ -110,41 +110,41 @@ impl Key {
         }
     }
 
-    /// The entry `name` of directory `parent`.
+    /// Key of the entry `name` of directory `parent`.
     #[inline]
     pub fn entry(parent: ObjectId, name: &[u8]) -> Key {
         Key::new(b'D', parent, name)
     }
 
-    /// The inode of `id`.
+    /// Key of the inode of `id`.
     #[inline]
     pub fn inode(id: ObjectId) -> Key {
         Key::new(b'I', id, &[])
     }
 
-    /// The extents of chunk `chunk` of `id`.
+    /// Key of the extents of chunk `chunk` of `id`.
     #[inline]
     pub fn chunk(id: ObjectId, chunk: u64) -> Key {
         Key::new(b'X', id, &chunk.to_be_bytes())
     }
 
-    /// The checksums of chunk `chunk` of `id`.
+    /// Key of the checksums of chunk `chunk` of `id`.
     pub fn sums(id: ObjectId, chunk: u64) -> Key {
         Key::new(b'K', id, &chunk.to_be_bytes())
     }
 
-    /// The location of chunk `chunk` of `id`, if the chunk is on another node
+    /// Key of the record of the node that has chunk `chunk` of `id`, if it is another node
     /// (`stripes/placed.rs`).
     pub fn placed(id: ObjectId, chunk: u64) -> Key {
         Key::new(b'E', id, &chunk.to_be_bytes())
     }
 
-    /// The extended attribute `name` of `id`.
+    /// Key of the extended attribute `name` of `id`.
     pub fn attribute(id: ObjectId, name: &[u8]) -> Key {
         Key::new(b'A', id, name)
     }
 
-    /// The name `name` of `id` in `parent`, if the entry of that name is on another node.
+    /// Key of the record that `id` has the name `name` in `parent` on another node.
     pub fn link(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
         let mut key = Key::new(b'L', id, &parent.0.to_be_bytes());
         key.bytes[key.len..key.len + name.len()].copy_from_slice(name);
@@ -152,7 +152,7 @@ impl Key {
         key
     }
 
-    /// The name `name` of `id` in `parent`, if `id` may be in the index or is ephemeral.
+    /// Key of the record that `id`, an indexed or ephemeral file, has the name `name` in `parent`.
     pub fn known_name(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
         let mut key = Key::link(id, parent, name);
         key.bytes[0] = b'P';
@@ -164,7 +164,7 @@ impl Key {
         Key::new(b'P', id, &[])
     }
 
-    /// An entry of the index: the object at `mark` has the attribute `word`.
+    /// Key of an entry of the index: the object at `mark` has the attribute `word`.
     pub fn indexed(word: Word, mark: Mark) -> Key {
         let mut rest = [0; 24];
         rest[..8].copy_from_slice(&word.value.to_be_bytes());
@@ -173,8 +173,7 @@ impl Key {
         Key::new(b'V', ObjectId(word.key), &rest)
     }
 
-    /// An entry of the index by order: the object has a value of the attribute `key` with this
-    /// order.
+    /// Key of an entry of the index by order: the value of attribute `key` of `id` has this order.
     pub fn ordered(key: u64, order: Order, id: ObjectId) -> Key {
         let mut rest = [0; 24];
         rest[..16].copy_from_slice(&order.0.to_be_bytes());
@@ -182,32 +181,32 @@ impl Key {
         Key::new(b'R', ObjectId(key), &rest)
     }
 
-    /// The path of a directory of the view `.by` that was looked up.
+    /// Key of the path of a directory of the view `.by` that was looked up.
     pub fn view(id: ObjectId) -> Key {
         Key::new(b'W', id, &[])
     }
 
-    /// The intent on the entry `name` of `parent`.
+    /// Key of the intent on the entry `name` of `parent`.
     pub fn note(parent: ObjectId, name: &[u8]) -> Key {
         Key::new(b'N', parent, name)
     }
 
-    /// The mark of a file that is to be moved out of memory.
+    /// Key of the mark of a file that is to be moved out of memory.
     pub fn landed(id: ObjectId) -> Key {
         Key::new(b'B', id, &[])
     }
 
-    /// The creator of an ephemeral file.
+    /// Key of the creator of an ephemeral file.
     pub fn creator(id: ObjectId) -> Key {
         Key::new(b'M', id, &[])
     }
 
-    /// The hashes of names under which attributes of an object may still be in the index.
+    /// Key of the hashes of names under which attributes of `id` may still be in the index.
     pub fn leftover(id: ObjectId) -> Key {
         Key::new(b'T', id, &[])
     }
 
-    /// The mark of an object without a name.
+    /// Key of the mark of an object without a name.
     pub fn orphan(id: ObjectId) -> Key {
         Key::new(b'O', id, &[])
     }

@@ -233,7 +233,8 @@ impl Writer {
             if piece.len() >= n {
                 seal.seal(self.nonce, &piece[..n], &mut self.buffer)?;
             } else {
-                // The pieces of a source can have any size; encrypted pieces have a fixed size.
+                // The pieces of a source can have any size, but encrypted pieces have a fixed size:
+                // so bytes of several pieces are collected.
                 self.plain.clear();
                 while self.plain.len() < n {
                     let piece = body.source.piece(body.at + self.plain.len());

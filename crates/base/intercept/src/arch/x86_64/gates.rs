@@ -1,8 +1,8 @@
 //! The gates: the assembly between a site's trampoline and the hooks, and its data.
 //!
-//! The code provides the gates' properties described in the parent module, and `raw`, an
-//! instruction that is never patched. The symbols are hidden: a process may load several libraries
-//! with this crate, of which only one should install hooks.
+//! The assembly has the properties of gates that the parent module describes. It also defines
+//! `raw`, an instruction that is never patched. The symbols are hidden: a process may load several
+//! libraries with this crate, of which only one should install hooks.
 
 use super::{NR_SIGRETURN, OWN_SLOTS, SLOT, STUB};
 use crate::hooks::{self, Hooks};
