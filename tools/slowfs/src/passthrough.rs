@@ -108,7 +108,7 @@ fn answer_entry(found: Result<Stat>, reply: ReplyEntry) {
 }
 
 /// Replies with the bytes that `get` returns: an extended attribute's value, or the names of all
-/// attributes. If `size` is 0, the kernel asks only for their number, and gets that.
+/// attributes. If `size` is 0, replies with the number of bytes, for which alone the kernel asks.
 fn answer_bytes(size: u32, reply: ReplyXattr, get: impl Fn(&mut [u8]) -> Result<usize>) {
     let mut bytes = vec![0; size as usize];
     match get(&mut bytes) {

@@ -1,10 +1,10 @@
 //! Patching of objects other than libc: programs and libraries with `syscall` instructions of their
 //! own.
 //!
-//! Most objects have none; a table records them ([`crate::known`]). The others are patched like
-//! libc, but their sites are found function by function, and their gates save all vector registers.
-//! Guarantees: patched code does the same as before; a function that can't be decoded is left
-//! alone; loading the same file at the same address again needs no new memory.
+//! Most objects have no such instruction; a table records them ([`crate::known`]). The others are
+//! patched like libc, but their sites are found function by function, and their gates save all
+//! vector registers. Guarantees: patched code does the same as before; a function that can't be
+//! decoded is left alone; loading the same file at the same address again needs no new memory.
 
 use crate::arch::{self, raw};
 use crate::cache;

@@ -48,7 +48,7 @@ pub struct ObjectReport {
     pub(crate) name: [u8; 32],
     /// Number of `syscall` instructions found.
     pub found: u32,
-    /// Number of sites to patch: their call number is wanted, a clone, or unknown.
+    /// Number of sites to patch: their call number is wanted, that of a clone, or unknown.
     pub wanted: u32,
     /// Number of patched sites.
     pub patched: u32,
