@@ -22,15 +22,15 @@ impl<'a> Cluster<'a> {
         self.peers().ok_or(Errno::NODEV)
     }
 
-    /// Sends `node` a request without further bytes and returns the reply. Waits while the reply is
-    /// EAGAIN.
+    /// Sends `node` a request without additional bytes, and returns the reply. While the reply is
+    /// EAGAIN, waits and sends the request again.
     pub(crate) fn ask<A, R: Wire>(
         &self,
         node: NodeId,
         request: Signature<A, R>,
         arguments: &impl Wire<Owned = A>,
     ) -> Result<R> {
-        // SAFETY: there are no bytes.
+        // SAFETY: `Bytes::None` has no address that could be invalid.
         unsafe { self.ask_with(node, request, arguments, Bytes::None) }.map(|(reply, _)| reply)
     }
 
@@ -66,7 +66,7 @@ impl<'a> Cluster<'a> {
         arguments: &impl Wire<Owned = A>,
     ) -> Result<R> {
         let (kind, head) = request.message(arguments);
-        // SAFETY: there are no bytes.
+        // SAFETY: `Bytes::None` has no address that could be invalid.
         let reply = unsafe { self.other_nodes()?.ask(node, kind, &head, Bytes::None) }?;
         request.decode(&reply.head)
     }
@@ -86,7 +86,7 @@ impl<'a> Cluster<'a> {
         forebay_trace::event!(CLUSTER_ASK, node.0, kind);
         let mut backoff = None;
         let reply = loop {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `bytes` are valid.
             match unsafe { self.other_nodes()?.ask(node, kind, &head, bytes) } {
                 // An operation in progress at `node` conflicts with the request. The serving node
                 // never waits for such an operation, so this node does.
@@ -96,7 +96,7 @@ impl<'a> Cluster<'a> {
         };
         let reply = match reply {
             Err(Errno::STALE) if kind != kind::EPOCH => {
-                // `node` may know of a change of names of which this node doesn't know.
+                // `node` may know a later epoch of names than this node.
                 let theirs = self.ask(node, request::EPOCH, &())?;
                 self.store().names().raise_epoch(theirs);
                 return Err(Errno::STALE);
@@ -107,10 +107,12 @@ impl<'a> Cluster<'a> {
     }
 
     /// Returns the next message of `node`'s origin service about this node's request `number`; None
-    /// if no message has come yet. Non-empty `bytes` are the request itself: the service begins it.
+    /// if no message has come yet. If `bytes` isn't empty, it is the request itself, which the
+    /// service begins to carry out.
     ///
     /// # Errors
-    /// ENOTCONN if the service doesn't run, or has no request `number`; EHOSTDOWN.
+    /// ENOTCONN if the service doesn't run, or has no request `number`; EHOSTDOWN if `node` can't
+    /// be reached.
     pub fn ask_origin(&self, node: NodeId, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         self.ask(node, request::ORIGIN, &(number, bytes))
     }

@@ -170,8 +170,8 @@ impl<'a> Search<'a> {
                 name: number(0).unwrap_or(0),
                 id: ObjectId(number(8).unwrap_or(0)),
             };
-            // If the position has an id, the item that was returned last has the same hash of its
-            // name.
+            // A position with an id follows an item that was returned: the hash of that item's name
+            // is `from.name`.
             let mut last = (from.id.0 != 0).then_some(from.name);
             let mut page = self.search(&view.words, from, None, PAGE)?;
             // An item's neighbours show whether other objects have the same name, so a page needs
@@ -214,7 +214,7 @@ impl<'a> Search<'a> {
         static FIRST: OnceLock<i64> = OnceLock::new();
         let t = *FIRST.get_or_init(now);
         let mut inode = Inode {
-            // For programs, 1 means that the number of subdirectories isn't known.
+            // A link count of 1 tells programs that the number of subdirectories isn't known.
             nlink: 1,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

@@ -64,8 +64,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Returns the same view with a salvage. While nodes are dead, it shows the names that the
-    /// living nodes know: see [`Salvage`](crate::Salvage).
+    /// Returns the same view with a salvage. While nodes are dead, the view shows the names that
+    /// the living nodes know: see [`Salvage`](crate::Salvage).
     pub fn with_salvage(self, salvage: &'a SalvageCell) -> Cluster<'a> {
         Cluster { salvage, ..self }
     }
@@ -74,8 +74,8 @@ impl<'a> Cluster<'a> {
         self.salvage
     }
 
-    /// Returns the same view for an operation that must not wait until another operation on a name
-    /// ends, but return EAGAIN. A node carries out its peers' requests with such a view; the
+    /// Returns the same view for an operation that returns EAGAIN instead of waiting until another
+    /// operation on a name ends. A node carries out its peers' requests with such a view; the
     /// requesting node waits and sends the request again. So it can't happen that all threads of
     /// two nodes wait for each other.
     pub(crate) fn nonblocking(self) -> Cluster<'a> {

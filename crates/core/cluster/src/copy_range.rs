@@ -1,10 +1,10 @@
 //! Copies bytes from file to file, without passing them through the requesting process's memory.
 //!
-//! The node that is to store the copied bytes carries out the copy ([`FileData::copy_in`]). This
-//! node copies source bytes that it stores itself from page to page (`store/src/data/copy.rs`) and
-//! reads the others from their nodes, 1 MiB at a time, without a lock. For a copy into a file of
-//! another node, a process sends that node a request of a few bytes. For a copy into a striped
-//! file, it sends a request to each node with chunks.
+//! The node that is to store the copied bytes carries out the copy ([`FileData::copy_in`]). That
+//! node copies the source bytes that it stores itself from page to page (`store/src/data/copy.rs`)
+//! and reads the others from their nodes, 1 MiB at a time, without a lock. For a copy into a file
+//! of another node, a process sends that node a request of a few bytes. For a copy into a striped
+//! file, the process sends a request to each node with chunks.
 //!
 //! A copy is done in steps of at most [`COPIED_AT_ONCE`] bytes and about half a second. A step
 //! consists of several writes, each of which takes effect when it is done. An error in the middle
@@ -200,7 +200,7 @@ impl<'a> FileData<'a> {
     fn put_fetched(&self, bytes: &[u8], index: u32, at: u64, target: Target) -> Result<usize> {
         let input = (bytes.as_ptr(), bytes.len());
         let check = |live: &Live| self.check_target(live, at, bytes.len(), target);
-        // SAFETY: `input` is the slice `bytes`.
+        // SAFETY: `input` is the slice `bytes`, which outlives the call.
         unsafe {
             self.store()
                 .content()

@@ -235,8 +235,9 @@ impl<'a> Namespace<'a> {
         Ok(made)
     }
 
-    /// See [`Namespace::create_object`]; with `opened`, a file that is made on this node has a live
-    /// entry before any other process sees it.
+    /// Creates an object at the place that its distribution requires: on this node, or on another
+    /// with a request. With `opened`, a file that is created on this node has a live entry before
+    /// any other process sees it. Result as for [`Namespace::create_object`].
     fn make(
         &self,
         parent: ObjectId,

@@ -7,9 +7,9 @@
 //! - An object keeps a *link record* for each name whose entry lies on another node, so that a
 //!   removal that is carried out twice removes only one name. The record is `Unconfirmed` until the
 //!   entry is known to exist, and `Coming` while a rename to the name is in progress. A `Coming`
-//!   name doesn't count yet.
-//! - An entry keeps an intent while an operation on it isn't finished: the object has yet to lose
-//!   the name (`Drop`), or the entry is being renamed (`Move`). Lookups of an entry that is being
+//!   name isn't one of the object's names yet.
+//! - An entry has an intent while an operation on it isn't finished: the object has yet to lose the
+//!   name (`Drop`), or the entry is being renamed (`Move`). Lookups of an entry that is being
 //!   renamed wait until the rename ends, so that no process sees both names. An operation that
 //!   would change such an entry gets EAGAIN and is tried again.
 //!

@@ -2,8 +2,8 @@
 //!
 //! A file lies on this node, on its home, or in chunks on several nodes (striped, or spilled
 //! because its home is full). A home refuses a request for an unspilled file with EXFULL
-//! (`CHANGED`) if the file has spilled since. The request is then repeated for a spilled file, and
-//! goes to the nodes with parts.
+//! (`CHANGED`) if the file has spilled since. The process then repeats the operation as for a
+//! spilled file, with requests to the nodes with parts.
 
 mod remote;
 
@@ -86,21 +86,21 @@ impl<'a> FileData<'a> {
         len: usize,
     ) -> Result<usize> {
         if let Some(file) = self.cluster.stripes().striped(index) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `to` is writable for `len` bytes.
             return unsafe { self.cluster.stripes().read_striped(&file, offset, to, len) };
         }
         if let Some(remote) = self.cluster.opens().remote_live(index) {
-            // SAFETY: the caller's promise.
+            // SAFETY: as above.
             let read = unsafe { self.read_remote(remote, offset, to, len) };
             return match self.cluster.stripes().spilled_by(index, &read)? {
-                // SAFETY: the caller's promise.
+                // SAFETY: as above.
                 Some(file) => unsafe {
                     self.cluster.stripes().read_striped(&file, offset, to, len)
                 },
                 None => read,
             };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: as above.
         unsafe { self.store().content().read_here(index, offset, to, len) }
     }
 
@@ -147,14 +147,14 @@ impl<'a> FileData<'a> {
             self.cluster
                 .declarations()
                 .check_striped(index, Change::From(offset))?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `from` is readable for `len` bytes.
             return unsafe {
                 self.cluster
                     .stripes()
                     .write_striped(&file, offset, from, len)
             };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the closure is called with parts of the caller's buffer only.
         let write = |offset: Option<u64>, from: *const u8, len: usize| unsafe {
             match self.cluster.opens().remote_live(index) {
                 Some(remote) => self.write_remote(remote, offset, from, len),
@@ -180,7 +180,8 @@ impl<'a> FileData<'a> {
                 let (behind, left) = (from.wrapping_add(n), len - n);
                 let rest = write(Some(at + n as u64), behind, left);
                 let rest = match self.cluster.stripes().spilled_by(index, &rest)? {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the `left` bytes from `behind` on are the rest of the caller's
+                    // buffer.
                     Some(file) => unsafe {
                         self.cluster.stripes().write_striped(
                             &file,
@@ -195,7 +196,7 @@ impl<'a> FileData<'a> {
             }
             Ok(done) => Ok(done),
             written => match self.cluster.stripes().spilled_by(index, &written)? {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that `from` is readable for `len` bytes.
                 Some(file) => unsafe {
                     self.cluster
                         .stripes()

@@ -260,7 +260,8 @@ impl<'a> DeadNodes<'a> {
                     Some(&at) if at == tag => std::mem::take(&mut last),
                     _ => vec![tag],
                 };
-                // If the page becomes full before any record is read, the next one continues here.
+                // If the page becomes full before any record is read, the next page begins at
+                // `from`.
                 last.clone_from(&from);
                 let mut is_full = false;
                 records.each_record(&from, |key, value| {
@@ -367,7 +368,7 @@ impl<'a> DeadNodes<'a> {
 }
 
 /// Returns what an entry record tells: the name of a directory whose inode is lost, or only that
-/// its own directory, whose inode is lost, has entries.
+/// the entry's directory, whose inode is lost, has entries.
 fn entry_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Option<KnownName> {
     let (_, dir, name) = parse_key(key)?;
     let entry = EntryRecord::decode(value)?.entry;
@@ -377,7 +378,7 @@ fn entry_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Option
     is_lost(dir.slot()).then(|| (dir, Vec::new(), None))
 }
 
-/// Returns the name in a directory's inode, if its entry is lost. (Directories have no link
+/// Returns the name in a directory's inode, if the name's entry is lost. (Directories have no link
 /// records.)
 fn directory_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Option<KnownName> {
     let (_, id, _) = parse_key(key)?;
@@ -389,7 +390,7 @@ fn directory_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Op
         .then(|| (dir, name.to_vec(), Some(Entry { id, kind })))
 }
 
-/// Returns the name in a link record, if its entry is lost: object, directory, name.
+/// Returns the name in a link record, if the name's entry is lost: object, directory, name.
 fn link_of(
     key: &[u8],
     value: &[u8],

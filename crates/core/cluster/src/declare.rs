@@ -101,8 +101,8 @@ impl<'a> Declarations<'a> {
     }
 
     /// Makes all nodes record their uses of the file at its home: the second step, or, if the flag
-    /// in `arguments` is set, the check after the third. Returns the processes that map the file
-    /// for writing. `known`: nodes that must be reached; others may be unreachable.
+    /// in `arguments` is set, the check that follows the third step. Returns the processes that map
+    /// the file for writing. `known`: nodes that must be reached; others may be unreachable.
     fn count_everywhere(
         &self,
         arguments: (ObjectId, u64, bool),
@@ -131,7 +131,8 @@ impl<'a> Declarations<'a> {
                 Ok(parties) => parties,
                 // An unreachable node that isn't among `known` doesn't have the file open.
                 Err(Errno::HOSTDOWN) if !known.contains(&node.0) => continue,
-                // Another operation is in progress there.
+                // An operation in progress at `node` conflicts: `ask` waits and sends the request
+                // again.
                 Err(Errno::AGAIN) => self.cluster.ask(node, request::COUNT_USES, &arguments)?,
                 Err(e) => return Err(e),
             };

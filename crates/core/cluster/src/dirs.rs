@@ -23,8 +23,9 @@ const NODE_SHIFT: u32 = 8;
 const TICK: i64 = 4_000_000;
 
 impl<'a> Namespace<'a> {
-    /// Calls `each` for the entries of `dir` after `position`, until it returns false
-    /// (that entry then counts as not returned) or all have been listed.
+    /// Calls `each` for the entries of `dir` after `position`, until `each` returns false or all
+    /// entries have been listed. An entry for which `each` returned false is listed again by the
+    /// next call.
     ///
     /// # Errors
     /// EHOSTDOWN, after the entries of all other nodes, if a node can't be reached; EIO.
@@ -226,8 +227,9 @@ impl<'a> Namespace<'a> {
 
     /// Records that an entry of `dir` was made or removed at `t`.
     ///
-    /// At another node the time is recorded in steps of [`TICK`], as kernels do: after one request,
-    /// a second in the same step would change nothing, and isn't sent.
+    /// At another node, the time is rounded down to a step of [`TICK`], as kernels round times,
+    /// too. After one request, a second one in the same step would change nothing, so it isn't
+    /// sent.
     pub(crate) fn touch_dir(&self, dir: ObjectId, t: i64) -> Result<()> {
         let remote = self.cluster.remote_home(dir);
         let t = if remote.is_some() { t - t % TICK } else { t };
@@ -240,7 +242,7 @@ impl<'a> Namespace<'a> {
             if is_set {
                 return Ok(());
             }
-            // The entry exists already: a failure to set the time must not undo it.
+            // The entry was made or removed already: a failure to set the time must not undo that.
             if self.cluster.ask(home, request::TOUCH, &(dir, t)).is_err() {
                 return Ok(());
             }

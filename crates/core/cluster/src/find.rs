@@ -83,7 +83,7 @@ impl<'a> Search<'a> {
             head,
             bytes: Bytes::None,
         });
-        // SAFETY: there are no bytes.
+        // SAFETY: without bytes, no address has to be valid.
         let reply = unsafe { others.ask_all(&requests.collect::<Vec<_>>()) };
         let read = |((node, head), reply): (&(NodeId, Vec<u8>), Result<PeerReply>)| {
             let List(all) = match reply {
@@ -187,7 +187,7 @@ impl<'a> Search<'a> {
                     head,
                     bytes: Bytes::None,
                 });
-            // SAFETY: there are no bytes.
+            // SAFETY: without bytes, no address has to be valid.
             let reply = unsafe { others.ask_all(&requests.collect::<Vec<_>>()) };
             let mut rest = Vec::new();
             for ((node, place), reply) in left.iter().zip(reply) {

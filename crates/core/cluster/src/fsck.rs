@@ -1,7 +1,8 @@
 //! The part of fsck that needs other nodes: checks whether this node's records agree with theirs.
 //!
-//! Checked are: each entry refers to an object, each name that an object counts exists, each part
-//! has its file, and no intent is left. To be called while nothing changes in the pool.
+//! Checks that each entry refers to an object, that each name that an object counts has its entry,
+//! that each part has its file, and that no intent is left. To be called while nothing in the pool
+//! changes.
 
 use crate::peers::messages::Record;
 use crate::peers::requests::request;
@@ -118,7 +119,7 @@ impl<'a> Checks<'a> {
                 );
             }
         }
-        // Without a link, a part is removed as soon as no process has it open.
+        // A part without a link isn't checked: it is removed as soon as no process has it open.
         for part in parts.into_iter().filter(|p| p.nlink > 0).map(|p| p.id) {
             if is_late() {
                 report.unasked += 1;
@@ -234,8 +235,8 @@ impl<'a> Checks<'a> {
     /// Makes this node's records agree with those of other nodes, after a loss of power on all
     /// nodes. Each node then has its last records on disk, and one may have records of a change
     /// that another has lost. Removes entries without an object; restores names that a file counts,
-    /// unless another object has the name; restores the entry of a directory that has none, or a
-    /// name in the root; removes parts without a file. Returns the number of repairs.
+    /// unless another object has the name; gives a directory without an entry its old entry, or one
+    /// in the root; removes parts without a file. Returns the number of repairs.
     ///
     /// To be called only while no process uses the pool, and after all nodes have settled their
     /// intents ([`crate::Namespace::settle_notes`], [`Checks::has_notes`]): half of a rename in

@@ -35,7 +35,7 @@ pub struct RemoteOpen {
 const USED_WITHIN: Duration = Duration::from_secs(2);
 
 impl<'a> Opens<'a> {
-    /// Makes this process a user of the object `id`, and returns its live entry.
+    /// Makes this process a user of the object `id`. Returns the object's live entry.
     ///
     /// # Errors
     /// ENOENT if the object was removed; ENFILE if `MAX_LIVE` objects are open.

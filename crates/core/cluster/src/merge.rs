@@ -289,7 +289,8 @@ impl<'a> Mappings<'a> {
             body,
             |at, to| {
                 let all = to.len();
-                // SAFETY: slices, here and below. Bytes behind the end of the part read as zero.
+                // SAFETY: here and below, pointer and length are those of a slice. Bytes behind the
+                // end of the part read as zero.
                 unsafe {
                     self.store()
                         .parts()

@@ -68,9 +68,9 @@ impl<'a> Namespace<'a> {
         }
     }
 
-    /// As [`Namespace::lookup`]. Also returns what another node sends in the same reply: the
-    /// object's attributes and, with `open`, the use with which it has opened the object, if that
-    /// is a file.
+    /// As [`Namespace::lookup`]. If the reply comes from another node, also returns the object's
+    /// attributes and, with `open`, the use by which that node has opened the object (if the object
+    /// is a file).
     ///
     /// # Errors
     /// As for [`Namespace::lookup`].

@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Declarations<'a> {
-    /// Applies a change of a file's controls from `before` to `word`: sends them to the parts,
-    /// moves bytes that must not lie in memory any more, and seals a file that has checksums from
-    /// now on.
+    /// Applies a change of a file's controls from `before` to `word`: sends `word` to the nodes
+    /// with parts, moves bytes that must not lie in memory any more, and seals a file that has
+    /// checksums from now on.
     ///
     /// # Errors
     /// ENOSPC: `files` media are full. EBUSY: the file is mapped. EHOSTDOWN: a node can't be
@@ -77,7 +77,7 @@ impl<'a> Declarations<'a> {
                 self.store().durability().sync_here(live)
             }),
         };
-        // This node has no part of the file.
+        // ENOENT: this node has no part of the file.
         match sealed {
             Err(Errno::NOENT) => Ok(()),
             other => other,

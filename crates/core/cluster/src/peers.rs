@@ -41,7 +41,7 @@ pub const MAX_HEAD: usize = 48 << 10;
 /// A request to a node.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerRequest<'a> {
-    /// The node to ask.
+    /// The node that is to carry out the request.
     pub node: NodeId,
     /// One of [`requests::kind`].
     pub kind: u16,
@@ -137,14 +137,14 @@ pub trait Peers: Send + Sync {
                 bytes,
             })
             .collect();
-        // SAFETY: there are no bytes.
+        // SAFETY: without bytes, no address has to be valid.
         unsafe { self.ask_all(&requests) }
     }
 
     /// Sends `node` a message and doesn't wait for a reply. The message precedes all later requests
     /// of this thread.
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
-        // SAFETY: there are no bytes.
+        // SAFETY: without bytes, no address has to be valid.
         let _: Result<PeerReply> = unsafe { self.ask(node, kind, head, Bytes::None) };
     }
 

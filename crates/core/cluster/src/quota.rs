@@ -59,7 +59,7 @@ impl Room<'_> {
     /// nodes may be some seconds old. None in a pool of one node, or if they aren't known.
     pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
         let e = self.cluster.peers()?;
-        // SAFETY: there are no bytes.
+        // SAFETY: without bytes, no address has to be valid.
         let reply = unsafe { e.ask(e.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;
         let (size, used) = reply.head.split_first_chunk::<8>()?;
         let used = used.first_chunk::<8>()?;
@@ -70,7 +70,7 @@ impl Room<'_> {
     /// descending order. None if they aren't known.
     pub fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
         let others = self.cluster.peers()?;
-        // SAFETY: there are no bytes.
+        // SAFETY: without bytes, no address has to be valid.
         let reply = unsafe { others.ask(others.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;
         let list = reply.head.get(16..)?;
         let room = |one: &[u8]| -> Option<(NodeId, u64)> {

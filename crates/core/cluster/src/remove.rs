@@ -65,7 +65,7 @@ impl<'a> Namespace<'a> {
     }
 
     /// As [`Namespace::unlink`], for an entry on this node. `names`: the caller holds the right to
-    /// change names of directories and symbolic links. Removing a symbolic link needs it.
+    /// change names of directories and symbolic links. Removing a symbolic link needs that right.
     ///
     /// # Errors
     /// Those of unlink; EREMOTE if the right to change such names is missing.

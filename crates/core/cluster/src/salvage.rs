@@ -12,8 +12,8 @@
 //!   of directories (which may lie on another node than their entry after a rename);
 //! - directories whose record is lost: from the entries in them. The directories' attributes aren't
 //!   known;
-//! - *unnamed* directories, whose entry is lost, too (as of all that were never renamed: a new
-//!   directory's record lies with its entry). The content of unnamed directories is known. Such a
+//! - *unnamed* directories, whose entry is lost, too. (Any directory that was never renamed has its
+//!   record and its entry on the same node.) The content of unnamed directories is known. Such a
 //!   directory is shown as `lost+found/node-N/#ID` in the directory that is to be saved.
 //!
 //! A [`crate::Cluster`] with a salvage (`with_salvage`) uses it when a request to a dead node has

@@ -341,7 +341,7 @@ impl<'a> Stripes<'a> {
         };
         // SAFETY: the pieces lie in the `len` bytes that the caller promises.
         let at = |p: &Piece| unsafe { to.add(p.done) };
-        // SAFETY: as above.
+        // SAFETY: `at(p)` has `p.len` bytes of the caller's buffer.
         let reply = unsafe { self.ask_pieces(&pieces, head, |p| Bytes::Receive(at(p), p.len))? };
         let mut reply = reply.into_iter();
         for p in &pieces {

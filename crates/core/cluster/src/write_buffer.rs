@@ -33,7 +33,7 @@ impl WriteBuffer {
         self.list.is_empty()
     }
 
-    /// Number of bytes in all pieces.
+    /// Number of bytes of all writes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -100,13 +100,13 @@ impl WriteBuffer {
         Ok(())
     }
 
-    /// The highest end of all pieces.
+    /// The highest offset at which a write ends.
     pub fn end(&self) -> u64 {
         let ends = self.list.iter().map(|&(at, len)| at + u64::from(len));
         ends.max().unwrap_or(0)
     }
 
-    /// Whether one of the pieces touches this range.
+    /// Whether one of the writes touches this range.
     pub fn touch(&self, at: u64, len: usize) -> bool {
         let end = at.saturating_add(len as u64);
         self.list
@@ -114,7 +114,7 @@ impl WriteBuffer {
             .any(|&(start, n)| start < end && at < start + u64::from(n))
     }
 
-    /// Returns the bytes of this range, if the last piece that touches the range covers all of it.
+    /// Returns the bytes of this range, if the last write that touches the range covers all of it.
     pub fn cover(&self, at: u64, len: usize) -> Option<&[u8]> {
         let end = at.checked_add(len as u64)?;
         let mut after = self.bytes.len();

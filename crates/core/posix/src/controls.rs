@@ -218,7 +218,7 @@ impl<'a> ControlGate<'a> {
     /// node will probably use them (`docs/decisions/0041-controls.md`).
     ///
     /// # Errors
-    /// As for [`Fs::controls_of_new`].
+    /// As for [`ControlGate::controls_of_new`].
     pub(crate) fn distribution_of_new(
         &self,
         dir: &DirInfo,
@@ -236,8 +236,8 @@ impl<'a> ControlGate<'a> {
         Ok(exclusive.then_some(Distribution::LocalAll))
     }
 
-    /// The creator of a new object with this mode and these controls (`word`), if it is ephemeral:
-    /// the process for which this view works.
+    /// The creator to be recorded for a new object with this mode and the controls `word`: if the
+    /// object is ephemeral, the process for which this view works; otherwise None.
     ///
     /// # Errors
     /// EOPNOTSUPP: the process can't be seen. ESRCH: the process has ended. [`ASIDE`]: this thread

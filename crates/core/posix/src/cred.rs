@@ -118,7 +118,8 @@ impl Ids {
 
     /// The map that translates the process's ids; None: the process's ids are the pool's.
     pub fn map(&self) -> Option<&IdMap> {
-        // SAFETY: null, or leaked in `Cred::read_map`.
+        // SAFETY: the pointer is null, or `Cred::read_map` has leaked the map, so it is never
+        // freed.
         let shared = || unsafe { self.map.load(Acquire).as_ref() };
         self.own_map.as_deref().or_else(shared)
     }

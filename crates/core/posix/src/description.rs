@@ -206,9 +206,9 @@ impl<'a> Description<'a> {
         at_origin
     }
 
-    /// Publishes the file's buffered writes and releases all locks that the process has on the
-    /// file, as POSIX requires. Called when a descriptor has been closed. Locks of the description
-    /// end with its last descriptor.
+    /// Drops a closed descriptor's reference, after publishing the file's buffered writes and
+    /// releasing all locks that the process has on the file, as POSIX requires. Locks of the
+    /// description end with the description's last descriptor.
     ///
     /// # Errors
     /// As for [`Description::release`].

@@ -36,7 +36,8 @@ fn write_through(
     offset: Option<u64>,
     from: UserSlice<'_>,
 ) -> Result<(u64, usize)> {
-    // SAFETY: `UserSlice` guarantees what `write_at` requires of the memory.
+    // SAFETY: the address and length come from a `UserSlice`, and `write_at` copies under the fault
+    // guard.
     unsafe {
         cluster
             .data()
@@ -558,8 +559,8 @@ impl Fs {
         Ok(())
     }
 
-    /// fsync(2): durable as far as the pool's media can make it. On memory media the data
-    /// lives as long as the pool; nothing more is promised.
+    /// fsync(2): makes the file as durable as the pool's media can. On memory media, data last as
+    /// long as the pool.
     ///
     /// # Errors
     /// EIO; the reason why buffered writes couldn't be written.

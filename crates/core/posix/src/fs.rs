@@ -39,15 +39,15 @@ pub struct Stat {
 
 impl Stat {
     pub(crate) fn new(id: ObjectId, i: &Inode) -> Stat {
-        // A small file inside its record takes no pages. Programs that read 0 blocks as "all holes"
-        // must not be misled.
+        // A small file inside its record takes no pages. A program that reads 0 blocks as "all
+        // holes" must still copy the file's bytes.
         let inline = if i.pages == 0 {
             i.size.min(PAGE as u64).div_ceil(PAGE as u64)
         } else {
             0
         };
         // The pool has no pages of a file whose bytes are at the origin only. A program that reads
-        // 0 blocks as "all holes" would lose them.
+        // 0 blocks as "all holes" must still fetch and copy them.
         let released = if i.origin.is_released() && i.is_file() {
             i.size.div_ceil(PAGE as u64)
         } else {

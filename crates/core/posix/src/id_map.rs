@@ -107,8 +107,8 @@ impl IdMap {
                 as_owner: None,
             }
         });
-        // Only its owner may list the pool's directory, and capabilities don't apply to ids that
-        // aren't mapped. So a process that may list the directory runs as its owner.
+        // Only the owner of the pool's directory may list it, and capabilities don't apply to ids
+        // that aren't mapped. So a process that may list the directory runs as its owner.
         let may = accessat(CWD, pool.dir(), Access::READ_OK, AtFlags::EACCESS).is_ok();
         map.as_owner = (may && map.shown_user(owner.0) == OVERFLOW).then_some(owner);
         Some(map)

@@ -56,7 +56,7 @@ impl<'a> Mappings<'a> {
         self.0.mappings().begin_storing(live)
     }
 
-    /// Frees a place in the table of mappings, and its reference to the file.
+    /// Frees a place in the table of mappings, and releases the place's reference to the file.
     pub fn release(self, place: &MapRef) {
         let _ = self.0.mappings().map_release(place);
     }

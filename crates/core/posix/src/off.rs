@@ -2,9 +2,9 @@
 //! origin's own files.
 //!
 //! Resolving a path ends with [`Fail::Origin`] at the first name that is at the origin only, as all
-//! names below it are then. A directory that may also have files of the pool is in the pool.
-//! Entries of such a directory that are at the origin only have placeholder objects in the pool, so
-//! that a listing shows all names. The origin service makes and removes these objects before a
+//! names below that name are then. A directory that may also have files of the pool is in the pool.
+//! If an entry of such a directory is at the origin only, the pool has a placeholder object for it,
+//! so that a listing shows all names. The origin service makes and removes these objects before a
 //! listing begins ([`OriginGate::show_origin_only`]).
 //!
 //! [`Fail::Origin`]: crate::path::Fail::Origin

@@ -310,8 +310,8 @@ impl Fs {
                     Some(inode) => self.check_inode(&inode, flags),
                     None => self.check_open(e.id, flags),
                 };
-                // If the home must still be asked to open the object, it may return the attributes
-                // with its reply.
+                // If the home hasn't opened the object yet, the reply to the request to open it may
+                // contain the attributes.
                 let late = remote.inode.is_none() && cluster.store().names().is_object_remote(e.id);
                 if check && !late {
                     permitted(remote)?;
@@ -431,8 +431,8 @@ impl Fs {
         let cluster = self.cluster();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
         let new = new.map_err(|e| match e {
-            // EXDEV: most names here are at the origin only, where a file without a name
-            // can't be made.
+            // EXDEV: most names in this directory are at the origin only, and a file without a name
+            // can't be made there.
             Errno::XDEV => Errno::OPNOTSUPP,
             e => e,
         })?;

@@ -161,8 +161,8 @@ impl Process<'_> {
         self.0.close_records(kept);
     }
 
-    /// Treats records that aren't in `kept` as closed, since a vfork child that has ended has
-    /// opened them. Called in the parent.
+    /// Treats records that aren't in `kept` as closed. A vfork child in this process's memory
+    /// opened them, and their descriptors ended with the child. Called in the parent.
     pub fn forget_records(self, kept: u64) {
         self.0.forget_records(kept);
     }
@@ -202,7 +202,7 @@ impl Process<'_> {
         let store = self.0;
         let area = store.map_area(slot)?;
         let from = store.area()?;
-        // SAFETY: just mapped, made of atomics; unmapped below.
+        // SAFETY: the area consists of atomics, was just mapped, and is unmapped below.
         let to = unsafe { &*area };
         let end = store.objects().fds_end();
         store.control().reserve_fds(slot, to, end)?;

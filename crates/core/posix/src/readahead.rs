@@ -43,7 +43,7 @@ impl Window {
         self.bytes.clear();
         self.bytes.reserve_exact(want);
         let asked_at = Instant::now();
-        // SAFETY: there is room for `want` bytes, and the call has written `n` of them.
+        // SAFETY: the vector has room for `want` bytes, and the call has written `n` of them.
         unsafe {
             let n = cluster
                 .data()

@@ -87,7 +87,8 @@ impl BufferedWrites {
             let n = (len - done).min(self.buffer.room(at + done as u64, MAX_BUFFERED_BYTES));
             if n > 0 {
                 let part = from.behind(done).first(n);
-                // SAFETY: the slice's type guarantees what this call requires of its memory.
+                // SAFETY: `part` is a `UserSlice` of `n` bytes, and `add` copies under the fault
+                // guard.
                 match unsafe { self.buffer.add(at + done as u64, part.address(), n) } {
                     Err(e) if done == 0 => return Err(e),
                     Err(_) => break,
@@ -298,7 +299,7 @@ impl<'a> FileBuffers<'a> {
                 }
             }
         }
-        // SAFETY: the slice's type guarantees what this call requires of its memory.
+        // SAFETY: `to` is a `UserSliceMut`, and `read` copies under the fault guard.
         let read = || unsafe { cluster.data().read(live, at, to.address(), to.len()) };
         let n = read()?;
         if n < to.len() && at.saturating_add(n as u64) < end {

@@ -145,7 +145,7 @@ impl OnTmpfs {
     }
     fn rename_with(&self, from: &str, to: &str, how: libc::c_uint) -> Result<(), Errno> {
         let (from, to, at) = (self.path(from), self.path(to), libc::AT_FDCWD);
-        // SAFETY: strings with a terminating zero.
+        // SAFETY: both paths are C strings that outlive the call.
         checked(unsafe { libc::renameat2(at, from.as_ptr(), at, to.as_ptr(), how) })
     }
 }
@@ -166,7 +166,7 @@ fn checked(result: libc::c_int) -> Result<(), Errno> {
 
 impl Place for OnTmpfs {
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
-        // SAFETY: strings with a terminating zero, here and below.
+        // SAFETY: both paths are C strings that live until the call ends.
         checked(unsafe { libc::rename(self.path(from).as_ptr(), self.path(to).as_ptr()) })
     }
     fn rename_new(&self, from: &str, to: &str) -> Result<(), Errno> {
@@ -176,30 +176,30 @@ impl Place for OnTmpfs {
         self.rename_with(one, other, libc::RENAME_EXCHANGE)
     }
     fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
-        // SAFETY: a string with a terminating zero, or two.
+        // SAFETY: both paths are C strings that live until the call ends.
         checked(unsafe { libc::link(self.path(from).as_ptr(), self.path(to).as_ptr()) })
     }
     fn unlink(&self, path: &str) -> Result<(), Errno> {
-        // SAFETY: a string with a terminating zero, or two.
+        // SAFETY: the path is a C string that lives until the call ends.
         checked(unsafe { libc::unlink(self.path(path).as_ptr()) })
     }
     fn create(&self, path: &str) -> Result<(), Errno> {
         let flags = O_CREAT | O_EXCL | O_RDWR;
-        // SAFETY: a string with a terminating zero, or two.
+        // SAFETY: the path is a C string that lives until the call ends.
         let fd = unsafe { libc::open(self.path(path).as_ptr(), flags, 0o600) };
         checked(fd)?;
-        // SAFETY: the descriptor was just opened.
+        // SAFETY: the descriptor was just opened, and nothing else has it.
         checked(unsafe { libc::close(fd) })
     }
     fn put(&self, path: &str, content: &[u8]) {
         std::fs::write(self.0.join(path), content).unwrap();
     }
     fn mkdir(&self, path: &str) -> Result<(), Errno> {
-        // SAFETY: a string with a terminating zero, or two.
+        // SAFETY: the path is a C string that lives until the call ends.
         checked(unsafe { libc::mkdir(self.path(path).as_ptr(), 0o700) })
     }
     fn rmdir(&self, path: &str) -> Result<(), Errno> {
-        // SAFETY: a string with a terminating zero, or two.
+        // SAFETY: the path is a C string that lives until the call ends.
         checked(unsafe { libc::rmdir(self.path(path).as_ptr()) })
     }
     fn look(&self) -> Seen {
@@ -370,7 +370,8 @@ fn try_one(nodes: &Nodes, n: usize, first: &str, second: &str, at: usize, behind
             behind,
             what: Box::new(move || {
                 let _ = reached.send(());
-                // The other operation may have to wait for this one.
+                // Go on after 15 ms in any case: the other operation may be waiting for this one to
+                // end.
                 let over = wait_ended.recv_timeout(Duration::from_millis(15));
                 let _ = tell.send(over.is_err());
             }),
@@ -478,7 +479,7 @@ fn what_goes_there_and_back_is_never_in_both_places() {
         "rename-new a c",
         "exchange a b",
     ] {
-        // In each turn, the files are on other nodes.
+        // In each turn, the files are on other nodes than in the turn before.
         for _ in 0..8 {
             for (first, second) in (1..20).flat_map(|first| (1..3).map(move |s| (first, s))) {
                 n += 1;
@@ -502,7 +503,8 @@ fn what_goes_there_and_back_is_never_in_both_places() {
                         });
                         done.collect::<Vec<_>>()
                     });
-                    // The other operation may have to wait for this one.
+                    // Returns after 15 ms in any case: the other thread's step may be waiting for
+                    // this thread's operation to end.
                     let step = |go: &mpsc::Sender<mpsc::Sender<()>>| {
                         let (over, is_over) = mpsc::channel();
                         let _ = go.send(over);

@@ -212,8 +212,9 @@ fn parts_of_striped_files_move_on_their_nodes() {
     fs.mkdir_with(b"/out", 0o700, striped).unwrap();
     declare(fs, "/out", "temporality=bursty");
     let drain = || {
-        // Two rounds of all keepers: the home's keeper moves its bytes first and notifies the
-        // others, in any order.
+        // All keepers work twice, in any order. In the first round, the home's keeper moves its own
+        // bytes and notifies the other nodes; in the second round at the latest, their keepers move
+        // their parts.
         for _ in 0..2 {
             for view in &nodes.views {
                 assert_eq!(view.cluster().room().drain(u64::MAX).unwrap().left, 0);

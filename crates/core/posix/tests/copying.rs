@@ -208,7 +208,7 @@ fn bytes_go_past_who_asks() {
         assert!(read_all(&to) == bytes);
         all
     };
-    // One request for the size, and three requests to copy 8 MiB each.
+    // One request for the size, and three requests to copy up to 8 MiB each.
     let requests = (4, 0);
     let moves = 20 * MIB;
     assert_eq!(copy(&a, "/plain/b"), [requests, (0, 0), (0, 0)]);

@@ -137,8 +137,8 @@ fn what_is_said_while_it_is_open_holds_at_once() {
                     "{path} at {at}"
                 );
             }
-            // Stores through a mapping that a mount writes back: the kernel doesn't notify a mount
-            // of mappings.
+            // Writes back stores through a mapping, as a mount does. (The kernel doesn't notify a
+            // mount when a file is mapped.)
             for at in [0, 1 << 20, SIZE as u64 - 1] {
                 let merged = other.merge(mapped, at, b"o", b"n").map(|_| ());
                 assert_eq!(merged, Err(Errno::PERM), "{path} at {at}");
@@ -263,7 +263,7 @@ fn those_who_have_it_open_already_count() {
             assert_eq!(open_as(other, ONE, &path, O_RDONLY), Err(Errno::BUSY));
             close(third, second);
             close(other, open_as(other, ONE, &path, O_RDONLY).unwrap());
-            // Controls that are counted by nodes.
+            // A control that counts nodes: several processes of one node are one user.
             declare(fs, &path, "");
             let several = [ONE, TWO].map(|pid| open_as(other, pid, &path, O_RDWR).unwrap());
             try_to_declare(fs, &path, "parallelism=exclusive(node)").unwrap();

@@ -36,8 +36,8 @@ fn worker() {
             // After this, everything that is opened on first use is open.
             look(&fs, &a[1]);
             (op.before)(&mut place).unwrap();
-            // SAFETY: plain calls. The process stops here for the tracer, and once more when the
-            // operation is done.
+            // SAFETY: the calls take no pointers. The process stops here for the tracer, and once
+            // more when the operation is done.
             unsafe {
                 libc::ptrace(libc::PTRACE_TRACEME);
                 libc::raise(libc::SIGSTOP);
@@ -138,7 +138,7 @@ impl Victim {
     /// The signal that has stopped the victim; None if it has ended.
     fn wait(&self) -> Option<i32> {
         let mut status = 0;
-        // SAFETY: `status` is a valid place for the status.
+        // SAFETY: `status` is a local variable, into which the kernel writes one integer.
         let pid = unsafe { libc::waitpid(self.1, &mut status, libc::__WALL) };
         assert_eq!(pid, self.1);
         libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))

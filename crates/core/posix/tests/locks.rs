@@ -51,7 +51,7 @@ fn locks_are_in_the_way_on_all_nodes_until_they_are_given_up() {
             assert_eq!(f.lock_range(true, Shared, ALL, true), Ok(()));
         });
         std::thread::sleep(Duration::from_millis(100));
-        // The lock ends with its last descriptor.
+        // The description's locks end when its last descriptor is closed.
         far.into_iter().next().unwrap().close().unwrap();
     });
     assert_eq!(home.flock(Exclusive, false), Ok(()));
@@ -104,9 +104,9 @@ fn one_of_a_circle_is_told() {
     assert_eq!(deadlocks.into_inner(), ROUNDS);
 }
 
-/// A home releases the locks of another node of which that node doesn't know (their end wasn't
-/// reported), when it asks the node. The home keeps the locks of which the node knows. When the
-/// node is given up, the home releases all its locks.
+/// A home asks another node about the locks of that node's programs. It releases those of which the
+/// node doesn't know (their end wasn't reported), and keeps the others. When the node is given up,
+/// the home releases all of the node's locks.
 #[test]
 fn locks_that_their_node_does_not_know_of_are_dropped() {
     let nodes = Nodes::new("locks-lost", 2, &["memory:16M"], 60);

@@ -371,7 +371,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
             write_all(&f, &content[4 * MIB..], 4 * MIB as u64);
             no_memory_is_used(&nodes, "written");
             assert!(read_all(&g) == content, "{path}");
-            // Bytes that a mapping on another node has stored.
+            // Bytes are stored through a mapping on another node.
             let cluster = other.cluster();
             let live = cluster.opens().live_acquire(id_of(other, &path)).unwrap();
             let merged = cluster.mappings().merge(

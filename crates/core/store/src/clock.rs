@@ -1,6 +1,6 @@
 //! The clock of files: what their times are set to.
 
-/// Two changes within this time may get the same time. Nanoseconds.
+/// Two changes that are less than this time apart may get the same file time. Nanoseconds.
 pub const TICK: i64 = 20_000_000;
 
 /// The time now, with the granularity of the kernel's file times. Nanoseconds since 1970.

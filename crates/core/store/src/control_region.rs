@@ -45,7 +45,8 @@ pub const RESERVED_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
 pub const PATH_MAX: usize = 4096;
 
 const MAGIC: u64 = 0x3731_4c54_4359_4246; // "FBYCTL17"
-/// Minimum and maximum by which a table grows at a time; between them, by a quarter. Bytes.
+/// A table grows by a quarter at a time, but by at least the first and at most the second of these
+/// sizes. Bytes.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
 /// Memory that each table has from the beginning. Bytes. With this memory and the areas of the
 /// first `FIRST_SLOTS` slots, programs on a full /dev/shm can start, open files, and remove some.
@@ -475,7 +476,7 @@ impl Control {
     /// The header of the region.
     #[inline]
     pub fn header(&self) -> &Header {
-        // SAFETY: atomics; `at` checks bounds and alignment here and below.
+        // SAFETY: a Header is made of atomics; `at` checks bounds and alignment.
         unsafe { self.region.at(0) }
     }
 
@@ -616,8 +617,8 @@ impl Control {
         let places = std::ptr::from_ref(area).wrapping_add(1).cast::<MapRef>();
         let words = places.wrapping_add(maps).cast::<AtomicU64>();
         let marked = maps.div_ceil(64);
-        // SAFETY: the tables lie behind the area in its mapping, which lives as long as the area;
-        // atomics.
+        // SAFETY: the tables lie behind the area in its mapping, which lives as long as the area.
+        // Their entries are made of atomics.
         unsafe {
             MapTable {
                 heads: &area.maps,

@@ -3,7 +3,7 @@
 //!
 //! All functions here are pure: none reads a store. A file's word lies in its record
 //! ([`Inode::controls`]) and in its live entry. The word 0 means that no controls were declared. A
-//! *party* is the user for which a file is open; `exclusive` distinguishes users by it.
+//! *party* is the user for whom a file is open, as the control `exclusive` counts users.
 
 use crate::codec::fields;
 use crate::process::{pid_of, process_of};

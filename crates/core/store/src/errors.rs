@@ -2,6 +2,6 @@
 
 use rustix::io::Errno;
 
-/// The caller's knowledge of the file (its size, number of truncations, parts) is outdated. The
-/// caller refreshes it and tries again.
+/// The caller has outdated knowledge of the file (its size, number of truncations, parts). The
+/// caller must fetch this knowledge again, and repeat its operation.
 pub const CHANGED: Errno = Errno::XFULL;

@@ -1,8 +1,8 @@
 //! The extents of recently used chunks, per process. The cache saves a look-up in the records at
 //! each access to a file of more than one chunk.
 //!
-//! Entries are read and replaced without locks, each guarded by a version that is odd
-//! while it is written.
+//! Entries are read and replaced without locks. Each entry has a version, which is odd while the
+//! entry is written.
 
 use crate::record::{ChunkMap, FEW_EXTENTS};
 use forebay_media::Extent;
@@ -35,7 +35,7 @@ impl Drop for ExtentCache {
     fn drop(&mut self) {
         let made = *self.entries.get_mut();
         if !made.is_null() {
-            // SAFETY: made by `make`, and nothing uses it any more.
+            // SAFETY: `make` has allocated the entries as a box, and no thread uses them any more.
             drop(unsafe { Box::from_raw(made) });
         }
     }
@@ -49,7 +49,8 @@ impl ExtentCache {
     }
 
     fn entries(&self) -> Option<&Entries> {
-        // SAFETY: null, or made by `make`, and freed with the cache.
+        // SAFETY: the pointer is null, or `make` has set it to entries that live as long as the
+        // cache.
         unsafe { self.entries.load(Acquire).as_ref() }
     }
 
@@ -60,7 +61,8 @@ impl ExtentCache {
         let made = Box::into_raw(made);
         let none = std::ptr::null_mut();
         if (self.entries.compare_exchange(none, made, AcqRel, Acquire)).is_err() {
-            // SAFETY: just made, and not shared: another thread's entries were stored first.
+            // SAFETY: `made` was just allocated, and no other thread has it: another thread's
+            // entries were stored first.
             drop(unsafe { Box::from_raw(made) });
         }
         self.entries()

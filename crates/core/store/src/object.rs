@@ -23,7 +23,7 @@ pub struct NewObject<'a> {
     pub target: &'a [u8],
     /// How a directory's content is distributed, if not as its parent's.
     pub distribution: Option<Distribution>,
-    /// Its declared controls: [`crate::Inode::controls`].
+    /// The object's declared controls: [`crate::Inode::controls`].
     pub controls: u64,
     /// The process that makes the object, if it is ephemeral ([`crate::declared::is_ephemeral`]).
     pub creator: Option<Creator>,
@@ -32,7 +32,7 @@ pub struct NewObject<'a> {
 }
 
 impl NewObject<'_> {
-    /// The inode of the object, made at `t`, with one name. Nanoseconds since 1970.
+    /// The inode of the object, with one name, made at the time `t` (nanoseconds since 1970).
     pub fn inode(&self, t: i64) -> Inode {
         let mut inode = Inode {
             mode: self.mode,

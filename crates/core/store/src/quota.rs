@@ -1,4 +1,4 @@
-//! The quota of a pool: how many files and bytes this node may still grant to programs.
+//! The quota of a pool: how many more files and bytes the programs of this node may store.
 //!
 //! Each node has a grant (`granted`) and counts its usage (`used`): one file for each inode on the
 //! node, and the sizes of regular files whose home is the node. An operation that needs more than
@@ -108,8 +108,8 @@ impl<'s> Quota<'s> {
         }
     }
 
-    /// Charges the quota before a file of this node grows from `from` to `to` bytes. Locked. If the
-    /// growth then fails, [`Quota::shrinks`] cancels the charge.
+    /// Charges the quota before a file of this node grows from `from` to `to` bytes. The caller has
+    /// locked `live`. If the growth then fails, [`Quota::shrinks`] cancels the charge.
     ///
     /// # Errors
     /// EDQUOT: nothing is charged.
@@ -122,8 +122,8 @@ impl<'s> Quota<'s> {
         take(&state.used_bytes, &state.granted_bytes, (to - from) as i64)
     }
 
-    /// Takes back the charge for a file of this node that has shrunk from `from` to `to` bytes.
-    /// Locked.
+    /// Takes back the charge for a file of this node that has shrunk from `from` to `to` bytes. The
+    /// caller has locked `live`.
     #[inline]
     pub(crate) fn shrinks(self, live: &Live, from: u64, to: u64) {
         if to < from && self.is_active() && is_counted(live) {

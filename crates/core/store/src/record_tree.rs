@@ -260,7 +260,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks the subtree at `page`. `last`: the last key that was met before it.
+    /// Walks the subtree at `page`. `last`: the last key that the walk met before this subtree.
     fn page(
         &mut self,
         name: &str,

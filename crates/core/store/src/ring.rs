@@ -19,7 +19,7 @@ pub struct Journal {
     /// The directory of the journal's files and of the checkpoint.
     pub(crate) dir: PathBuf,
     ring: Region,
-    /// The file of generation `opened`; -1 before the file is first needed.
+    /// The file of generation `opened`; empty before the file is first needed.
     pub(crate) file: Place,
     pub(crate) opened: AtomicU64,
 }
@@ -93,7 +93,8 @@ impl Journal {
     pub(crate) fn part(&self, position: u64, len: u64) -> &[u8] {
         let at = (position % RING as u64) as usize;
         let n = len.min((RING - at) as u64) as usize;
-        // SAFETY: within the ring; under the journal's lock no other thread changes it.
+        // SAFETY: the part lies within the ring; the caller holds the journal's lock, so no other
+        // thread changes the part.
         unsafe { std::slice::from_raw_parts(self.ring.base().add(at), n) }
     }
 }

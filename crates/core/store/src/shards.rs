@@ -44,7 +44,7 @@ pub struct Write<'s> {
     names_change: bool,
     /// Whether the transaction leaves work to the keeper.
     unsettled: bool,
-    /// Objects that leave records behind, to be settled once the transaction is committed.
+    /// Objects whose leftover records are to be removed once the transaction is committed.
     leftovers: SmallVec<[ObjectId; 2]>,
     /// Number of files charged to the quota; the charge is taken back if the transaction fails.
     charged: i64,
@@ -86,8 +86,8 @@ impl Store {
         self.set(&(0..self.envs.len()).collect::<Vec<_>>())
     }
 
-    /// Opens the records of all shards. Otherwise, a shard's records are opened when they are used
-    /// first.
+    /// Opens the records of all shards now. (Without this call, a shard's records are opened when
+    /// they are first used.)
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE: those that could be opened stay open.
@@ -582,7 +582,8 @@ impl<'s> Write<'s> {
         self.unsettled = true;
     }
 
-    /// Announces that records of an object are to be settled once this transaction is committed.
+    /// Announces that leftover records of an object are to be removed once this transaction is
+    /// committed.
     pub(crate) fn leave_leftovers(&mut self, id: ObjectId) {
         self.leftovers.push(id);
     }

@@ -59,7 +59,7 @@ impl<'a> FileData<'a> {
         };
         let heads = heads.iter().map(Vec::as_slice);
         let requests: Vec<PeerRequest<'_>> = nodes.iter().zip(heads).map(ask).collect();
-        // SAFETY: there are no bytes.
+        // SAFETY: without bytes, no address has to be valid.
         let answers = unsafe { self.cluster.other_nodes()?.ask_all(&requests) };
         let done = answers
             .into_iter()

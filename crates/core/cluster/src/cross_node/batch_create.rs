@@ -412,7 +412,7 @@ impl<'a> CrossNode<'a> {
             })
             .collect();
         let answers = match self.cluster.other_nodes() {
-            // SAFETY: there are no bytes.
+            // SAFETY: without bytes, no address has to be valid.
             Ok(others) if !node_requests.is_empty() => unsafe { others.ask_all(&node_requests) },
             Ok(_) => Vec::new(),
             Err(e) => vec![Err(e); node_requests.len()],

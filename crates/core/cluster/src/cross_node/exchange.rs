@@ -4,8 +4,8 @@
 //! `y` on D:
 //!
 //! 1. A marks `x` and records the exchange, which it leads. B marks `y` and records the leader.
-//! 2. C and D record the new names, which don't count yet.
-//! 3. A records that the exchange is decided. The exchange takes effect here.
+//! 2. C and D record the new names, which aren't names of the objects yet.
+//! 3. A records that the exchange is decided. This is the moment of the exchange.
 //! 4. C and D replace the old names by the new ones. A directory learns its new parent.
 //! 5. B sets `y`, A sets `x`, and both remove their intents.
 //!

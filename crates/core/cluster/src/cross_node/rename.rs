@@ -81,7 +81,7 @@ impl<'a> CrossNode<'a> {
 
     /// Makes the home of `from` rename it. Directories and symbolic links take part only if `names`
     /// is given: the caller then holds the right to change such names. The only directory that may
-    /// be replaced is the empty one in `names`.
+    /// be replaced is the one whose id is in `names`; it is empty.
     ///
     /// # Errors
     /// Those of rename; EREMOTE if the right to change such names is missing.
@@ -453,8 +453,8 @@ impl<'a> CrossNode<'a> {
                 if let Some(target) = beside
                     && self.store().links().link_state(w, target.id, to)?.is_none()
                 {
-                    // With this link record, removing the name from the object twice removes it
-                    // once.
+                    // With this link record, a removal of the name from the object that is carried
+                    // out twice removes only one name.
                     self.store()
                         .links()
                         .set_link(w, target.id, to, Link::Counted)?;

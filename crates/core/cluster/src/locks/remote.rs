@@ -4,7 +4,8 @@
 //! process. A waiting process repeats its request in growing intervals, up to
 //! [`MAX_POLL_INTERVAL`]. Before the first request, this node records the owner and the file, so
 //! that the locks are released when the owner ends. The home may miss the end of an owner, so it
-//! periodically asks whether the owners still have their locks ([`Locks::check_lock_owners`]).
+//! periodically asks the owners' nodes which locks the owners still have
+//! ([`Locks::check_lock_owners`]).
 
 use super::leases::clock;
 use crate::peers::messages::List;

@@ -41,8 +41,8 @@ pub(super) struct Fences {
     /// Number of changes in progress for each requesting node.
     at_work: Mutex<HashMap<NodeId, usize>>,
     ended: Condvar,
-    /// For each node, the time of the last reply that its programs' locks are valid. Lock order:
-    /// after `all`.
+    /// For each node, the time of the last reply that its programs' locks are valid. Locked after
+    /// `all`.
     renewed: Mutex<HashMap<NodeId, Instant>>,
     /// Nodes that were given up and whose locks aren't released yet, since other nodes with parts
     /// of the files couldn't be reached.
@@ -246,8 +246,8 @@ impl Fences {
 }
 
 impl Server {
-    /// Sets the time after which unreachable nodes are given up. A node's locks are valid for this
-    /// time after each reply that they are valid.
+    /// Sets the time after which unreachable nodes are given up. For this time, a node's locks are
+    /// valid after each reply that confirms them.
     pub fn set_lease(&self, lease: Duration) {
         let _ = self.fences.lease.set(lease);
     }

@@ -187,11 +187,11 @@ enum Unreachable {
 }
 
 impl Unreachable {
-    /// Unreachable nodes may miss a change of an origin's mark, so that changes are written back
-    /// even while a node is dead. Objects of the dead node don't change meanwhile, and changing its
-    /// entries of other nodes' objects takes requests to these nodes. But all nodes must know that
-    /// a directory is released: a process that changes such a directory afterwards first fetches
-    /// its entries from the origin.
+    /// Unreachable nodes may miss a change of an origin's mark: otherwise no changes could be
+    /// written back while a node is dead. Objects of the dead node don't change meanwhile, and
+    /// changing its entries of other nodes' objects takes requests to these nodes. But all nodes
+    /// must know that a directory is released: a process that changes such a directory afterwards
+    /// first fetches the directory's entries from the origin.
     fn of_set_attr(set: &SetAttr) -> Unreachable {
         let is_only_mark = SetAttr {
             origin: None,

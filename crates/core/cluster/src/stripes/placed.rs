@@ -86,8 +86,8 @@ impl<'a> Stripes<'a> {
     }
 
     /// Returns the nodes to ask for room for chunk `n`, the best first, by the room that they
-    /// reported last. Nodes with little room come last, since such nodes may have more now. If no
-    /// node's room is known, returns all other nodes.
+    /// reported last. Nodes with little room aren't left out, since they may have more by now, but
+    /// come last. If no node's room is known, returns all other nodes.
     pub(crate) fn roomy_nodes(&self, n: u64) -> Vec<NodeId> {
         let Ok(others) = self.cluster.other_nodes() else {
             return Vec::new();

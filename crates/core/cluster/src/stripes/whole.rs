@@ -160,7 +160,7 @@ impl<'a> Stripes<'a> {
             }
             _ => request::ROOM_PART.message(&(id, cuts, p.offset, p.len as u64, punch)),
         };
-        // SAFETY: there are no bytes.
+        // SAFETY: without bytes, no address has to be valid.
         let reply = unsafe { self.ask_pieces(&pieces, head, |_| Bytes::None)? };
         reply.into_iter().try_for_each(|t| t.map(|_| ()))?;
         for p in &pieces {

@@ -1,8 +1,8 @@
 //! Writing striped files, and copying to them.
 //!
 //! A write sends its pieces to all their nodes at once, then reports the new end to the home. A
-//! write that the home has refused is repeated, but not for those bytes that lie in chunks that the
-//! file had already. After [`TRIES`] attempts the write takes the lease.
+//! write that the home has refused is repeated, without the bytes that lie in chunks that the file
+//! had already. After [`TRIES`] attempts the write takes the lease.
 
 use super::{CHANGED, Known, MAX_PIECES_IN_FLIGHT, Piece, Place, Striped, Stripes};
 use crate::copy_range::{Range, Source, Target};
@@ -285,9 +285,9 @@ impl<'a> Stripes<'a> {
     ) -> Result<(usize, Option<Errno>)> {
         let id = f.id;
         let head = |p: &Piece| request::WRITE_PART.message(&(id, cuts, p.offset));
-        // SAFETY: the caller's promise.
+        // SAFETY: `from` is readable as far as the pieces go.
         let at = |p: &Piece| unsafe { from.add(p.done) };
-        // SAFETY: as above.
+        // SAFETY: `at(p)` has `p.len` bytes of the caller's buffer.
         let reply = unsafe { self.ask_pieces(pieces, head, |p| Bytes::Send(at(p), p.len))? };
         let mut reply = reply.into_iter();
         add_up(pieces, |p| {
@@ -345,7 +345,8 @@ impl<'a> Stripes<'a> {
                     .data()
                     .copy_in(source, part, &[range(p)], Target::Part(cuts))
             }
-            // The node's total counts for its pieces in their order.
+            // The node has replied with one total: it has copied the first bytes of its pieces, in
+            // their order, up to that total.
             Place::Home(node) | Place::On(node) => match done.get_mut(&node) {
                 Some(Ok(left)) => {
                     let n = p.len.min(*left);

@@ -44,7 +44,8 @@ pub struct Left {
 }
 
 impl Left {
-    /// Opens the pool from `dir`, a torn copy of the medium of pool `of` at `from`.
+    /// Opens the pool from `dir`, a torn copy. The original is the pool `of`, with its medium in
+    /// `from`; the opened pool is called `name`.
     pub fn open(dir: PathBuf, of: &str, from: &Path, name: &str) -> Left {
         let json = dir.join("pool.json");
         let text = std::fs::read_to_string(&json).unwrap();

@@ -288,7 +288,8 @@ pub fn worker_role() -> Option<(String, Vec<String>, Fs)> {
     let limit = std::env::var("FOREBAY_TEST_LIMIT")
         .ok()
         .and_then(|l| l.parse().ok());
-    // SAFETY: plain calls. The worker dies with the test that started it, or when its time is over.
+    // SAFETY: the calls take no pointers. The worker dies with the test that started it, or when
+    // its time is over.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::alarm(limit.unwrap_or(40));

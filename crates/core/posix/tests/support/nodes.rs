@@ -143,7 +143,7 @@ impl Peers for Near {
         }
         assert!(head.len() <= MAX_HEAD);
         let body = match bytes {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller of `ask` promises that bytes to be sent are readable.
             Bytes::Send(from, n) if n > 0 => unsafe { std::slice::from_raw_parts(from, n) },
             _ => &[],
         };
@@ -166,7 +166,7 @@ impl Peers for Near {
         let received = match bytes {
             Bytes::Receive(to, room) => {
                 assert!(reply.body.len() <= room);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller of `ask` promises that `room` bytes are writable from `to` on.
                 unsafe { to.copy_from(reply.body.as_ptr(), reply.body.len()) };
                 reply.body.len()
             }
@@ -180,14 +180,14 @@ impl Peers for Near {
     }
 
     unsafe fn ask_all(&self, requests: &[Asked<'_>]) -> Vec<Result<PeerReply, Errno>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the bytes of each request are valid.
         let ask = |q: &Asked<'_>| unsafe { self.ask(q.node, q.kind, q.head, q.bytes) };
         requests.iter().map(ask).collect()
     }
 
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
         self.all.one_way.fetch_add(1, SeqCst);
-        // SAFETY: there are no bytes.
+        // SAFETY: without bytes, no address has to be valid.
         let _ = unsafe { self.ask(node, kind, head, Bytes::None) };
     }
 
@@ -199,7 +199,7 @@ pub struct Nodes {
     pub views: Vec<Fs>,
     pub together: Arc<Together>,
     pub dirs: Vec<PathBuf>,
-    // The pools remove their directories when they are dropped, which is last.
+    // These pools remove their directories when they are dropped, which is after `views`.
     pub pools: Vec<TestPool>,
     _limit: Limit,
 }

@@ -143,7 +143,7 @@ impl FreeList {
         Some(found)
     }
 
-    /// Returns the entry `index` to its list.
+    /// Puts the entry `index` back into its list.
     pub fn push(&self, index: u32, next: &AtomicU32) {
         assert!(
             index < self.limit(),
@@ -183,7 +183,7 @@ fn take<'a>(list: &AtomicU64, next: &impl Fn(u32) -> &'a AtomicU32) -> Option<u3
     None
 }
 
-/// Takes the next entry that was never used; None if `limit` entries have been.
+/// Takes the next entry that was never used; None if `limit` entries have been used.
 fn count_up(fresh: &AtomicU32, limit: u32) -> Option<u32> {
     if fresh.load(Relaxed) >= limit {
         return None;

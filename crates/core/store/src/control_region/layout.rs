@@ -54,7 +54,7 @@ impl Limits {
         }
     }
 
-    /// Limits read from a region; None if they are invalid.
+    /// Returns these limits, read from a region; None if they are invalid.
     pub(super) fn checked(self) -> Option<Limits> {
         let open = self.open.is_power_of_two() && self.open as usize <= MAX_OPEN;
         (open && self.maps > 0 && self.maps as usize <= MAX_MAPS).then_some(self)

@@ -55,7 +55,7 @@ pub struct JournalState {
 pub struct WatchState {
     /// Not 0: there may be watches.
     pub any: AtomicU32,
-    /// Counts renames, to connect their two events.
+    /// Counts renames: both events of a rename carry its number, by which watchers connect them.
     pub cookies: AtomicU32,
     /// Counts the shadows (`watches/shadow.rs`) that were ever made.
     pub shadows: AtomicU64,

@@ -9,8 +9,8 @@
 use super::*;
 
 impl Content<'_> {
-    /// Records that a clean file changes. Must be called before its bytes or its size change.
-    /// Locked.
+    /// Records that a clean file changes. Must be called before the file's bytes or size change.
+    /// The caller has locked the file's live entry.
     ///
     /// # Errors
     /// Errors of writing the record and the journal: ENOSPC, EIO.

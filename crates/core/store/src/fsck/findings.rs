@@ -37,7 +37,7 @@ pub struct Report {
     pub entries: u64,
     /// Number of processes that used the store during the check.
     pub others: usize,
-    /// Things that couldn't be compared, with the reason.
+    /// Parts of the store that weren't checked, with the reason.
     pub left_out: Option<String>,
     /// Number of pages of sound record files that are neither in use nor free: room of 4 KiB each
     /// that a killed process has left. Not a finding, since nothing is damaged.

@@ -629,7 +629,8 @@ fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
         let value = snapshot.get(&Key::inode(f.small)).unwrap().unwrap();
         let (at, len) = (value.as_ptr().cast_mut(), value.len() + 8);
         for i in 0..len {
-            // SAFETY: as a program does by mistake: the records are mapped for writing.
+            // SAFETY: the records are mapped for writing. The test changes them as a program may by
+            // mistake.
             unsafe { *at.add(i) ^= 0x10 };
             assert_eq!(
                 f.s.names().stat_here(f.small).err(),

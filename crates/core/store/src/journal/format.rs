@@ -62,7 +62,7 @@ pub(super) fn file_head(generation: u64, start: u64, shards: u32) -> Vec<u8> {
 pub(crate) struct Read {
     bytes: Vec<u8>,
     generation: u64,
-    /// Position of its first record.
+    /// Position of the file's first record.
     pub start: u64,
 }
 

@@ -127,7 +127,7 @@ impl<'a> Writer<'a> {
         sync_data(self.file()?.as_fd())
     }
 
-    /// Writes the part of the journal that is only in the ring to the file.
+    /// Writes to the file the part of the journal that only the ring has yet.
     pub(crate) fn write_out(&self) -> Result<()> {
         let end = self.state.end.load(Acquire);
         let mut at = self.state.written.load(Acquire);

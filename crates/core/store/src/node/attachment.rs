@@ -2,8 +2,8 @@
 //! slot's area.
 //!
 //! A process attaches when it first needs a slot, and keeps the slot until it ends. The area is
-//! mapped with it. A vfork child runs in its parent's memory, but has its own slot: the parent's
-//! thread borrows that slot meanwhile ([`Store::lend`]).
+//! mapped at the same time. A vfork child runs in its parent's memory, but has its own slot: the
+//! parent's thread borrows that slot meanwhile ([`Store::lend`]).
 //!
 //! `attaching` is held while the process takes a slot. A process attaches only if no process
 //! repairs the store (`no_repair`), and first ends the exclusive use by another process
@@ -236,7 +236,8 @@ impl Store {
     /// # Safety
     /// No thread may use the area any more.
     pub unsafe fn unmap_area(&self, area: *mut ProcessArea) {
-        // SAFETY: mapped by map_area with this length; the caller vouches for the rest.
+        // SAFETY: `map_area` mapped this length; the caller promises that no thread uses the area
+        // any more.
         let _ = unsafe { rustix::mm::munmap(area.cast(), self.control.layout().area_len) };
     }
 
@@ -252,7 +253,7 @@ impl Store {
         } else {
             borrowed
         };
-        // SAFETY: mapped by adopt or lend, and never unmapped while in use.
+        // SAFETY: the area was mapped for `adopt` or `lend`, and isn't unmapped while it is in use.
         Ok(unsafe { &*area })
     }
 
@@ -313,7 +314,7 @@ impl Store {
     fn give_up_borrowed(&self) {
         let area = BORROWED.with(Cell::get).1;
         if !area.is_null() {
-            // SAFETY: mapped for the child, which has ended, so nothing uses it.
+            // SAFETY: the area was mapped for the child, which has ended, so nothing uses the area.
             unsafe { self.unmap_area(area) };
         }
         BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
