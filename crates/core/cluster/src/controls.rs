@@ -62,8 +62,8 @@ impl<'a> Declarations<'a> {
         }
     }
 
-    /// Stores in the live entry the controls of another node's file, as its home has reported them
-    /// when the file was opened.
+    /// Stores in the live entry the controls of another node's file, as the file's home reported
+    /// them when the file was opened.
     pub fn note_controls(&self, index: u32, inode: &Inode) {
         if self.cluster.opens().remote_live(index).is_none() {
             return;

@@ -243,7 +243,7 @@ impl<'a> CrossNode<'a> {
     }
 
     /// Makes `home` create the entry of a new object of this node. The object's name isn't
-    /// confirmed. If the entry exists already, returns it, and removes the object.
+    /// confirmed yet. If the entry exists already, returns it, and removes the object.
     fn insert_at(
         &self,
         home: NodeId,

@@ -2,7 +2,7 @@
 //! has ended.
 //!
 //! The home keeps a record of the creator for each such file. The home's keeper asks the creators'
-//! nodes which creators still run, and removes the files of those that don't. If a node can't be
+//! nodes which creators still run, and removes the files of the ended ones. If a node can't be
 //! reached, its creators count as running. A file whose name is being changed is left for the
 //! keeper's next turn.
 
@@ -136,7 +136,8 @@ impl<'a> Declarations<'a> {
         Ok(!self.store().records_of(id)?.exists(id)?)
     }
 
-    /// Removes the entry `name` if it refers to the file `id`. Returns whether it did.
+    /// Removes the entry `name` if it refers to the file `id`. Returns whether an entry was
+    /// removed.
     fn unlink_from(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         for _ in 0..TRIES {
             let epoch = self.store().names().names_epoch();

@@ -133,9 +133,9 @@ impl<'a> Search<'a> {
     }
 
     /// Calls `each` for all objects of the directory for which all these terms hold, in no order.
-    /// An object with several names appears under its name in the index, if that is in this
-    /// directory. An object whose value is just outside a range may appear, too, if its value has
-    /// the same `Order` as an end of the range.
+    /// An object with several names appears under the name that the index has, if that name is in
+    /// this directory. An object whose value is just outside a range may appear, too, if its value
+    /// has the same `Order` as an end of the range.
     ///
     /// # Errors
     /// EINVAL without a term; EHOSTDOWN if a node can't be reached; EIO.

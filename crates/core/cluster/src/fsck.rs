@@ -201,7 +201,8 @@ impl<'a> Checks<'a> {
                         Some((b'N', dir, name)) if !name.is_empty() => {
                             found.notes.push((dir, name.to_vec()));
                         }
-                        // A copy's file may be removed already: the keeper then removes the copy.
+                        // Copies aren't checked: a copy's file may be removed already, and then the
+                        // keeper removes the copy.
                         Some((b'I', id, _)) if id.is_part() && !id.is_copy() => {
                             let inode = Inode::decode(value).map(|(inode, _)| inode);
                             let nlink = inode.map_or(0, |inode| inode.nlink);

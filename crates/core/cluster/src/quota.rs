@@ -20,15 +20,15 @@ impl Room<'_> {
         }
     }
 
-    /// Returns the node on whose quota the size of a file counts.
+    /// Returns the node whose grant is charged for the size of a file.
     pub fn quota_node(&self, id: ObjectId) -> u32 {
         self.cluster
             .peers()
             .map_or(0, |peers| peers.node_of(id.slot()).0)
     }
 
-    /// Returns the node on whose quota a new object will count: the node on which the object will
-    /// lie if that node has room.
+    /// Returns the node whose grant will be charged for a new object: the node on which the object
+    /// will lie if that node has room.
     pub fn quota_node_of_new(&self, parent: ObjectId, name: &[u8], new: &NewObject<'_>) -> u32 {
         let Some(peers) = self.cluster.peers() else {
             return 0;

@@ -3,8 +3,8 @@
 //!
 //! A directory's record lies on one node, its entries on all. Without this module, the death of one
 //! node makes files of all others unreachable: those below a directory whose record lies on the
-//! dead node, and those whose entry does. But an object's home has a link record for each name
-//! whose entry lies on another node, a directory's record contains its name, and a directory's
+//! dead node, and those whose entry lies there. But an object's home has a link record for each
+//! name whose entry lies on another node, a directory's record contains its name, and a directory's
 //! entry contains its id. A [`Salvage`] holds the names that follow from these records of all
 //! living nodes:
 //!

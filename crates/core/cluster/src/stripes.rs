@@ -20,8 +20,8 @@
 //! The module [`seal`] handles controls that are declared while the file is open. [`placed`]
 //! handles spilled files, which differ from striped ones only in where their chunks lie.
 //!
-//! A read or write within one chunk, and within 1 MiB of it, is atomic as in any other file. During
-//! a longer write to existing bytes, readers may see some pieces before others. All bytes that a
+//! A read or write of at most 1 MiB within one chunk is atomic, as in any other file. During a
+//! longer write to existing bytes, readers may see some pieces before others. All bytes that a
 //! write adds to the file appear at one moment.
 
 mod cuts;

@@ -2,8 +2,9 @@
 //! them.
 //!
 //! The store refuses violations ([`forebay_store::controls`]). [`ControlGate`] reports a refused
-//! violation on standard error and in the pool's list of violations. A violation that is declared
-//! to be reported only goes to the list. Files without controls cost one test.
+//! violation on standard error and in the pool's list of violations. If the controls ask only for a
+//! report, the violation is added to the list and nothing more. Files without controls cost one
+//! test.
 //!
 //! A new file gets its controls from three sources: what its view declares ([`Fs::declaring`]), its
 //! directory, and the pool's rules by path. For each control the first source that sets it wins. A

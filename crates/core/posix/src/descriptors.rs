@@ -91,7 +91,8 @@ impl<'a> Descriptors<'a> {
         self.0.section()
     }
 
-    /// Whether any number stands for a file, or the process maps any.
+    /// Whether any descriptor number stands for a file of the pool, or the process maps such a
+    /// file.
     pub fn any(self) -> bool {
         let store = self.0;
         let Ok(area) = store.area() else { return false };

@@ -1,7 +1,7 @@
 //! Operations on resolved paths ([`Place`]) and on objects, with POSIX's permissions and errors.
 //!
-//! Each checks the permissions of the calling process, then calls the cluster. ESTALE means that
-//! names have changed since the path was resolved; [`Resolver::at`] resolves it again.
+//! Each operation checks the permissions of the calling process, then calls the cluster. ESTALE
+//! means that names have changed since the path was resolved; [`Resolver::at`] resolves it again.
 //!
 //! [`Resolver::at`]: crate::Resolver::at
 

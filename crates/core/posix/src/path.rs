@@ -61,7 +61,7 @@ pub enum Purpose {
     /// To open the object.
     Open,
     /// To make a file that doesn't exist yet. If only a peer knows whether the file exists, no
-    /// look-up is sent: the attempt to make the file shows it.
+    /// look-up is sent: the attempt to make the file shows whether it exists.
     MakeNew,
     /// To make a directory, or to rename one to this name.
     MakeDirectory,

@@ -168,8 +168,9 @@ impl Process<'_> {
     }
 
     /// Reserves a slot for a child, and copies descriptors, mappings, working directory and umask
-    /// into it. Returns the identity of the reserved slot. For a child that shares our memory,
-    /// mappings are copied only so that their files stay open if we die before the child.
+    /// into it. Returns the identity of the reserved slot. For a child that shares this process's
+    /// memory, mappings are copied only so that their files stay open if this process dies before
+    /// the child.
     ///
     /// # Errors
     /// EAGAIN if all are in use, ENOSPC.
@@ -265,7 +266,7 @@ impl Process<'_> {
         }
     }
 
-    /// The slot that this thread borrows, if it does.
+    /// The slot that this thread borrows; None if it borrows none.
     pub fn borrowed(self) -> Option<u32> {
         self.0.lent()
     }

@@ -77,7 +77,7 @@ pub fn any() -> bool {
     ANY.load(Relaxed)
 }
 
-/// The state that this thread uses instead of its process's, if it does.
+/// The state that this thread uses instead of its process's; None if it uses its process's.
 #[inline]
 pub fn current() -> Option<&'static ThreadFs> {
     if any() { of_thread() } else { None }

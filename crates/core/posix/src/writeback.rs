@@ -106,8 +106,8 @@ impl BufferedWrites {
         Ok(done)
     }
 
-    /// Reads the range from the buffered writes, if one buffer covers it. If one covers only a
-    /// part, publishes the writes.
+    /// Reads the range from the buffered writes, if one buffer covers it. If a buffer covers only a
+    /// part of the range, publishes the writes.
     fn read(
         &mut self,
         cluster: Cluster<'_>,

@@ -142,7 +142,8 @@ fn what_may_change_or_is_used_once_is_not_copied() {
 }
 
 /// A file is laminated, written again with the same size and the same times, and laminated again. A
-/// process that opens it then reads the new bytes, even if another has had it open all the time.
+/// process that opens it then reads the new bytes, even if another process has had it open all the
+/// time.
 #[test]
 fn a_later_edition_is_read_by_who_opens_it() {
     let nodes = nodes("editions", &["memory:64M"]);

@@ -306,7 +306,7 @@ fn who_makes_it_is_decided_when_it_is_made() {
     let kept = ["/mine/f", "/other/again0", "/other/moved0"];
     assert_eq!(names(&pool), set(&kept));
     pool.assert_whole();
-    // Directories, symbolic links and FIFOs made there aren't ephemeral.
+    // Directories and symbolic links made in /own aren't ephemeral.
     pool.mkdir(b"/own/dir", 0o700).unwrap();
     pool.symlink(b"x", b"/own/link").unwrap();
     assert_eq!(follow(&[&pool]), Followed::default());

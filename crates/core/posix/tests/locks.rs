@@ -163,7 +163,7 @@ fn a_node_that_was_given_up_is_fenced_off_from_what_it_had_locked() {
     nodes.give_up(1, 0);
     home.flock(Exclusive, false).unwrap();
     for f in &far {
-        // Programs get EIO: the layer that sends their requests turns OWNERDEAD into it.
+        // Programs get EIO: the layer that sends their requests turns OWNERDEAD into EIO.
         assert_eq!(f.set_len(3), Err(Errno::OWNERDEAD));
         assert_eq!(f.flock(Shared, false), Err(Errno::OWNERDEAD));
     }
@@ -338,7 +338,7 @@ fn a_node_notices_itself_that_its_locks_may_be_gone() {
     nodes.assert_whole();
 }
 
-/// One of two nodes with parts can't be reached: the locks stay until it can.
+/// One of two nodes with parts can't be reached: the locks stay until that node can be reached.
 #[test]
 fn locks_stay_until_the_nodes_with_parts_are_told() {
     let nodes = Nodes::new("locks-late", 3, &["memory:160M"], 60);

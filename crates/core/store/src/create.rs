@@ -9,8 +9,8 @@ use rustix::io::Result;
 use std::path::Path;
 
 impl Store {
-    /// Creates control region and empty records (one file per shard in `records`), with a root
-    /// directory of the given mode and owner. If a journal is given, and the media whose pages it
+    /// Creates the control region and empty records (one file per shard in `records`), with a root
+    /// directory of the given mode and owner. With a journal and the media whose pages the journal
     /// records, the new store is on stable storage when the call returns. A checkpoint is due
     /// whenever the journal has grown to `bound` bytes.
     ///

@@ -43,7 +43,7 @@ const KEPT_OPEN: Party = 1 << 62;
 /// The user for whom a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Opener {
-    /// The process that opens it.
+    /// The process that opens the file.
     #[default]
     Own,
     /// A process that a face serves: the id of one of its threads.

@@ -50,12 +50,12 @@ pub struct Write<'s> {
     charged: i64,
     /// Bytes and files that are given back to the quota once the transaction is committed.
     freed: (i64, i64),
-    /// The changes, when there is more than one shard or a journal.
+    /// The changes so far, recorded if several shards are locked or there is a journal.
     log: Option<Vec<u8>>,
 }
 
-/// Number of times that a shard's lock is taken while one of its counters is odd, before that
-/// counts as damage.
+/// Number of times that a waiting process takes a shard's lock and finds a counter of the shard
+/// odd, before the counter is taken for damaged.
 const MAX_ODD_READS: u32 = 10_000;
 
 /// Maximum size of a journal for which every transaction has room. Pages.

@@ -88,7 +88,7 @@ pub(super) fn node_requests(
 /// A reply about several files: for each file a result or an errno.
 type Each<T> = List<std::result::Result<T, u32>>;
 
-/// Splits the reply to `asked` into one result for each of its files.
+/// Splits the reply to `asked` into one result for each file in `asked`.
 pub(super) fn of_each<T>(answer: Result<Each<T>>, asked: &NodeRequest) -> Vec<Result<T>> {
     let answer_of_one = answer.and_then(|List(answer_of_one)| {
         if answer_of_one.len() == asked.files.len() {

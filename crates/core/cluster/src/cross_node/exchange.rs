@@ -233,8 +233,8 @@ impl<'a> CrossNode<'a> {
     /// Undoes an exchange that hasn't been decided: both names keep their entries.
     fn undo_exchange(&self, x: Named<'_>, exchange: &mut Exchange) -> Result<()> {
         if exchange.phase != Phase::Undone {
-            // If the home of `y` marks `y` only after this, it finds the exchange undone and
-            // removes the mark.
+            // If the home of `y` marks `y` only after this record is written, the home finds the
+            // exchange undone and removes the mark.
             exchange.phase = Phase::Undone;
             self.note_exchange(x, exchange)?;
         }
@@ -262,10 +262,10 @@ impl<'a> CrossNode<'a> {
         })
     }
 
-    // ---- at the other name's home ----
+    // ---- at the home of `y` ----
 
-    /// Marks `y`, which will get the entry `comes`. Returns its present entry; None if that is an
-    /// entry of the same object.
+    /// Marks `y`, which will get the entry `comes`. Returns the present entry of `y`; None if that
+    /// entry refers to the same object as `comes`.
     ///
     /// # Errors
     /// ENOENT, ESTALE, EREMOTE; EDEADLK if another operation has marked `y`: this exchange must be

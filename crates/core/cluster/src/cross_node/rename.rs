@@ -358,8 +358,8 @@ impl<'a> CrossNode<'a> {
     /// Undoes a rename whose new entry doesn't exist: the old entry stays.
     pub(super) fn undo_move(&self, from: Named<'_>, source: Entry, to: Named<'_>) -> Result<()> {
         if !is_dir(source) {
-            // The intent is changed first: if it says `announced` and the object has no `Coming`
-            // link, the rename counts as done.
+            // The intent is changed first: an intent that says `announced` would, for an object
+            // without a `Coming` link, mean that the rename is done.
             let at = self.store().entry_ref(from);
             let note = Note::Move {
                 source,

@@ -1,4 +1,4 @@
-//! Leases of file locks: a node that is cut off notices by them that its locks may be lost.
+//! Leases of file locks, by which a node that is cut off notices that its locks may be lost.
 //!
 //! The home of a file gives up a node that it can't reach for the pool's lease ([`crate::serve`]).
 //! The home then refuses that node's requests about the file. But the home can't refuse accesses to

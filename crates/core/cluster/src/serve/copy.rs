@@ -78,7 +78,8 @@ fn check_ranges(ranges: &[Range]) -> Result<()> {
     sound.then_some(()).ok_or(Errno::PROTO)
 }
 
-/// Calls `f` with the source of a copy, opened here unless all of it lies at another node.
+/// Calls `f` with the source of a copy. The source is opened on this node, unless it is a file of
+/// another node and not striped.
 fn with_source<T>(
     cluster: &Cluster<'_>,
     id: ObjectId,

@@ -57,7 +57,7 @@ impl Creating<Call<'_>> for Server {
     }
 }
 
-/// Decodes the object to be created. EPROTO if no node sends such a request.
+/// Decodes the object to be created. EPROTO for values that no node sends.
 fn new_object(
     new: &New,
     distribution: Distribution,
@@ -82,8 +82,8 @@ fn new_object(
 }
 
 impl Server {
-    /// Keeps a file open again that an earlier daemon created and kept open for `node`: `answer` is
-    /// that daemon's reply to CREATE.
+    /// Opens, for `node`, the file that an earlier daemon created and kept open. `answer` is that
+    /// daemon's reply to CREATE.
     pub(super) fn created_again(
         &self,
         cluster: &Cluster<'_>,

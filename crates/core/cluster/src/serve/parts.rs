@@ -25,8 +25,8 @@ const MAX_OPEN_PARTS: usize = 1024;
 pub(super) struct OpenParts(Mutex<HashMap<ObjectId, u32>>);
 
 impl OpenParts {
-    /// Calls `f` with this node's part of a file. If there is no part, creates it with `make`, and
-    /// returns None without.
+    /// Calls `f` with this node's part of a file. If there is no part: with `make`, creates one;
+    /// without, returns None.
     pub(super) fn with_part<T>(
         &self,
         cluster: &Cluster<'_>,

@@ -227,7 +227,7 @@ impl<'a> Stripes<'a> {
             };
             match noted {
                 // Another process has written to the chunk meanwhile, or truncated the file: the
-                // next request to the home tells the new state.
+                // next request to the home returns the new state.
                 Err(CHANGED) => continue,
                 noted => return noted.map(Some),
             }

@@ -235,7 +235,8 @@ impl<'a> Stripes<'a> {
     ) -> Result<(usize, Option<Errno>)> {
         let there = in_place.since(known).min(len);
         let (content, offset) = (content.behind(there), offset + there as u64);
-        // SAFETY: there <= len, and the content is the rest of the caller's.
+        // SAFETY: there <= len, and `content` is the caller's content without its first `there`
+        // bytes.
         let (done, error) =
             unsafe { self.write_pieces(f, known.cuts, offset, content, len - there)? };
         Ok((there + done, error))
