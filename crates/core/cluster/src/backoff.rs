@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Maximum time that a caller waits for a change of a name by another operation.
 const NAME_CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sleeps longer each time, for [`NAME_CHANGE_TIMEOUT`] in total.
+/// Pauses between tries: each is longer than the last, for [`NAME_CHANGE_TIMEOUT`] in total.
 pub(crate) struct Backoff {
     until: Instant,
     next: Duration,

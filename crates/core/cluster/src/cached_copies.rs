@@ -50,8 +50,8 @@ impl<'a> FileData<'a> {
         Ok(done)
     }
 
-    /// Reads at most `len` bytes from `at` on, all of one chunk or one fetch. The range must lie
-    /// within the file. Returns the number of bytes.
+    /// Reads at most `len` bytes from `at` on: up to the end of the chunk, or more if one fetch
+    /// brings more. The range must lie within the file. Returns the number of bytes.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.

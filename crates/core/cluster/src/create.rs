@@ -323,7 +323,7 @@ impl<'a> Namespace<'a> {
             libc::S_IFDIR => wanted,
             libc::S_IFREG => match wanted {
                 Distribution::Striped(_) => wanted,
-                // The directory decides how a file is distributed.
+                // A file is never `local-all`: that distribution concerns a directory's entries.
                 _ => Distribution::Local,
             },
             _ => Distribution::Local,

@@ -428,7 +428,7 @@ impl<'a> Resolver<'a> {
         Err(Fail::Errno(Errno::BUSY))
     }
 
-    /// A place for an object that the caller knows without a path, by a descriptor.
+    /// A place for an object that the caller knows by a descriptor, not by a path.
     pub fn place_of(&self, parent: ObjectId, name: Name, entry: Entry) -> Place {
         let epoch = self.store().names().names_epoch();
         let dir = DirInfo::unknown(parent);
@@ -442,8 +442,8 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// A place for a directory that the caller knows without a path: as if `.` were resolved from
-    /// it.
+    /// A place for a directory that the caller knows by its id: as if `.` were resolved from that
+    /// directory.
     ///
     /// # Errors
     /// ENOENT if it was removed, ENOTDIR.

@@ -244,8 +244,8 @@ impl<'a> FileBuffers<'a> {
             return Ok(None);
         };
         let found = match all.of(id) {
-            // Whether the file may be buffered was checked for the first write; the file may have
-            // been mapped since.
+            // The first buffered write has checked that the file's writes may be buffered. The file
+            // may have been mapped since.
             Some(found)
                 if found.word == word && !cluster.store().mappings().may_be_copied(live) =>
             {
@@ -325,7 +325,7 @@ impl<'a> FileBuffers<'a> {
         }
     }
 
-    /// As [`FileBuffers::write_back`], of an open file.
+    /// As [`FileBuffers::write_back`], for an open file.
     pub fn write_back_open(&self, open: u32) {
         if self.writeback().is_some() {
             self.write_back(ObjectId(

@@ -486,7 +486,7 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
             let reaped = pool.store().recovery().reap().unwrap();
             released += reaped.processes;
             in_sections += reaped.in_flight;
-            // The other workers continue meanwhile.
+            // During the check, the other workers continue.
             checks += 1;
             if checks % 8 == 0 {
                 pool.assert_whole_online();

@@ -94,7 +94,7 @@ impl Wire for Vec<u8> {
     }
 }
 
-/// For sending only: a received value owns its bytes.
+/// Encodes a borrowed value. Decoding returns a value that owns its bytes.
 impl<T: Wire> Wire for &T {
     type Owned = T::Owned;
 
@@ -108,7 +108,7 @@ impl<T: Wire> Wire for &T {
     }
 }
 
-/// For sending only: a received value is a `Vec<u8>`.
+/// Encodes a borrowed text. Decoding returns a `Vec<u8>`.
 impl Wire for &[u8] {
     type Owned = Vec<u8>;
 

@@ -56,7 +56,7 @@ pub(crate) const FIRST_SLOTS: usize = if cfg!(loom) { MAX_PROCESSES } else { 64 
 /// what dead ones hold.
 const FIRST_RESERVED: usize = if cfg!(loom) { 0 } else { 4 };
 
-/// The lists of unused entries: name and entries of each.
+/// The lists of unused entries: name and entries of each; None: the list is damaged.
 pub(crate) type Lists<'a> = [(&'a str, Option<Vec<u32>>); 3];
 
 /// Reserves memory for a part of the region's file; does nothing if `path` is empty.

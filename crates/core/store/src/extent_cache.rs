@@ -104,8 +104,8 @@ impl ExtentCache {
         };
         let e = Self::place(entries, id, chunk);
         let version = e.version.load(Relaxed);
-        // If another thread is writing this entry, its data are as useful as these. The extents of
-        // a fragmented chunk don't fit into an entry.
+        // Nothing is recorded if another thread is writing this entry (that thread's data are as
+        // useful), or if the chunk is fragmented (its extents don't fit into an entry).
         if map.extents().len() > FEW_EXTENTS
             || !version.is_multiple_of(2)
             || e.version

@@ -18,7 +18,7 @@ pub enum LockType {
 }
 
 impl LockType {
-    /// The lock type of a number in messages.
+    /// The lock type for which a number in a message stands.
     pub(crate) fn of(number: u32) -> Option<LockType> {
         match number {
             0 => Some(LockType::Unlocked),
@@ -95,7 +95,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The sort of a number in messages.
+    /// The sort for which a number in a message stands.
     pub(crate) fn of(number: u32) -> Option<Sort> {
         [Sort::Range, Sort::Whole, Sort::Use]
             .into_iter()

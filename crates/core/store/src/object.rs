@@ -72,7 +72,8 @@ impl Stub {
         inode.mtime = self.mtime;
         inode.origin = self.mark;
         if self.mark.synced == 0 && !inode.is_dir() {
-            // So a change within the same tick of the clock gets another change time.
+            // With an earlier change time, a change within the present tick of the clock gets
+            // another one.
             inode.ctime -= TICK;
             inode.origin.synced = inode.ctime;
         }

@@ -467,7 +467,7 @@ impl<'s> Write<'s> {
         Ok(&mut self.txns[at].1)
     }
 
-    /// The transaction of a dirty shard, to be committed.
+    /// Removes and returns the transaction of a changed shard, to be committed.
     fn take(&mut self, shard: usize) -> WriteTxn<'s> {
         let at = self.txns.iter().position(|txn| txn.0 == shard);
         self.txns.swap_remove(at.expect("a dirty shard's")).1

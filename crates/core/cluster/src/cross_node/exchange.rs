@@ -68,8 +68,8 @@ impl<'a> CrossNode<'a> {
                 self.exchange(x, y, false, epoch)
             };
             match exchanged {
-                // One of the names now is of a directory or symbolic link, which only the node of
-                // names may move.
+                // One of the names now refers to a directory or symbolic link, which only the node
+                // of names may move.
                 Err(Errno::REMOTE) => backoff.wait()?,
                 result => return result,
             }

@@ -71,8 +71,8 @@ impl<'a> CrossNode<'a> {
                 self.rename_from(from, to, mode, None, epoch)
             };
             match renamed {
-                // One of the names now is of a directory or symbolic link, which only the node of
-                // names may move or replace.
+                // One of the names now refers to a directory or symbolic link, which only the node
+                // of names may move or replace.
                 Err(Errno::REMOTE) => backoff.wait()?,
                 result => return result,
             }

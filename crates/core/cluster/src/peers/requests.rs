@@ -28,8 +28,9 @@ use forebay_store::{Creator, ObjectId, RenameMode, SetAttr, Stub};
 use rustix::io::Errno;
 use std::marker::PhantomData;
 
-/// The threads that carry out a request. A request may wait for replies to requests of lower
-/// classes only, so threads of several nodes never wait for each other in a circle.
+/// The class of a request, which decides which threads carry it out. A request may wait for replies
+/// to requests of lower classes only, so threads of several nodes never wait for each other in a
+/// circle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
     /// Needs nothing but this node's store.

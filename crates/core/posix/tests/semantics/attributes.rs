@@ -1,4 +1,4 @@
-//! Times, modes, owners, extended attributes; and damage.
+//! Tests of times, modes, owners and extended attributes, and of finding damage.
 
 use super::support::*;
 use forebay_posix::{Errno, ObjectId};

@@ -1,4 +1,4 @@
-//! The content of files: sizes, holes, full media.
+//! Tests of the content of files: sizes, holes, full media.
 
 use super::MIB;
 use super::support::*;

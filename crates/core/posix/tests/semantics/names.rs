@@ -1,4 +1,4 @@
-//! Names: links, renames, directories, unusual paths.
+//! Tests of names: links, renames, directories, unusual paths.
 
 use super::MIB;
 use super::O_DIRECTORY;

@@ -1,4 +1,4 @@
-//! Creating and opening files.
+//! Tests of creating and opening files.
 
 use super::O_DIRECTORY;
 use super::support::*;

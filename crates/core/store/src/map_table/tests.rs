@@ -77,8 +77,8 @@ fn the_tree_finds_what_an_ordered_map_finds() {
     assert!(end.load(Relaxed) <= 5000, "places are used again");
 }
 
-/// The cost of a mapping hardly depends on their number: with 100 times as many, the tree is at
-/// most 2.5 times as deep, and a file's chain is short.
+/// The cost of a mapping hardly depends on the number of mappings: with 100 times as many, the tree
+/// is at most 2.5 times as deep, and a file's chain is short.
 #[test]
 fn with_many_mappings_each_is_as_near_as_with_few() {
     let (control, region) = area("map-many");
