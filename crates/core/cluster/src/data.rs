@@ -47,7 +47,7 @@ impl<'a> FileData<'a> {
             CLUSTER_READ_ENTER,
             CLUSTER_READ_EXIT,
             [self.store().content().live_id(index).0, offset, len],
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `to` is writable for `len` bytes.
             unsafe { self.read_open(index, offset, to, len) }
         )
     }
@@ -57,7 +57,7 @@ impl<'a> FileData<'a> {
     #[inline(always)]
     unsafe fn read_open(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
         if !self.is_remote(index) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `to` is writable for `len` bytes.
             let read = unsafe { self.store().content().read_here(index, offset, to, len) };
             // Checked after the read: if the file was spilled meanwhile, some of the bytes may lie
             // on other nodes.
@@ -67,9 +67,9 @@ impl<'a> FileData<'a> {
         }
         self.cluster.locks().check_lease(index)?;
         match self.store().local_copies().last_of(index) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `to` is writable for `len` bytes.
             Some(last) => unsafe { self.read_last(index, last, offset, to, len) },
-            // SAFETY: the caller's promise.
+            // SAFETY: as above.
             None => unsafe { self.read_where_it_lies(index, offset, to, len) },
         }
     }
@@ -127,7 +127,7 @@ impl<'a> FileData<'a> {
                 offset.unwrap_or(u64::MAX),
                 len
             ],
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `from` is readable for `len` bytes.
             unsafe { self.write_open(index, offset, from, len) }
         )
     }

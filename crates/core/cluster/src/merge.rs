@@ -244,7 +244,7 @@ impl<'a> Mappings<'a> {
         let both = apply(
             offset,
             body,
-            // SAFETY: pointers and lengths are those of slices, here and below.
+            // SAFETY: pointer and length are those of the slice `to`.
             |at, to| unsafe {
                 self.store()
                     .content()
@@ -255,7 +255,7 @@ impl<'a> Mappings<'a> {
                 let now = &now[..now.len().min(size.saturating_sub(at) as usize)];
                 let end = at + now.len() as u64;
                 let bytes = (now.as_ptr(), now.len());
-                // SAFETY: as above.
+                // SAFETY: pointer and length are those of `now`.
                 let written = self.store().recovery().with_room_of_the_dead(|| unsafe {
                     self.store()
                         .content()
@@ -289,8 +289,8 @@ impl<'a> Mappings<'a> {
             body,
             |at, to| {
                 let all = to.len();
-                // SAFETY: here and below, pointer and length are those of a slice. Bytes behind the
-                // end of the part read as zero.
+                // SAFETY: pointer and length are those of the slice `to`. Bytes behind the end of
+                // the part read as zero.
                 unsafe {
                     self.store()
                         .parts()
@@ -299,7 +299,7 @@ impl<'a> Mappings<'a> {
                 .map(|_| all)
             },
             |at, now| {
-                // SAFETY: as above.
+                // SAFETY: pointer and length are those of `now`.
                 let written = self.store().recovery().with_room_of_the_dead(|| unsafe {
                     self.store()
                         .parts()

@@ -110,7 +110,7 @@ pub trait Peers: Send + Sync {
     /// # Safety
     /// `bytes` must be valid for reads, and can't be [`Bytes::Receive`].
     unsafe fn send(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Sent {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `bytes` are valid.
         Sent::Answered(unsafe { self.ask(node, kind, head, bytes) })
     }
 

@@ -253,7 +253,7 @@ impl<'a> Stripes<'a> {
                 bytes: *bytes,
             })
             .collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that what `bytes` returns is valid.
         Ok(unsafe { self.cluster.other_nodes()?.ask_all(&requests) })
     }
 
@@ -289,13 +289,13 @@ impl<'a> Stripes<'a> {
     ) -> Result<usize> {
         if Stripes::is_first(f, offset, len) {
             return match f.home {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that `to` is writable for `len` bytes.
                 Some(home) => unsafe {
                     self.cluster
                         .data()
                         .read_remote((home, f.id), offset, to, len)
                 },
-                // SAFETY: the caller's promise.
+                // SAFETY: as above.
                 None => unsafe { self.store().content().read_here(f.index, offset, to, len) },
             };
         }

@@ -73,8 +73,8 @@ impl WriteBuffer {
         );
         self.bytes.reserve(len);
         let end = self.bytes.len();
-        // SAFETY: `bytes` has room for `len` more; `guard::copy` returns false if `from` isn't
-        // mapped.
+        // SAFETY: `bytes` has room for `len` more bytes; `guard::copy` returns false if `from`
+        // isn't mapped.
         unsafe {
             if !guard::copy(from, self.bytes.as_mut_ptr().add(end), len) {
                 return Err(Errno::FAULT);

@@ -282,7 +282,7 @@ fn who_fetches_may_be_killed() {
             let what = format!("{path} {at_question} {}", dirs.join(" "));
             let worker = nodes.pools[0].worker("reads", &what);
             if at_question == 0 {
-                // The worker's start takes some milliseconds.
+                // Up to 100 ms, of which the worker's start takes some milliseconds.
                 std::thread::sleep(Duration::from_micros(random.below(100_000) as u64));
                 worker.kill();
             } else {

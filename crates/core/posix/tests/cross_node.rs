@@ -261,7 +261,7 @@ fn killed_at_every_step() {
                         check_done((what, n, !whole), &before, &after, &story);
                     }
                 }
-                // Removed now, since the file is large.
+                // The large file is removed now, to free its room.
                 let _ = nodes.views[0].unlink(format!("/striped{n}/long").as_bytes());
                 if whole {
                     break;

@@ -52,7 +52,7 @@ fn laminate(a: &[String]) {
     nodes.together.kill_at.store(asked + at, SeqCst);
     f.close().unwrap();
     nodes.together.kill_at.store(0, SeqCst);
-    // SAFETY: only ends this process.
+    // SAFETY: the call takes no pointers; it only ends this process.
     unsafe { libc::_exit(0) };
 }
 
@@ -69,7 +69,7 @@ fn declare_and_be_killed(a: &[String]) {
     // Refused if several processes have the file open.
     let _ = fs.set_controls(id, ALONE.parse().unwrap());
     nodes.together.kill_at.store(0, SeqCst);
-    // SAFETY: only ends this process.
+    // SAFETY: the call takes no pointers; it only ends this process.
     unsafe { libc::_exit(0) };
 }
 

@@ -139,7 +139,7 @@ fn worker() {
         // Ends without detaching from the pool.
         "exits" => {
             make_all(&fs, 0);
-            // SAFETY: only ends this process.
+            // SAFETY: the call takes no pointers; it only ends this process.
             unsafe { libc::_exit(0) };
         }
         "removes" => {
@@ -414,7 +414,7 @@ fn among(a: &[String]) {
     nodes.together.kill_at.store(asked + at, SeqCst);
     carry_out(fs, &a[1], n).unwrap();
     nodes.together.kill_at.store(0, SeqCst);
-    // SAFETY: only ends this process.
+    // SAFETY: the call takes no pointers; it only ends this process.
     unsafe { libc::_exit(0) };
 }
 

@@ -145,7 +145,7 @@ impl Victim {
     }
 
     fn go_on(&self, request: u32) {
-        // SAFETY: no pointers; the process is ours and stopped.
+        // SAFETY: no pointers are passed, and the traced process is ours and stopped.
         let r = unsafe { libc::ptrace(request, self.1, 0, 0) };
         assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
     }

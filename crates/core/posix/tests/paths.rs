@@ -177,7 +177,7 @@ impl TwoTrees {
 
     fn the_kernels(&self, fd: rustix::io::Result<OwnedFd>) -> Result<u64, Errno> {
         let ino = kernel::fstat(&fd?).unwrap().st_ino;
-        // An object outside of the trees is the same for both.
+        // An object outside of both trees is compared by the kernel's inode number.
         Ok(self.same.get(&ino).copied().unwrap_or(ino))
     }
 

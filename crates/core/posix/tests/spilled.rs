@@ -25,7 +25,7 @@ fn open<'a>(fs: &'a Fs, path: &str, flags: i32) -> File<'a> {
     fs.open(path.as_bytes(), O_RDWR | flags, 0o600).unwrap()
 }
 
-/// Writes, although the pool may be too full. Returns the number of bytes written.
+/// Writes as many bytes as the pool has room for. Returns their number.
 fn put(f: &File<'_>, bytes: &[u8], at: u64) -> usize {
     let mut done = 0;
     while done < bytes.len() {

@@ -168,7 +168,7 @@ fn each_way(dir: &str) {
     let (mut n, mut done) = (0, 0);
     for (old, short) in OLD.iter().flat_map(|&o| SHORT.map(|s| (o, s))) {
         for behind in [false, true] {
-            // In each turn, the file lies on other nodes.
+            // In each turn, the file lies on other nodes than in the turn before.
             for turn in 0..3 {
                 for at in 1.. {
                     n += 3 - n % 3 + turn;

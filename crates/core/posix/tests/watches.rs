@@ -61,7 +61,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours.
+        // SAFETY: the descriptor is this watcher's own, and isn't used any more.
         unsafe { libc::close(self.0) };
     }
 }

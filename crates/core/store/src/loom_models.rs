@@ -151,7 +151,7 @@ fn a_free_list_gives_each_entry_to_one() {
             }
             b
         };
-        // Both kinds of entries: given back before, and never used.
+        // The list then has both kinds of entries: ones that were given back, and ones never used.
         let h = c.header();
         for i in [
             h.free_live.pop(3, |i| &c.live(i).next, |_| Ok(3)).unwrap(),

@@ -226,7 +226,7 @@ impl<'a> Stripes<'a> {
                 .checked_add(len as u64)
                 .is_some_and(|end| end <= MAX_SIZE);
             let written = if fits {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that `content` is readable for `len` bytes.
                 unsafe { self.write_rest(f, lease.known, at, (content, len), in_place) }
             } else {
                 Err(Errno::FBIG)

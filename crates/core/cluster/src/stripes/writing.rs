@@ -89,7 +89,7 @@ impl<'a> Stripes<'a> {
         from: *const u8,
         len: usize,
     ) -> Result<(u64, usize)> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `from` is readable for `len` bytes.
         unsafe { self.put_striped(f, offset, Content::Bytes(from), len) }
     }
 
@@ -118,13 +118,13 @@ impl<'a> Stripes<'a> {
         len: usize,
     ) -> Result<(u64, usize)> {
         match (content, f.home) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `content` is readable for `len` bytes.
             (Content::Bytes(from), Some(home)) => unsafe {
                 self.cluster
                     .data()
                     .write_remote((home, f.id), offset, from, len)
             },
-            // SAFETY: the caller's promise.
+            // SAFETY: as above.
             (Content::Bytes(from), None) => unsafe {
                 self.store()
                     .content()
@@ -169,14 +169,14 @@ impl<'a> Stripes<'a> {
             None => len <= MAX_BODY,
         };
         if first {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `content` is readable for `len` bytes.
             let written = unsafe { self.put_first(f, offset, content, len) };
             if written != Err(CHANGED) {
                 return written;
             }
         }
         let Some(offset) = offset else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `content` is readable for `len` bytes.
             return unsafe { self.write_leased(f, None, (content, len), InPlace::default()) };
         };
         let end = offset.checked_add(len as u64);
@@ -188,7 +188,7 @@ impl<'a> Stripes<'a> {
             tries += 1;
             if tries > TRIES {
                 // Other processes keep appending: the lease makes the processes take turns.
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that `content` is readable for `len` bytes.
                 return unsafe { self.write_leased(f, Some(offset), (content, len), in_place) };
             }
             let has_parts =
@@ -202,7 +202,7 @@ impl<'a> Stripes<'a> {
                 }
             };
             fresh = true;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `content` is readable for `len` bytes.
             let (done, error) =
                 unsafe { self.write_rest(f, known, offset, (content, len), in_place)? };
             let end = offset + done as u64;

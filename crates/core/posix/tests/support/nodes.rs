@@ -128,7 +128,7 @@ impl Peers for Near {
         let last = n == self.all.kill_at.load(SeqCst);
         let kill = |now: bool| {
             if last && now {
-                // SAFETY: only ends this process.
+                // SAFETY: the call takes no pointers; it only ends this process.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
         };
