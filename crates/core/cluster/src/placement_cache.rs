@@ -47,13 +47,13 @@ impl PlacementCache {
                 Ok(_) => all = new,
                 Err(other) => {
                     all = other;
-                    // SAFETY: no other thread has seen `new`.
+                    // SAFETY: `new` comes from `Box::into_raw`, and no other thread has seen it.
                     drop(unsafe { Box::from_raw(new) });
                 }
             }
         }
         let n = sum(&[key[0], key[1], key[2], 0]) >> 8;
-        // SAFETY: the table is freed only when `self` is dropped.
+        // SAFETY: the table is freed only when `self` is dropped, so it outlives the reference.
         Some(unsafe { &(*all)[n as usize % REMEMBERED] })
     }
 

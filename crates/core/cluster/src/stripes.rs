@@ -71,7 +71,7 @@ enum Place {
     Object,
     /// In this node's part.
     Part,
-    /// In the object itself, on its home, another node.
+    /// In the object itself, on another node: its home.
     Home(NodeId),
     /// In the part on this other node.
     On(NodeId),

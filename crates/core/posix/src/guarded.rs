@@ -35,7 +35,7 @@ impl<T> Guarded<T> {
     /// Sets a new value. Must be called first in a forked child. The former value isn't dropped,
     /// since it may be in any state.
     pub fn begin_anew(&self, value: T) {
-        // SAFETY: the child has only this thread; nothing of the old value is touched.
+        // SAFETY: the child has only this thread, and `write` doesn't drop the old value.
         unsafe { self.value.get().write(value) };
         self.lock.reset();
     }

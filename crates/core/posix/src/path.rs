@@ -113,7 +113,7 @@ impl Goal {
     }
 }
 
-/// Whether a path leads through the view by attributes (a component that ends in `.by`).
+/// Whether a path may lead through the view by attributes: whether a component ends with `.by`.
 fn passes_view(head: &[u8]) -> bool {
     head.windows(4).any(|part| part == b".by/")
 }

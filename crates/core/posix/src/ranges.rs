@@ -100,7 +100,7 @@ impl OriginGate<'_> {
     }
 
     /// Asks the origin service for a range. Returns the number of the fill. None: the whole file is
-    /// in the pool. This call records so in the description.
+    /// in the pool. Then this call records that in the description.
     fn ask_for_range(&self, open: u32, at: u64, length: u64) -> Result<Option<u32>> {
         let (id, dir, name) = self.opened_as(open);
         let request = Request::Range {

@@ -24,7 +24,7 @@ pub(crate) fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
     if value.len() > XATTR_SIZE_MAX {
         return Err(Errno::TOOBIG);
     }
-    // Only `user.` attributes, each of which has its own record.
+    // Only `user.` attributes can be set with the file: each has its own record.
     let kept = name
         .strip_prefix(b"user.")
         .is_some_and(|key| !key.is_empty());

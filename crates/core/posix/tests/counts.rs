@@ -1,4 +1,5 @@
-//! Number of requests to other nodes that operations need: each costs a round trip.
+//! Tests of the number of requests to other nodes that operations need: each request costs a round
+//! trip.
 
 mod support;
 

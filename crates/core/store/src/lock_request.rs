@@ -60,7 +60,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The id of the process on its node; None if it is a description.
+    /// The process id of the owner, on its node; None if the owner is a description.
     pub fn pid(&self) -> Option<u32> {
         (self.number & DESCRIPTION == 0).then(|| process::pid_of(self.number))
     }

@@ -17,7 +17,8 @@ use forebay_runtime::atomics::{AtomicU32, AtomicU64, Ordering::*, spin_loop};
 
 /// Number of chains of a table. The first chain is for copies of files on other nodes.
 const CHAINS: usize = if cfg!(loom) { 4 } else { 4096 };
-/// How often other processes try to walk a chain that changes before they examine all places.
+/// Number of times that another process tries to walk a chain while chains change, before it
+/// examines all places.
 const TRIES: usize = 16;
 
 /// Flags of a mapping.
@@ -123,7 +124,7 @@ impl<'a> MapTable<'a> {
         &self.places[link as usize - 1]
     }
 
-    /// The link that leads to `place`; None if it belongs to another table.
+    /// The link that leads to `place`; None if the place belongs to another table.
     fn link_of(&self, place: &MapRef) -> Option<u32> {
         let from = self.places.as_ptr() as usize;
         let n = (std::ptr::from_ref(place) as usize).wrapping_sub(from) / size_of::<MapRef>();

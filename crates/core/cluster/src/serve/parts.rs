@@ -1,5 +1,5 @@
-//! Requests about this node's parts of striped files that have another node as their home. The home
-//! gets some of these requests, too, for the file's bytes on the home.
+//! Requests about this node's parts of striped files whose home is another node. The home gets some
+//! of these requests, too, for the file's bytes on the home.
 //!
 //! The daemon keeps up to [`MAX_OPEN_PARTS`] parts open between requests, so that their records
 //! aren't read again each time.
