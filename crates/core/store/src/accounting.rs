@@ -52,7 +52,7 @@ impl Recovery<'_> {
     /// # Errors
     /// Those of opening the records.
     pub fn accounting(&self) -> Result<Accounting> {
-        let c = &self.control;
+        let c = &self.store.control;
         let me = process::pid();
         let (mut used, mut ended, mut in_flight) = (0, 0, 0);
         for i in 0..MAX_PROCESSES {
@@ -68,7 +68,7 @@ impl Recovery<'_> {
         }
         let mut readers = Vec::new();
         let mut reading = BTreeMap::new();
-        for env in &self.envs {
+        for env in &self.store.envs {
             let mut pids = env.readers()?;
             pids.retain(|&pid| pid != me);
             readers.push(Table {

@@ -21,7 +21,7 @@ impl Names<'_> {
         if id.is_view() {
             return Err(Errno::NODATA);
         }
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         if !records.inode(id)?.ok_or(Errno::NOENT)?.0.has_attributes {
             return Err(Errno::NODATA);
         }
@@ -37,7 +37,7 @@ impl Names<'_> {
         if id.is_view() {
             return Ok(Vec::new());
         }
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let mut names = Vec::new();
         if records.inode(id)?.ok_or(Errno::NOENT)?.0.has_attributes {
             records.each_attached(&Key::attribute(id, b""), |key, _| match parse_key(key) {
@@ -72,31 +72,34 @@ impl Names<'_> {
         let key = Key::attribute(id, name);
         let of_user = key_of(name);
         let set = match of_user {
-            Some(_) => self.index().shards_with_name(id, known),
+            Some(_) => self.store.index().shards_with_name(id, known),
             None => self.object_set(id),
         };
-        self.transact(set, Need::Bytes(value.len() + 1024), |w| {
-            let old = w.attached(id, &key)?;
-            match (create, old.is_some()) {
-                (Some(true), true) => return Err(Errno::EXIST),
-                (Some(false), false) => return Err(Errno::NODATA),
-                _ => {}
-            }
-            let old = old.filter(|_| of_user.is_some()).map(<[u8]>::to_vec);
-            let inode = w.change_inode(id, |i| {
-                i.has_attributes = true;
-                i.ctime = t;
-                *i
+        self.store
+            .transact(set, Need::Bytes(value.len() + 1024), |w| {
+                let old = w.attached(id, &key)?;
+                match (create, old.is_some()) {
+                    (Some(true), true) => return Err(Errno::EXIST),
+                    (Some(false), false) => return Err(Errno::NODATA),
+                    _ => {}
+                }
+                let old = old.filter(|_| of_user.is_some()).map(<[u8]>::to_vec);
+                let inode = w.change_inode(id, |i| {
+                    i.has_attributes = true;
+                    i.ctime = t;
+                    *i
+                })?;
+                w.attach(id, &key, value)?;
+                let change = (old.as_deref(), Some(value));
+                match of_user {
+                    Some(key) => {
+                        self.store
+                            .index()
+                            .attribute_in_index(w, (id, &inode), key, change, known)
+                    }
+                    None => Ok(()),
+                }
             })?;
-            w.attach(id, &key, value)?;
-            let change = (old.as_deref(), Some(value));
-            match of_user {
-                Some(key) => self
-                    .index()
-                    .attribute_in_index(w, (id, &inode), key, change, known),
-                None => Ok(()),
-            }
-        })?;
         self.set_live_ctime(id, t)
     }
 
@@ -110,24 +113,25 @@ impl Names<'_> {
         }
         let t = now();
         let key = Key::attribute(id, name);
-        self.transact(self.object_set(id), Need::Removal, |w| {
-            let old = w.attached(id, &key)?.ok_or(Errno::NODATA)?.to_vec();
-            w.detach(id, &key)?;
-            let inode = w.change_inode(id, |i| {
-                i.ctime = t;
-                *i
+        self.store
+            .transact(self.object_set(id), Need::Removal, |w| {
+                let old = w.attached(id, &key)?.ok_or(Errno::NODATA)?.to_vec();
+                w.detach(id, &key)?;
+                let inode = w.change_inode(id, |i| {
+                    i.ctime = t;
+                    *i
+                })?;
+                match key_of(name) {
+                    Some(of_user) => self.store.index().attribute_in_index(
+                        w,
+                        (id, &inode),
+                        of_user,
+                        (Some(&old), None),
+                        None,
+                    ),
+                    None => Ok(()),
+                }
             })?;
-            match key_of(name) {
-                Some(of_user) => self.index().attribute_in_index(
-                    w,
-                    (id, &inode),
-                    of_user,
-                    (Some(&old), None),
-                    None,
-                ),
-                None => Ok(()),
-            }
-        })?;
         self.set_live_ctime(id, t)
     }
 }

@@ -42,7 +42,7 @@ impl LocalCopies<'_> {
     /// Returns edition and size of an open file that lies on other nodes, completely or partly;
     /// None if the file must not be copied.
     pub fn last_of(&self, index: u32) -> Option<Last> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let edition = live.edition.load(SeqCst);
         if !is_last(edition) {
             return None;
@@ -57,7 +57,7 @@ impl LocalCopies<'_> {
     /// Returns the stamp of a file's copy of this edition. Copies of other editions, or of another
     /// life of the control region, have other stamps.
     fn stamp(&self, edition: u64) -> u64 {
-        let born = u64::from(self.control.header().born.load(Relaxed));
+        let born = u64::from(self.store.control.header().born.load(Relaxed));
         edition.wrapping_add(born.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
@@ -79,7 +79,7 @@ impl LocalCopies<'_> {
         to: Option<*mut u8>,
         len: usize,
     ) -> Result<bool> {
-        let live = self.objects().live(copy);
+        let live = self.store.objects().live(copy);
         let moved = live.moved.load(Acquire);
         let is_ours = || live.copy_stamp().load(Acquire) == self.stamp(last.edition);
         let there = live.size.load(Acquire) >= at + len as u64;
@@ -91,18 +91,21 @@ impl LocalCopies<'_> {
             match to {
                 Some(to) => {
                     // SAFETY: the caller's promise.
-                    unsafe { self.content().copy_out(copy, moved, at, to, len) }.map(|()| len)
+                    unsafe { self.store.content().copy_out(copy, moved, at, to, len) }.map(|()| len)
                 }
                 None => Ok(len),
             }
         } else {
             let start = (at % CHUNK) as usize;
-            let map =
-                self.content()
-                    .chunk_map(copy, at / CHUNK, moved, pages((start + len) as u64));
+            let map = self.store.content().chunk_map(
+                copy,
+                at / CHUNK,
+                moved,
+                pages((start + len) as u64),
+            );
             map.and_then(|map| {
                 Content::pieces(&map, start, len, |e, from, done, n| {
-                    let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                    let medium = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
                     let (first, end) = (from / PAGE, (from + n).div_ceil(PAGE));
                     let page = e.start() + first as u64;
                     whole = whole && medium.cells().all_init(page, end - first);
@@ -128,13 +131,15 @@ impl LocalCopies<'_> {
     /// Returns the live entry of an open file's copy; None if there is no copy of this edition. The
     /// copy stays open as long as the file.
     pub fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let hung = live.copy.load(Acquire);
         if let Some(copy) = hung.checked_sub(1) {
-            if self.objects().live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition) {
+            if self.store.objects().live(copy).copy_stamp().load(Acquire)
+                == self.stamp(last.edition)
+            {
                 return Some(copy);
             }
-            let _section = self.section().ok()?;
+            let _section = self.store.section().ok()?;
             if (live.copy.compare_exchange(hung, 0, AcqRel, Relaxed)).is_ok() {
                 self.release_copy(hung);
             }
@@ -145,7 +150,7 @@ impl LocalCopies<'_> {
     /// Whether the live table has room for copies: at least half of the table is reserved for
     /// files.
     fn may_hang(&self) -> bool {
-        let list = &self.control.header().free_live;
+        let list = &self.store.control.header().free_live;
         list.end(MAX_LIVE) < list.limit() / 2
     }
 
@@ -154,17 +159,18 @@ impl LocalCopies<'_> {
         if !self.may_hang() {
             return Ok(None);
         }
-        let live = self.objects().live(index);
-        let id = self.content().live_id(index).copy();
-        if self.objects().live_probe(id)?.is_none() && !self.is_there(id)? {
+        let live = self.store.objects().live(index);
+        let id = self.store.content().live_id(index).copy();
+        if self.store.objects().live_probe(id)?.is_none() && !self.is_there(id)? {
             return Ok(None);
         }
-        let _section = self.section()?;
-        let (copy, held) = match self.objects().live_acquire_here(id) {
+        let _section = self.store.section()?;
+        let (copy, held) = match self.store.objects().live_acquire_here(id) {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
-        let fits = self.objects().live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition);
+        let fits =
+            self.store.objects().live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition);
         let mine = fits
             && live
                 .copy
@@ -172,7 +178,7 @@ impl LocalCopies<'_> {
                 .is_ok();
         drop(held);
         if !mine {
-            self.objects().live_release(copy)?;
+            self.store.objects().live_release(copy)?;
         }
         if !fits {
             self.drop_copy(id)?;
@@ -182,14 +188,14 @@ impl LocalCopies<'_> {
 
     /// Whether there is a record of this object.
     fn is_there(&self, id: ObjectId) -> Result<bool> {
-        self.records_of(id)?.exists(id)
+        self.store.records_of(id)?.exists(id)
     }
 
     /// Ends a live entry's use of a copy. `copy`: the copy's live entry plus one; 0: none.
     pub(crate) fn release_copy(&self, copy: u32) {
         if let Some(copy) = copy.checked_sub(1) {
             // Copies that can't be written back are tried again by the next repair.
-            let _: Result<()> = self.objects().live_release(copy);
+            let _: Result<()> = self.store.objects().live_release(copy);
         }
     }
 
@@ -197,13 +203,14 @@ impl LocalCopies<'_> {
     /// end.
     pub fn keep_copy(&self, index: u32, last: Last, first: u64, bytes: &[u8]) -> Result<()> {
         if self.copy_of(index, last).is_none() {
-            self.make_copy(self.content().live_id(index).copy(), last)?;
+            self.make_copy(self.store.content().live_id(index).copy(), last)?;
         }
         // Takes a reference to the copy for this thread: other threads may release theirs
         // meanwhile.
         let (copy, held) = self
+            .store
             .objects()
-            .live_acquire_here(self.content().live_id(index).copy())?;
+            .live_acquire_here(self.store.content().live_id(index).copy())?;
         let stamp = self.stamp(last.edition);
         let mut result = Ok(());
         for (n, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
@@ -218,7 +225,8 @@ impl LocalCopies<'_> {
             let bytes = (chunk.as_ptr(), chunk.len());
             // SAFETY: pointer and length are those of `chunk`.
             result = unsafe {
-                self.content()
+                self.store
+                    .content()
                     .write_here(copy, Some(at), bytes, true, check)
             }
             .map(|_| ());
@@ -228,7 +236,7 @@ impl LocalCopies<'_> {
             }
         }
         drop(held);
-        self.objects().live_release(copy).and(result)
+        self.store.objects().live_release(copy).and(result)
     }
 
     /// Makes an empty copy of a file, if there is none.
@@ -240,26 +248,33 @@ impl LocalCopies<'_> {
             copy_stamp: self.stamp(last.edition),
             ..Inode::made_at(t)
         };
-        self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
-            w.add_object(id, &inode, &[]).map(|_| ())
-        })?;
+        self.store
+            .transact(self.store.names().object_set(id), Need::Bytes(0), |w| {
+                w.add_object(id, &inode, &[]).map(|_| ())
+            })?;
         self.count_copy();
         Ok(())
     }
 
     /// Removes a copy. The copy's pages are freed at once, even if the copy is open.
     pub fn drop_copy(&self, id: ObjectId) -> Result<()> {
-        let (index, held) = match self.objects().live_acquire_here(id) {
+        let (index, held) = match self.store.objects().live_acquire_here(id) {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };
-        let emptied = self.content().truncate_here(index, |_| Ok(0));
-        let dropped = self.transact(self.names().object_set(id), Need::Removal, |w| {
-            w.change_inode(id, |inode| inode.nlink = 0)?;
-            w.attach(id, &Key::orphan(id), &[])?;
-            self.objects().live_mark_unlinked(id, false)
-        });
+        let emptied = self.store.content().truncate_here(index, |_| Ok(0));
+        let dropped = self
+            .store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                w.change_inode(id, |inode| inode.nlink = 0)?;
+                w.attach(id, &Key::orphan(id), &[])?;
+                self.store.objects().live_mark_unlinked(id, false)
+            });
         drop(held);
-        self.objects().live_release(index).and(dropped).and(emptied)
+        self.store
+            .objects()
+            .live_release(index)
+            .and(dropped)
+            .and(emptied)
     }
 }

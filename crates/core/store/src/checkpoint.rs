@@ -89,14 +89,14 @@ impl Durability<'_> {
     /// # Errors
     /// ENOSPC, EIO; the old checkpoint and the journal stay as they were.
     pub fn checkpoint(&self) -> Result<bool> {
-        let Some(journal) = &self.journal else {
+        let Some(journal) = &self.store.journal else {
             return Ok(false);
         };
         let _critical = Critical::enter();
         let s = self.journal_state();
         if !s
             .checkpointing
-            .try_acquire(self.control(), self.process_slot()?)
+            .try_acquire(self.store.control(), self.store.process_slot()?)
         {
             return Ok(false);
         }
@@ -123,8 +123,8 @@ impl Durability<'_> {
         self.sync_dir(dir)?;
         // Most of the journal is synced before the shards are locked, while no process has to wait.
         self.sync_journal()?;
-        let all = self.all_shards();
-        self.lock_shards(all)?;
+        let all = self.store.all_shards();
+        self.store.lock_shards(all)?;
         let taken = (|| {
             let w = self.lock_journal(journal)?;
             if s.active.load(Acquire) != 0 {
@@ -132,20 +132,20 @@ impl Durability<'_> {
                 self.note_failure(w.sync())?;
                 self.check_failed()?;
             }
-            let shards = 0..self.names().shard_count();
-            let records = shards.map(|shard| self.committed(shard));
+            let shards = 0..self.store.names().shard_count();
+            let records = shards.map(|shard| self.store.committed(shard));
             let records = records.collect::<Result<Vec<_>>>()?;
             let mut durable = Vec::new();
-            for m in self.media() {
+            for m in self.store.media() {
                 m.cells().durable(|e| durable.push(e));
             }
             let used = s.end.load(Acquire) - s.start.load(Acquire) + journal::FILE_HEAD as u64;
             w.next_generation(generation)?;
             Ok((records, durable, s.start.load(Acquire), used))
         })();
-        self.unlock_before(all, crate::MAX_SHARDS);
+        self.store.unlock_before(all, crate::MAX_SHARDS);
         let (records, durable, position, used) = taken?;
-        let shards = self.envs.len() as u32;
+        let shards = self.store.envs.len() as u32;
         // Overwrites the checkpoint before the last one, and so reuses its disk space.
         let part = journal::open(&dir.join(journal::PART), true)?;
         let mut out = Writer::new(part, generation, position, shards)?;
@@ -212,11 +212,11 @@ impl Durability<'_> {
     /// # Errors
     /// EBADMSG if the checkpoint is damaged; ENOENT if there is none; ENOSPC, EIO.
     pub fn load(&self) -> Result<Loaded> {
-        let journal = self.journal.as_ref().ok_or(Errno::INVAL)?;
+        let journal = self.store.journal.as_ref().ok_or(Errno::INVAL)?;
         let dir = journal.dir();
         let _critical = Critical::enter();
         let mut loaded = Loaded::default();
-        let mut loader = Loader::new(self);
+        let mut loader = Loader::new(self.store);
         let (mut generation, mut position) =
             self.read_checkpoint(&dir.join("checkpoint"), &mut loader, &mut loaded)?;
         // Takes two passes, because the record that voids a failed commit follows the commit.
@@ -229,7 +229,7 @@ impl Durability<'_> {
                 Err(e) => return Err(e),
             };
             let written = bytes.iter().rposition(|&b| b != 0).map_or(0, |n| n + 1);
-            let Some(read) = Read::new(bytes, generation, self.envs.len()) else {
+            let Some(read) = Read::new(bytes, generation, self.store.envs.len()) else {
                 break;
             };
             if read.start != position {
@@ -276,7 +276,7 @@ impl Durability<'_> {
     }
 
     fn load_durable(&self, e: Extent, durable: bool) {
-        if let Some(m) = self.media().get(e.medium()) {
+        if let Some(m) = self.store.media().get(e.medium()) {
             m.cells().set_durable(e, durable);
         }
     }
@@ -294,7 +294,7 @@ impl Durability<'_> {
         read_exact(&file, &mut head)?;
         let n64 = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
         let (generation, position) = (n64(16), n64(24));
-        if head != file_head(generation, position, self.envs.len() as u32) {
+        if head != file_head(generation, position, self.store.envs.len() as u32) {
             return Err(bad);
         }
         let mut frames = 0u64;

@@ -47,7 +47,7 @@ impl<'s> DeclaredControls<'s> {
             return Ok(());
         }
         let id = ObjectId(live.id.load(Relaxed));
-        if id.stripe().is_some() && self.remote.is_some() {
+        if id.stripe().is_some() && self.store.remote.is_some() {
             Ok(())
         } else {
             check_word(word, live.size.load(Relaxed), change)
@@ -57,7 +57,7 @@ impl<'s> DeclaredControls<'s> {
     /// The word of a live file: its declared controls, and [`LAMINATED`].
     #[inline]
     pub fn controls(&self, live: u32) -> u64 {
-        self.objects().live(live).controls.load(Acquire)
+        self.store.objects().live(live).controls.load(Acquire)
     }
 
     /// Whether `fsync` of an open file makes its names durable, too, on whatever nodes their
@@ -78,9 +78,9 @@ impl<'s> DeclaredControls<'s> {
         locks: &Locks<'_>,
         request: &Request,
     ) -> Result<Option<InTheWay>> {
-        let word = match self.objects().live_probe(request.object)? {
+        let word = match self.store.objects().live_probe(request.object)? {
             Some(live) => live.controls,
-            None => self.names().stat_here(request.object)?.controls,
+            None => self.store.names().stat_here(request.object)?.controls,
         };
         let (declared, laminated) = declared(word);
         let controls = declared.resolve();
@@ -110,8 +110,8 @@ impl<'s> DeclaredControls<'s> {
         }
         o.flags.fetch_and(!LAMINATES, AcqRel);
         let id = ObjectId(o.id.load(Acquire));
-        match &self.remote {
-            Some(remote) => remote.written(self, id, o.live.load(Acquire).checked_sub(1)),
+        match &self.store.remote {
+            Some(remote) => remote.written(self.store, id, o.live.load(Acquire).checked_sub(1)),
             None => self.laminate_here(id),
         }
     }
@@ -119,7 +119,8 @@ impl<'s> DeclaredControls<'s> {
     /// Clears the flag [`LAMINATES`] of description `open` after its process was killed: the end of
     /// the description then doesn't laminate the file.
     pub(crate) fn cut_short(&self, open: u32) {
-        self.objects()
+        self.store
+            .objects()
             .open_file(open)
             .flags
             .fetch_and(!LAMINATES, AcqRel);
@@ -146,7 +147,7 @@ impl<'s> DeclaredControls<'s> {
 
     fn laminate(&self, id: ObjectId, seal: Option<(u64, u64)>) -> Result<bool> {
         let laminate = |index: u32| {
-            let live = self.objects().live(index);
+            let live = self.store.objects().live(index);
             let flags = live.flags.load(Acquire);
             let unsealed = seal.is_none() && flags & DECLARED_LATE != 0 && flags & PARTS != 0;
             if seal.is_some_and(|(lease, _)| !Parts::holds_lease(live, lease)) {
@@ -158,7 +159,7 @@ impl<'s> DeclaredControls<'s> {
                 return Ok(false);
             }
             {
-                let locks = self.locks().locks_of(id)?;
+                let locks = self.store.locks().locks_of(id)?;
                 if locks.is_used(WRITES) {
                     return Ok(false);
                 }
@@ -167,12 +168,14 @@ impl<'s> DeclaredControls<'s> {
                 }
                 live.controls.fetch_or(LAMINATED, AcqRel);
             }
-            let written = self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
-                w.change_inode(id, |i| {
-                    set_controls(i, i.controls | LAMINATED);
-                    i.edition
-                })
-            });
+            let written =
+                self.store
+                    .transact(self.store.names().object_set(id), Need::Bytes(0), |w| {
+                        w.change_inode(id, |i| {
+                            set_controls(i, i.controls | LAMINATED);
+                            i.edition
+                        })
+                    });
             match written {
                 // The file was removed meanwhile.
                 Err(Errno::NOENT) => Ok(false),
@@ -190,6 +193,9 @@ impl<'s> DeclaredControls<'s> {
             }
         };
         // If the file isn't open, no description has written it: there is nothing to laminate.
-        self.objects().with_live(id, laminate)?.unwrap_or(Ok(false))
+        self.store
+            .objects()
+            .with_live(id, laminate)?
+            .unwrap_or(Ok(false))
     }
 }

@@ -49,15 +49,15 @@ pub(crate) fn is_memory(m: &Medium) -> bool {
 impl<'s> Content<'s> {
     /// Id of an open file's object.
     pub fn live_id(&self, index: u32) -> ObjectId {
-        ObjectId(self.objects().live(index).id.load(Relaxed))
+        ObjectId(self.store.objects().live(index).id.load(Relaxed))
     }
 
     // ---- extents ----
 
     pub(crate) fn first_chunk(&self, index: u32) -> ChunkMap {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let count = (live.extents.load(Acquire) as usize).min(MAX_EXTENTS);
-        let places = self.control.extents(index, count);
+        let places = self.store.control.extents(index, count);
         ChunkMap::of(places.map(|place| Extent(place.load(Relaxed))))
     }
 
@@ -69,23 +69,23 @@ impl<'s> Content<'s> {
         moved: u64,
         needed: usize,
     ) -> Result<ChunkMap> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         if chunk == 0 {
             return Ok(self.first_chunk(index));
         }
         let id = live.id.load(Relaxed);
-        if let Some(map) = self.cache.get(id, index, chunk, moved)
+        if let Some(map) = self.store.cache.get(id, index, chunk, moved)
             && map.pages() >= needed
         {
             return Ok(map);
         }
         let id = ObjectId(id);
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let map = match records.attached(&Key::chunk(id, chunk))? {
             Some(bytes) => ChunkMap::decode(bytes).ok_or(Errno::IO)?,
             None => return Ok(ChunkMap::default()),
         };
-        self.cache.put(id.0, index, chunk, moved, &map);
+        self.store.cache.put(id.0, index, chunk, moved, &map);
         Ok(map)
     }
 
@@ -95,7 +95,7 @@ impl<'s> Content<'s> {
         let is_copy = ObjectId(live.id.load(Relaxed)).is_copy();
         match self.alloc_free(live, want, least) {
             // Pages in limbo are free as soon as the journal is on stable storage.
-            Err(Errno::NOSPC) if !is_copy && self.durability().end_limbo() == Ok(true) => {
+            Err(Errno::NOSPC) if !is_copy && self.store.durability().end_limbo() == Ok(true) => {
                 self.alloc_free(live, want, least)
             }
             result => result,
@@ -106,8 +106,10 @@ impl<'s> Content<'s> {
         let is_copy = ObjectId(live.id.load(Relaxed)).is_copy();
         let on_files = self.keeps_on_files(live.controls.load(Relaxed));
         let mut error = Errno::NOSPC;
-        for (i, m) in self.media().iter().enumerate() {
-            if is_copy && !self.local_copies().has_room_for_copies(i) || on_files && is_memory(m) {
+        for (i, m) in self.store.media().iter().enumerate() {
+            if is_copy && !self.store.local_copies().has_room_for_copies(i)
+                || on_files && is_memory(m)
+            {
                 continue;
             }
             match m.alloc(want) {
@@ -127,7 +129,7 @@ impl<'s> Content<'s> {
         chunk: u64,
         (from, needed): (usize, usize),
     ) -> Result<ChunkMap> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         assert!(
             needed <= CELL_PAGES,
             "a chunk has {CELL_PAGES} pages: {needed}"
@@ -145,7 +147,11 @@ impl<'s> Content<'s> {
             return Ok(map);
         }
         // Pages at and beyond the limit were given to another node, and can't be allocated here.
-        let limit = self.parts().home_limit(live, chunk)?.unwrap_or(CELL_PAGES);
+        let limit = self
+            .store
+            .parts()
+            .home_limit(live, chunk)?
+            .unwrap_or(CELL_PAGES);
         if needed > limit {
             return Err(CHANGED);
         }
@@ -172,43 +178,43 @@ impl<'s> Content<'s> {
                     added.push(e);
                 }
                 Ok(e) => {
-                    self.free_extents([e]);
+                    self.store.free_extents([e]);
                     break;
                 }
                 Err(_) if covered >= needed => break,
                 Err(e) => {
-                    self.free_extents(added);
+                    self.store.free_extents(added);
                     return Err(e);
                 }
             }
         }
         if covered < needed {
-            self.free_extents(added);
+            self.store.free_extents(added);
             return Err(Errno::NOSPC);
         }
         debug_assert_eq!(map.pages(), covered, "a map has the pages of its extents");
         if chunk == 0 {
-            if let Err(e) = self.objects().set_extents(index, &map) {
-                self.free_extents(added);
+            if let Err(e) = self.store.objects().set_extents(index, &map) {
+                self.store.free_extents(added);
                 return Err(e);
             }
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         } else {
             let bytes = map.encode();
-            let set = self.names().object_set(id);
-            let stored = self.transact(set, Need::Bytes(bytes.len()), |w| {
+            let set = self.store.names().object_set(id);
+            let stored = self.store.transact(set, Need::Bytes(bytes.len()), |w| {
                 w.attach(id, &Key::chunk(id, chunk), &bytes)
             });
             if let Err(e) = stored {
-                self.free_extents(added);
+                self.store.free_extents(added);
                 return Err(e);
             }
-            self.cache.put(id.0, index, chunk, moved, &map);
+            self.store.cache.put(id.0, index, chunk, moved, &map);
         }
         live.pages.fetch_add((covered - have) as u64, Relaxed);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
         if id.is_copy() {
-            self.local_copies().count_copied(&added);
+            self.store.local_copies().count_copied(&added);
         }
         Ok(map)
     }
@@ -270,7 +276,7 @@ impl<'s> Content<'s> {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         if is_summed(live.controls.load(Relaxed)) {
             // SAFETY: the caller's promise.
             return unsafe { self.read_summed(index, offset, to, len) };
@@ -279,7 +285,7 @@ impl<'s> Content<'s> {
             let moved = live.moved.load(Acquire);
             if !moved.is_multiple_of(2) {
                 let _critical = Critical::enter();
-                drop(self.objects().lock_live(index)?);
+                drop(self.store.objects().lock_live(index)?);
                 continue;
             }
             let size = live.size.load(Acquire);
@@ -310,10 +316,10 @@ impl<'s> Content<'s> {
         to: *mut u8,
         len: usize,
     ) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         if live.flags.load(Acquire) & flag::INLINE != 0 {
             let id = ObjectId(live.id.load(Relaxed));
-            let records = self.records_of(id)?;
+            let records = self.store.records_of(id)?;
             let data = match records.inode(id)? {
                 Some((inode, data)) if inode.tail == tail::DATA => data,
                 _ => &[],
@@ -337,7 +343,7 @@ impl<'s> Content<'s> {
             // SAFETY: done + n <= len, so the address lies in the caller's buffer.
             let out = unsafe { to.add(done) };
             let covered = Self::pieces(&map, at, n, |e, from, offset, n| {
-                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                let medium = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
                 // SAFETY: the pieces lie in the `n` bytes from `out` on, and in the extent.
                 unsafe { medium.read(e, from, out.add(offset), n) }
             })?;
@@ -385,9 +391,9 @@ impl<'s> Content<'s> {
         grows: bool,
         check: impl FnOnce(&Live) -> Result<()>,
     ) -> Result<(u64, usize)> {
-        self.local_copies().make_room(len);
+        self.store.local_copies().make_room(len);
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         check(lock.0)?;
         self.change_locked(index, offset, len, grows, |at, done, n| {
             // SAFETY: done + n <= len, so the address lies in the caller's buffer.
@@ -419,7 +425,7 @@ impl<'s> Content<'s> {
         let needed = pages(end - chunk * CHUNK);
         let map = self.ensure(index, chunk, (within / PAGE, needed))?;
         Self::pieces(&map, within, len, |e, to, before, n| {
-            let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+            let medium = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
             put(medium, (e, to), before, n)
         })
         .map(|_| ())
@@ -438,9 +444,11 @@ impl<'s> Content<'s> {
         grows: bool,
         mut put: impl FnMut(u64, usize, usize) -> Result<()>,
     ) -> Result<(u64, usize)> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         debug_assert!(!live.lock.is_free(), "a file that is changed is locked");
-        self.declared().check_change(live, Change::From(offset))?;
+        self.store
+            .declared()
+            .check_change(live, Change::From(offset))?;
         let size = live.size.load(Relaxed);
         let at_end = offset.is_none();
         let offset = offset.unwrap_or(size);
@@ -457,13 +465,15 @@ impl<'s> Content<'s> {
         self.unseal(index, offset.min(size), offset + len as u64)?;
         self.promote(index)?;
         if offset > size || !grows {
-            self.mappings().clear_tail(index, size, offset.max(size))?;
+            self.store
+                .mappings()
+                .clear_tail(index, size, offset.max(size))?;
         }
         // Charges the quota for the largest size that the file can get; the charge for what isn't
         // written is taken back below.
         let most = if grows { offset + len as u64 } else { 0 };
-        self.quota().grows(live, size, most)?;
-        let kept = |end: u64| self.quota().shrinks(live, most, end.max(size));
+        self.store.quota().grows(live, size, most)?;
+        let kept = |end: u64| self.store.quota().shrinks(live, most, end.max(size));
         let mut done = 0;
         let mut result = Ok(());
         while done < len && result.is_ok() {
@@ -474,7 +484,7 @@ impl<'s> Content<'s> {
                 done += n;
             }
         }
-        if done < len && at_end && self.remote.is_some() && result == Err(Errno::NOSPC) {
+        if done < len && at_end && self.store.remote.is_some() && result == Err(Errno::NOSPC) {
             // An append is done as a whole, here or on other nodes. Bytes that were written beyond
             // the end aren't part of the file: the next process that locks the entry removes them.
             live.flags.fetch_or(flag::TORN, AcqRel);
@@ -501,7 +511,7 @@ impl<'s> Content<'s> {
     /// ETIMEDOUT.
     pub(crate) fn touch_here(&self, index: u32) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         self.touch(lock.0);
         Ok(())
     }
@@ -519,7 +529,7 @@ impl<'s> Content<'s> {
 
     /// Moves a small file's content from its record to an extent. Locked.
     pub(crate) fn promote(&self, index: u32) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         debug_assert!(
             !live.lock.is_free(),
             "a file that leaves its record is locked"
@@ -528,7 +538,7 @@ impl<'s> Content<'s> {
             return Ok(());
         }
         let id = ObjectId(live.id.load(Relaxed));
-        let data = match self.records_of(id)?.inode(id)? {
+        let data = match self.store.records_of(id)?.inode(id)? {
             Some((_, data)) => data[..data.len().min(live.size.load(Relaxed) as usize)].to_vec(),
             None => Vec::new(),
         };
@@ -537,9 +547,9 @@ impl<'s> Content<'s> {
             let e = self.alloc(live, 1, 1)?;
             // SAFETY: a small file fits a page, and data is a slice.
             let written =
-                unsafe { self.media()[e.medium()].write(e, 0, data.as_ptr(), data.len()) };
+                unsafe { self.store.media()[e.medium()].write(e, 0, data.as_ptr(), data.len()) };
             if let Err(error) = written {
-                self.free_extents([e]);
+                self.store.free_extents([e]);
                 return Err(error);
             }
             map.push(e);
@@ -550,7 +560,7 @@ impl<'s> Content<'s> {
             moved.is_multiple_of(2),
             "a file leaves its record by one thread"
         );
-        self.objects().set_extents(index, &map)?;
+        self.store.objects().set_extents(index, &map)?;
         live.flags.fetch_and(!flag::INLINE, AcqRel);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
         live.moved.fetch_add(1, AcqRel);
@@ -559,7 +569,7 @@ impl<'s> Content<'s> {
 
     /// Makes `from..to` read as zero without changing the allocation. Locked.
     pub(crate) fn zero_range(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         debug_assert!(!live.lock.is_free(), "a file that is cleared is locked");
         let mapped = Mappings::is_mapped(live);
         let mut at = from;
@@ -573,7 +583,7 @@ impl<'s> Content<'s> {
                 pages((offset + n) as u64),
             )?;
             Self::pieces(&map, offset, n, |e, start, _, n| {
-                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                let medium = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
                 if !mapped {
                     return medium.zero(e, start, n);
                 }
@@ -605,7 +615,7 @@ impl<'s> Content<'s> {
     /// # Errors
     /// ETIMEDOUT.
     pub fn touch_open(&self, index: u32) -> Result<()> {
-        if self.names().is_live_remote(index) {
+        if self.store.names().is_live_remote(index) {
             return Ok(());
         }
         self.touch_here(index)

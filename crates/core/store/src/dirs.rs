@@ -79,7 +79,7 @@ impl<'s> Names<'s> {
         let mut more = true;
         let mut last = std::mem::take(&mut position.name);
         let after = last.clone();
-        let records = self.records(position.shard)?;
+        let records = self.store.records(position.shard)?;
         records.list(dir, &after, |name, found| {
             more = each(name, (!found.changing).then_some(found.entry));
             if more {
@@ -96,8 +96,10 @@ impl<'s> Names<'s> {
 
     pub fn note_dir_time(&self, dir: ObjectId, t: i64) -> Result<()> {
         let _critical = Critical::enter();
-        let place = self.control.dir_time(dir.0);
-        place.lock.acquire(&self.control, self.process_slot()?)?;
+        let place = self.store.control.dir_time(dir.0);
+        place
+            .lock
+            .acquire(&self.store.control, self.store.process_slot()?)?;
         let result = (|| {
             let old = place.id.load(Acquire);
             if old != dir.0 {
@@ -121,22 +123,23 @@ impl<'s> Names<'s> {
 
     /// Writes a directory's times to its record, if the directory still exists.
     fn store_dir_times(&self, dir: ObjectId, mtime: i64, ctime: i64) -> Result<()> {
-        if !self.records_of(dir)?.exists(dir)? {
+        if !self.store.records_of(dir)?.exists(dir)? {
             // The directory is another node's, or was removed.
             return Ok(());
         }
-        self.transact(self.object_set(dir), Need::Removal, |w| {
-            let Some((inode, _)) = w.inode(dir)? else {
-                return Ok(());
-            };
-            if (inode.mtime, inode.ctime.max(ctime)) == (mtime, inode.ctime) {
-                return Ok(());
-            }
-            w.change_inode(dir, |inode| {
-                inode.mtime = mtime;
-                inode.ctime = ctime.max(inode.ctime);
+        self.store
+            .transact(self.object_set(dir), Need::Removal, |w| {
+                let Some((inode, _)) = w.inode(dir)? else {
+                    return Ok(());
+                };
+                if (inode.mtime, inode.ctime.max(ctime)) == (mtime, inode.ctime) {
+                    return Ok(());
+                }
+                w.change_inode(dir, |inode| {
+                    inode.mtime = mtime;
+                    inode.ctime = ctime.max(inode.ctime);
+                })
             })
-        })
     }
 
     /// Writes all times in the table to the records (before the table is removed).
@@ -144,7 +147,7 @@ impl<'s> Names<'s> {
     /// # Errors
     /// ENOSPC, EIO.
     pub fn flush_dir_times(&self) -> Result<()> {
-        for place in self.control.dir_times() {
+        for place in self.store.control.dir_times() {
             let id = place.id.load(Acquire);
             if id != 0 {
                 let (mtime, ctime) = (place.mtime.load(Relaxed), place.spare.load(Relaxed));
@@ -156,7 +159,7 @@ impl<'s> Names<'s> {
 
     /// Times (mtime, ctime) of a directory, if the table has them. Must be read before the record.
     pub fn dir_times(&self, dir: ObjectId) -> Option<(i64, i64)> {
-        let place = self.control.dir_time(dir.0);
+        let place = self.store.control.dir_time(dir.0);
         for _ in 0..10 {
             if place.id.load(Acquire) != dir.0 {
                 return None;
@@ -177,8 +180,10 @@ impl<'s> Names<'s> {
         ctime: i64,
     ) -> Result<()> {
         let _critical = Critical::enter();
-        let place = self.control.dir_time(dir.0);
-        place.lock.acquire(&self.control, self.process_slot()?)?;
+        let place = self.store.control.dir_time(dir.0);
+        place
+            .lock
+            .acquire(&self.store.control, self.store.process_slot()?)?;
         if place.id.load(Acquire) == dir.0 {
             if let Some(mtime) = mtime {
                 place.mtime.store(mtime, Relaxed);

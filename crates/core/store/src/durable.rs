@@ -33,18 +33,18 @@ impl<'s> Durability<'s> {
     /// As `FileData::sync`, for bytes on this node.
     pub fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
-            self.content().flush(index, false)?;
-            self.content().seal_chunks(index)?;
-            return self.media().iter().try_for_each(|m| m.sync());
+            self.store.content().flush(index, false)?;
+            self.store.content().seal_chunks(index)?;
+            return self.store.media().iter().try_for_each(|m| m.sync());
         };
         self.check_failed()?;
-        let sealed = self.content().seal_chunks(index)?;
+        let sealed = self.store.content().seal_chunks(index)?;
         for last in (1..=TRIES).map(|n| n == TRIES) {
             if self.sync_data(journal, index, last)? {
                 break;
             }
         }
-        self.content().confirm_sealed(index, &sealed)?;
+        self.store.content().confirm_sealed(index, &sealed)?;
         self.sync_journal()
     }
 
@@ -52,19 +52,24 @@ impl<'s> Durability<'s> {
     /// the file stays locked, so its extents can't change.
     fn sync_data(&self, journal: &Journal, index: u32, hold: bool) -> Result<bool> {
         let _critical = Critical::enter();
-        let mut lock = Some(self.objects().lock_live(index)?);
-        let live = self.objects().live(index);
-        self.content().flush_locked(index, false)?;
+        let mut lock = Some(self.store.objects().lock_live(index)?);
+        let live = self.store.objects().live(index);
+        self.store.content().flush_locked(index, false)?;
         if live.flags.load(Acquire) & flag::INLINE != 0 {
             return Ok(true);
         }
         let moved = live.moved.load(Acquire);
-        let mut lacking: Vec<Lacking> = self.media().iter().map(|_| Lacking::default()).collect();
+        let mut lacking: Vec<Lacking> = self
+            .store
+            .media()
+            .iter()
+            .map(|_| Lacking::default())
+            .collect();
         let mut used = 0u64;
         self.each_chunk(index, |map| {
             for &e in map.extents() {
                 used |= 1 << e.medium();
-                if let Some(m) = self.media().get(e.medium()) {
+                if let Some(m) = self.store.media().get(e.medium()) {
                     m.cells().lacking(e, &mut lacking[e.medium()]);
                 }
             }
@@ -72,13 +77,13 @@ impl<'s> Durability<'s> {
         if !hold {
             lock = None;
         }
-        for (i, m) in self.media().iter().enumerate() {
+        for (i, m) in self.store.media().iter().enumerate() {
             if used >> i & 1 == 1 {
                 self.sync_medium(m)?;
             }
         }
         if lock.is_none() {
-            lock = Some(self.objects().lock_live(index)?);
+            lock = Some(self.store.objects().lock_live(index)?);
         }
         if live.moved.load(Acquire) != moved {
             return Ok(false);
@@ -88,7 +93,7 @@ impl<'s> Durability<'s> {
             .any(|l| !l.written.is_empty() || !l.cleared.is_empty())
         {
             self.lock_journal(journal)?.note_pages(|changes| {
-                for (m, lacking) in self.media().iter().zip(&lacking) {
+                for (m, lacking) in self.store.media().iter().zip(&lacking) {
                     m.cells().make_durable(lacking, changes);
                 }
             })?;
@@ -105,7 +110,7 @@ impl<'s> Durability<'s> {
             return Ok(());
         };
         let id = ObjectId(live.id.load(Relaxed));
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let inline = records
             .inode(id)?
             .is_some_and(|(i, _)| i.tail == tail::DATA);
@@ -114,7 +119,7 @@ impl<'s> Durability<'s> {
             return Ok(());
         };
         let (page, _) = first.split(1);
-        let medium = self.media().get(page.medium()).ok_or(Errno::IO)?;
+        let medium = self.store.media().get(page.medium()).ok_or(Errno::IO)?;
         let mut lacking = Lacking::default();
         medium.cells().lacking(page, &mut lacking);
         if lacking.written.is_empty() {
@@ -127,14 +132,14 @@ impl<'s> Durability<'s> {
 
     /// Calls `each` with the extents of every chunk of an open file. Locked.
     fn each_chunk(&self, index: u32, mut each: impl FnMut(&ChunkMap)) -> Result<()> {
-        let live = self.objects().live(index);
-        let first = self.content().first_chunk(index);
+        let live = self.store.objects().live(index);
+        let first = self.store.content().first_chunk(index);
         each(&first);
         if live.pages.load(Relaxed) == first.pages() as u64 {
             return Ok(());
         }
         let id = ObjectId(live.id.load(Relaxed));
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         records.each_attached(&Key::chunk(id, 1), |key, value| {
             let same = parse_key(key).is_some_and(|(tag, of, _)| (tag, of) == (b'X', id));
             if same && let Some(map) = ChunkMap::decode(value) {
@@ -158,30 +163,35 @@ impl<'s> Durability<'s> {
     /// As for `FileData::sync`; ENOSPC: some data couldn't be written, all others were.
     pub fn sync_all(&self) -> Result<()> {
         let mut written = Ok(());
-        for i in 0..self.control().header().free_live.end(MAX_LIVE) {
-            let live = self.objects().live(i);
+        for i in 0..self.store.control().header().free_live.end(MAX_LIVE) {
+            let live = self.store.objects().live(i);
             let id = ObjectId(live.id.load(Acquire));
             if id.0 == 0 || live.flags.load(Acquire) & flag::DIRTY == 0 {
                 continue;
             }
             // The object was removed meanwhile: there is nothing to write.
-            let Ok((index, held)) = self.objects().live_acquire_here(id) else {
+            let Ok((index, held)) = self.store.objects().live_acquire_here(id) else {
                 continue;
             };
-            written = self.content().flush(index, false).and(written);
+            written = self.store.content().flush(index, false).and(written);
             drop(held);
-            written = self.objects().live_release(index).and(written);
+            written = self.store.objects().live_release(index).and(written);
         }
-        self.names().flush_dir_times()?;
+        self.store.names().flush_dir_times()?;
         let Some(journal) = self.active_journal() else {
-            return self.media().iter().try_for_each(|m| m.sync()).and(written);
+            return self
+                .store
+                .media()
+                .iter()
+                .try_for_each(|m| m.sync())
+                .and(written);
         };
         let _critical = Critical::enter();
         self.check_failed()?;
         let state = self.journal_state();
-        let me = self.process_slot()?;
+        let me = self.store.process_slot()?;
         let mut tries = 0;
-        while let Err(e) = state.syncing.acquire(self.control(), me) {
+        while let Err(e) = state.syncing.acquire(self.store.control(), me) {
             tries += 1;
             if tries == MAX_WAITS {
                 return Err(e);
@@ -196,17 +206,17 @@ impl<'s> Durability<'s> {
     /// Carries out steps 2 and 3 for all pages of all media.
     fn sync_fresh(&self, journal: &Journal) -> Result<()> {
         let mut any = false;
-        for m in self.media() {
+        for m in self.store.media() {
             any |= m.cells().mark_fresh();
         }
-        for m in self.media() {
+        for m in self.store.media() {
             self.sync_medium(m)?;
         }
         if !any {
             return Ok(());
         }
         self.lock_journal(journal)?.note_pages(|changes| {
-            for m in self.media() {
+            for m in self.store.media() {
                 m.cells().make_fresh_durable(changes);
             }
         })
@@ -218,11 +228,11 @@ impl<'s> Durability<'s> {
     /// # Errors
     /// ENOSPC, EIO.
     pub fn restart_journal(&self) -> Result<()> {
-        if self.journal.is_none() {
+        if self.store.journal.is_none() {
             return Ok(());
         }
         self.journal_state().active.store(0, Release);
-        for m in self.media() {
+        for m in self.store.media() {
             m.cells().durable_from_init();
             self.sync_medium(m)?;
         }
@@ -234,7 +244,7 @@ impl<'s> Durability<'s> {
 
     /// Whether the journal was lost with the control region.
     pub fn journal_stopped(&self) -> bool {
-        self.journal.is_some() && self.journal_state().active.load(Acquire) == 0
+        self.store.journal.is_some() && self.journal_state().active.load(Acquire) == 0
     }
 
     /// Whether pages are in limbo (freed, but not reusable before the next sync of the journal), or
@@ -251,7 +261,11 @@ impl<'s> Durability<'s> {
     }
 
     fn limbo_pages(&self) -> u64 {
-        self.media().iter().map(|m| m.cells().in_limbo()).sum()
+        self.store
+            .media()
+            .iter()
+            .map(|m| m.cells().in_limbo())
+            .sum()
     }
 
     /// Writes the journal to stable storage, and then frees the pages in limbo. False if no page
@@ -271,17 +285,22 @@ impl<'s> Durability<'s> {
         // A thread that waited for this lock finds that its former holder has freed the pages.
         state
             .releasing
-            .acquire(self.control(), self.process_slot()?)?;
+            .acquire(self.store.control(), self.store.process_slot()?)?;
         let result = self.end_limbo_locked(journal);
         state.releasing.release();
         result
     }
 
     fn end_limbo_locked(&self, journal: &Journal) -> Result<bool> {
-        let limbo: Vec<_> = self.media().iter().map(|m| m.cells().limbo()).collect();
+        let limbo: Vec<_> = self
+            .store
+            .media()
+            .iter()
+            .map(|m| m.cells().limbo())
+            .collect();
         let clear = |w: Writer<'_>| {
             w.note_pages(|changes: &mut Changes| {
-                for (m, extents) in self.media().iter().zip(&limbo) {
+                for (m, extents) in self.store.media().iter().zip(&limbo) {
                     for &e in extents {
                         m.cells().set_durable(e, false);
                     }
@@ -292,8 +311,8 @@ impl<'s> Durability<'s> {
         let result = self
             .sync_journal()
             .and_then(|()| clear(self.lock_journal(journal)?));
-        let _section = self.section()?;
-        for (m, extents) in self.media().iter().zip(&limbo) {
+        let _section = self.store.section()?;
+        for (m, extents) in self.store.media().iter().zip(&limbo) {
             match result {
                 Ok(()) => m.cells().release(extents),
                 Err(_) => m.cells().keep_in_limbo(extents),

@@ -50,11 +50,11 @@ impl DeclaredControls<'_> {
     pub fn creator(&self, pid: Option<u32>) -> Result<Creator> {
         let known = match pid {
             // If this process's slot has its owner word already, /proc isn't read.
-            None => process::noted_word(&self.control, self.process_slot()?),
+            None => process::noted_word(&self.store.control, self.store.process_slot()?),
             Some(_) => None,
         };
         let word = known.or_else(|| process::word_running(pid.unwrap_or_else(process::pid)));
-        let node = self.names().node_of_several().unwrap_or(0);
+        let node = self.store.names().node_of_several().unwrap_or(0);
         Ok(Creator::here(node, word.ok_or(Errno::SRCH)?))
     }
 
@@ -90,7 +90,7 @@ impl DeclaredControls<'_> {
             (false, true) => Err(Errno::OPNOTSUPP),
             (true, false) => {
                 w.detach(id, &Key::creator(id))?;
-                self.index().forget_names(w, id)
+                self.store.index().forget_names(w, id)
             }
             _ => Ok(()),
         }
@@ -103,13 +103,14 @@ impl DeclaredControls<'_> {
 
     /// Removes the record of the creator of a file that was removed, or is no longer ephemeral.
     pub fn forget_creator(&self, id: ObjectId) -> Result<()> {
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            let inode = w.inode(id)?;
-            if inode.is_some_and(|(inode, _)| is_ephemeral(inode.controls)) {
-                Ok(())
-            } else {
-                w.detach(id, &Key::creator(id)).map(|_| ())
-            }
-        })
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                let inode = w.inode(id)?;
+                if inode.is_some_and(|(inode, _)| is_ephemeral(inode.controls)) {
+                    Ok(())
+                } else {
+                    w.detach(id, &Key::creator(id)).map(|_| ())
+                }
+            })
     }
 }

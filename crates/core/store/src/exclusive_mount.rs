@@ -25,7 +25,7 @@ const MAX_TURNS: u32 = 1500;
 
 impl<'s> DeclaredControls<'s> {
     fn exclusive_user(self) -> &'s AtomicU32 {
-        &self.0.control.header().exclusive_user
+        &self.store.control.header().exclusive_user
     }
 
     /// Makes this process the sole user, if no other process is attached and nothing is left to be
@@ -34,10 +34,10 @@ impl<'s> DeclaredControls<'s> {
     /// # Errors
     /// As for attaching.
     pub fn take_exclusive(&self) -> Result<bool> {
-        let me = self.process_slot()?;
-        let mine = identity(&self.control, me);
+        let me = self.store.process_slot()?;
+        let mine = identity(&self.store.control, me);
         let before = self.exclusive_user().load(Relaxed);
-        if before != 0 && identity_lives(&self.control, before & !WANTED) {
+        if before != 0 && identity_lives(&self.store.control, before & !WANTED) {
             return Ok(false);
         }
         if (self
@@ -48,9 +48,9 @@ impl<'s> DeclaredControls<'s> {
             return Ok(false);
         }
         let is_other = |slot: &usize| {
-            *slot != me as usize && self.control.process(*slot).owner.load(SeqCst) != 0
+            *slot != me as usize && self.store.control.process(*slot).owner.load(SeqCst) != 0
         };
-        let header = self.control.header();
+        let header = self.store.control.header();
         let is_alone = !(0..MAX_PROCESSES).any(|slot| is_other(&slot))
             && header.leaks.load(SeqCst) == 0
             && header.recover.load(SeqCst) == 0;
@@ -88,7 +88,7 @@ impl<'s> DeclaredControls<'s> {
             if word == 0 || slot_of(holder) == slot {
                 return Ok(());
             }
-            if !identity_lives(&self.control, holder) {
+            if !identity_lives(&self.store.control, holder) {
                 let _ = self
                     .exclusive_user()
                     .compare_exchange(word, 0, SeqCst, Relaxed);

@@ -76,7 +76,7 @@ impl Checker<'_> {
             report.left_out.get_or_insert_with(|| repair.into());
             return Ok(report);
         }
-        self.content().verify_all(|id, at| {
+        self.store.content().verify_all(|id, at| {
             let path = self.name_of(id).map_or_else(
                 || format!("object {}", id.0),
                 |path| format!("{} (object {})", String::from_utf8_lossy(&path), id.0),
@@ -94,9 +94,9 @@ impl Checker<'_> {
 
     /// Returns a path of an object, if an entry of this node refers to it. Reads all entries.
     fn name_of(&self, id: ObjectId) -> Option<Vec<u8>> {
-        (0..self.names().shard_count()).find_map(|shard| {
+        (0..self.store.names().shard_count()).find_map(|shard| {
             let mut found = None;
-            let records = self.records(shard).ok()?;
+            let records = self.store.records(shard).ok()?;
             let read = records.each_entry(|parent, name, entry| {
                 if entry.is_some_and(|e| e.entry.id == id && !e.changing) {
                     found = Some((parent, name.to_vec()));
@@ -106,7 +106,7 @@ impl Checker<'_> {
             drop(records);
             read.ok()?;
             let (parent, name) = found?;
-            let mut path = self.names().path_of(parent).ok()?;
+            let mut path = self.store.names().path_of(parent).ok()?;
             if path.last() != Some(&b'/') {
                 path.push(b'/');
             }
@@ -117,9 +117,9 @@ impl Checker<'_> {
 
     /// Number of attached processes besides this one.
     pub(crate) fn others(&self) -> usize {
-        let me = self.is_attached().then(process::pid);
+        let me = self.store.is_attached().then(process::pid);
         (0..MAX_PROCESSES)
-            .map(|i| self.control.process(i).owner.load(Acquire))
+            .map(|i| self.store.control.process(i).owner.load(Acquire))
             .filter(|&owner| {
                 owner != 0 && process::runs(owner) && Some(process::pid_of(owner)) != me
             })
@@ -137,7 +137,12 @@ impl Checker<'_> {
         // The record files are checked first, since LMDB would follow an invalid page number. If
         // other processes are working, the record files are checked below, as of the quiescence.
         if report.others == 0 {
-            let metas: Vec<_> = self.envs.iter().map(|env| Meta::of(env.path())).collect();
+            let metas: Vec<_> = self
+                .store
+                .envs
+                .iter()
+                .map(|env| Meta::of(env.path()))
+                .collect();
             self.check_trees(&metas, &mut report)?;
             if !report.is_clean() {
                 report.left_out = Some("what the records say: their files are damaged".into());
@@ -146,26 +151,30 @@ impl Checker<'_> {
         }
         let until = Instant::now() + QUIESCE_TIMEOUT;
         let quiet = loop {
-            match self.quiet(AT_A_TIME) {
+            match self.store.quiet(AT_A_TIME) {
                 Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(AT_A_TIME),
                 Err(Errno::BUSY) => break None,
                 other => break Some(other?),
             }
         };
         let Some(quiet) = quiet else {
-            let busy: Vec<String> = self.in_sections().map(|(_, pid)| in_words(pid)).collect();
+            let busy: Vec<String> = self
+                .store
+                .in_sections()
+                .map(|(_, pid)| in_words(pid))
+                .collect();
             report.left_out = Some(format!(
                 "extents, free space and counts, since there was no quiet moment: in the middle of something are {}",
                 busy.join(", ")
             ));
-            let view = self.recovery().view()?;
+            let view = self.store.recovery().view()?;
             let mut model = self.read_model(&view, &mut report)?;
             self.check_names(&mut model, &view, &mut report);
             return Ok((report, None));
         };
-        let uses = self.recovery().count_uses()?;
+        let uses = self.store.recovery().count_uses()?;
         self.check_control(&uses, &mut report)?;
-        let view = self.recovery().view()?;
+        let view = self.store.recovery().view()?;
         drop(quiet);
         if report.others > 0 {
             self.check_trees(&view.metas, &mut report)?;
@@ -188,7 +197,7 @@ impl Checker<'_> {
         metas: &[std::result::Result<Meta, String>],
         report: &mut Report,
     ) -> Result<()> {
-        for ((shard, env), meta) in self.envs.iter().enumerate().zip(metas) {
+        for ((shard, env), meta) in self.store.envs.iter().enumerate().zip(metas) {
             let file = std::fs::File::open(env.path())
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
             let found = match meta {

@@ -172,9 +172,9 @@ impl<'s> Index<'s> {
         if from == to {
             return Ok(());
         }
-        let is_left = !words.is_empty() && self.names().left_names(w, id)?.is_some();
+        let is_left = !words.is_empty() && self.store.names().left_names(w, id)?.is_some();
         if is_left || words.len() > STEP {
-            return self.names().leave_behind(w, id, from);
+            return self.store.names().leave_behind(w, id, from);
         }
         for word in words {
             if let Some(name) = from {
@@ -267,11 +267,12 @@ impl<'s> Index<'s> {
         gone: Option<Named<'_>>,
     ) -> Result<Option<OwnedName>> {
         let mut found = self.counted_by_peer(w, id)?;
-        for shard in 0..self.names().shard_count() {
+        for shard in 0..self.store.names().shard_count() {
             if found.is_some() {
                 break;
             }
-            self.committed(shard)?
+            self.store
+                .committed(shard)?
                 .each_entry(|dir, name, found_entry| {
                     if gone != Some((dir, name))
                         && found_entry.is_some_and(|e| e.entry.id == id && !e.changing)
@@ -287,7 +288,7 @@ impl<'s> Index<'s> {
     /// Returns one of the object's names, one whose entry lies on another node, if the object
     /// counts that name as a link; None if there is none.
     fn counted_by_peer(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Option<OwnedName>> {
-        if self.remote.is_none() {
+        if self.store.remote.is_none() {
             return Ok(None);
         }
         let mut found = None;
@@ -297,7 +298,7 @@ impl<'s> Index<'s> {
                 return false;
             };
             if let Some((dir, name, true)) = link_in(rest, value)
-                && self.names().is_entry_remote(dir, name)
+                && self.store.names().is_entry_remote(dir, name)
             {
                 found = Some((dir, name.to_vec()));
             }
@@ -305,7 +306,7 @@ impl<'s> Index<'s> {
         })?;
         // The key that was found may belong to the next object.
         match &found {
-            Some(name) if !self.links().counts_link(w, id, (name.0, &name.1))? => Ok(None),
+            Some(name) if !self.store.links().counts_link(w, id, (name.0, &name.1))? => Ok(None),
             _ => Ok(found),
         }
     }
@@ -320,7 +321,9 @@ impl<'s> Index<'s> {
         if let Some(name) = self.name_in_index(w, id)? {
             self.reindex(w, id, &words, Some(&name.1), None)?;
         }
-        self.names().remove_range(w, &Key::known_names(id), |_| ())
+        self.store
+            .names()
+            .remove_range(w, &Key::known_names(id), |_| ())
     }
 
     /// Updates the index when an attribute of an object changes from `old` to `new`, in a
@@ -370,7 +373,7 @@ impl<'s> Index<'s> {
             let name = hash_of(&was.1);
             let old = Indexed::new(key, value);
             w.detach(id, &old.by_value(Mark { name, id }))?;
-            for name in self.names().left_names(w, id)?.unwrap_or_default() {
+            for name in self.store.names().left_names(w, id)?.unwrap_or_default() {
                 w.detach(id, &old.by_value(Mark { name, id }))?;
             }
             if let Some(key) = old.by_order(id)
@@ -399,7 +402,9 @@ impl<'s> Index<'s> {
     /// Removes the recorded names of a file, unless it has user attributes.
     pub(crate) fn forget_names(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
         if self.words(w, id)?.is_empty() {
-            self.names().remove_range(w, &Key::known_names(id), |_| ())
+            self.store
+                .names()
+                .remove_range(w, &Key::known_names(id), |_| ())
         } else {
             Ok(())
         }
@@ -411,20 +416,22 @@ impl<'s> Index<'s> {
         if name.1.is_empty() {
             return Ok(false);
         }
-        if self.names().is_entry_remote(name.0, name.1) {
-            return self.links().counts_link(w, id, name);
+        if self.store.names().is_entry_remote(name.0, name.1) {
+            return self.store.links().counts_link(w, id, name);
         }
-        let found = w.look_up(self.entry_ref(name))?;
+        let found = w.look_up(self.store.entry_ref(name))?;
         // An entry that is being moved is about to get another name.
         Ok(found.is_some_and(|e| e.entry.id == id && !e.changing))
     }
 
     /// The shards for a transaction over an object and this name of it.
     pub(crate) fn shards_with_name(&self, id: ObjectId, known: Option<Named<'_>>) -> ShardSet {
-        let set = self.names().object_set(id);
+        let set = self.store.names().object_set(id);
         match known {
-            Some((dir, name)) if !name.is_empty() && !self.names().is_entry_remote(dir, name) => {
-                set.with(self.shard_of_entry(dir, name))
+            Some((dir, name))
+                if !name.is_empty() && !self.store.names().is_entry_remote(dir, name) =>
+            {
+                set.with(self.store.shard_of_entry(dir, name))
             }
             _ => set,
         }

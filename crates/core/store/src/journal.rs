@@ -37,12 +37,12 @@ use rustix::io::{Errno, Result};
 
 impl<'s> Durability<'s> {
     pub(crate) fn journal_state(self) -> &'s JournalState {
-        &self.0.control().header().journal
+        &self.store.control().header().journal
     }
 
     /// The journal, if commits are recorded in it at present.
     pub(crate) fn active_journal(self) -> Option<&'s Journal> {
-        self.0
+        self.store
             .journal
             .as_ref()
             .filter(|_| self.journal_state().active.load(Acquire) != 0)
@@ -52,14 +52,14 @@ impl<'s> Durability<'s> {
     pub(crate) fn open_journal(&self) -> Result<()> {
         let _critical = Critical::enter();
         match self.active_journal() {
-            Some(journal) => Writer::lock(self.0, journal)?.file().map(|_| ()),
+            Some(journal) => Writer::lock(self.store, journal)?.file().map(|_| ()),
             None => Ok(()),
         }
     }
 
     /// Locks the journal. The caller must be in a [`Critical`] section.
     pub(crate) fn lock_journal(self, journal: &'s Journal) -> Result<Writer<'s>> {
-        Writer::lock(self.0, journal)
+        Writer::lock(self.store, journal)
     }
 
     /// Appends the changes of a commit on `shards`, before the records change. The caller has
@@ -70,10 +70,10 @@ impl<'s> Durability<'s> {
         shards: ShardSet,
         changes: &[u8],
     ) -> Result<u64> {
-        let w = Writer::lock(self.0, journal)?;
+        let w = Writer::lock(self.store, journal)?;
         w.append(kind::COMMIT, changes, |position| {
             for shard in shards.iter() {
-                let pending = &self.control().shard(shard).pending;
+                let pending = &self.store.control().shard(shard).pending;
                 pending.store(position + 1, Release);
             }
         })
@@ -81,7 +81,7 @@ impl<'s> Durability<'s> {
 
     /// Records that the commit at `position` of the journal failed, and must not be repeated.
     pub(crate) fn note_void(&self, journal: &Journal, position: u64) -> Result<()> {
-        let w = Writer::lock(self.0, journal)?;
+        let w = Writer::lock(self.store, journal)?;
         w.append(kind::VOID, &position.to_le_bytes(), |_| ())
             .map(|_| ())
     }
@@ -89,15 +89,15 @@ impl<'s> Durability<'s> {
     /// Clears the pending positions of `shards`, whose commit is done, or undone.
     pub(crate) fn end_pending(&self, shards: ShardSet) {
         for shard in shards.iter() {
-            self.control().shard(shard).pending.store(0, Release);
+            self.store.control().shard(shard).pending.store(0, Release);
         }
     }
 
     /// Carries out what dead processes had recorded but not completely committed. All shards are
     /// locked.
     pub(crate) fn redo_pending(&self, journal: &Journal) -> Result<()> {
-        let state = |shard| -> &Shard { self.control().shard(shard) };
-        let all = self.all_shards();
+        let state = |shard| -> &Shard { self.store.control().shard(shard) };
+        let all = self.store.all_shards();
         let mut positions: Vec<u64> = all
             .iter()
             .filter_map(|s| state(s).pending.load(Acquire).checked_sub(1))
@@ -106,7 +106,7 @@ impl<'s> Durability<'s> {
         positions.dedup();
         for position in positions {
             let (changes, void) = {
-                let w = Writer::lock(self.0, journal)?;
+                let w = Writer::lock(self.store, journal)?;
                 if position >= w.state.end.load(Acquire) {
                     continue;
                 }
@@ -120,7 +120,7 @@ impl<'s> Durability<'s> {
                 (changes, void)
             };
             if !void {
-                self.redo(&changes)?;
+                self.store.redo(&changes)?;
             }
         }
         self.end_pending(all);
@@ -138,7 +138,7 @@ impl<'s> Durability<'s> {
         let _critical = Critical::enter();
         let state = self.journal_state();
         let (end, file) = {
-            let w = Writer::lock(self.0, journal)?;
+            let w = Writer::lock(self.store, journal)?;
             w.write_out()?;
             debug_assert_eq!(w.state.written.load(Acquire), w.state.end.load(Acquire));
             (w.state.end.load(Acquire), w.file()?)

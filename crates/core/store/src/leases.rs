@@ -69,7 +69,7 @@ impl Live {
 impl<'s> Objects<'s> {
     /// The descriptions of an object on this node.
     fn descriptions(self, id: ObjectId) -> impl Iterator<Item = (u32, &'s Open)> {
-        let end = self.control.header().free_open.end(MAX_OPEN);
+        let end = self.store.control.header().free_open.end(MAX_OPEN);
         let all = (0..end).map(move |index| (index, self.open_file(index)));
         all.filter(move |(_, o)| o.refs.load(Acquire) > 0 && o.id.load(SeqCst) == id.0)
             .filter(|(_, o)| o.flags.load(Relaxed) as i32 & libc::O_PATH == 0)

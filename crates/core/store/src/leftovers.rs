@@ -104,13 +104,15 @@ impl Names<'_> {
     /// ENOSPC; EIO: the remaining steps are left for later.
     pub(crate) fn settle_leftovers_of(&self, id: ObjectId) -> Result<()> {
         let mut progress = Progress::default();
-        let _section = self.section()?;
+        let _section = self.store.section()?;
         loop {
             let mut freed = Vec::new();
-            let done = self.transact(self.object_set(id), Need::Removal, |w| {
-                self.leftover_step(w, id, &mut progress, &mut freed)
-            })?;
-            self.free_extents(freed);
+            let done = self
+                .store
+                .transact(self.object_set(id), Need::Removal, |w| {
+                    self.leftover_step(w, id, &mut progress, &mut freed)
+                })?;
+            self.store.free_extents(freed);
             if done {
                 return Ok(());
             }
@@ -124,7 +126,8 @@ impl Names<'_> {
     pub fn settle_leftovers(&self) -> Result<()> {
         let mut left = Vec::new();
         for shard in 0..self.shard_count() {
-            self.records(shard)?
+            self.store
+                .records(shard)?
                 .each_attached(b"T", |key, _| match parse_key(key) {
                     Some((b'T', id, _)) => {
                         left.push(id);
@@ -164,7 +167,7 @@ impl Names<'_> {
             let left: Vec<u64> = names_in(&record).collect();
             for (key, word) in attributes {
                 if let Some(word) = word {
-                    self.index().settle_word(w, id, word, &left)?;
+                    self.store.index().settle_word(w, id, word, &left)?;
                 }
                 if !is_there {
                     w.detach(id, &key)?;

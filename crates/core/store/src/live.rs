@@ -237,16 +237,23 @@ impl<'s> Objects<'s> {
     /// # Errors
     /// EAGAIN if other threads of this process have used all places for [`PLACE_TIMEOUT`].
     pub fn place(self) -> Result<Held<'s>> {
-        let p = self.0.control.process(self.0.process_slot()? as usize);
+        let p = self
+            .store
+            .control
+            .process(self.store.process_slot()? as usize);
         let take = |place: &&AtomicU32| {
             place.load(Relaxed) == 0 && place.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
         };
         if let Some(place) = p.held.iter().find(take) {
             return Ok(Held(place));
         }
-        let area = self.0.area()?;
+        let area = self.store.area()?;
         // Without memory for more places, the thread waits for one of the places in the slot.
-        let more = match self.0.control.reserve_held(self.0.process_slot()?, area) {
+        let more = match self
+            .store
+            .control
+            .reserve_held(self.store.process_slot()?, area)
+        {
             Ok(()) => &area.held[..],
             Err(_) => &[],
         };
@@ -271,7 +278,12 @@ impl<'s> Objects<'s> {
 
     /// The further places of the process in `slot` that may be in use: those in its area.
     pub(crate) fn more_held<'a>(&self, slot: u32, area: &'a ProcessArea) -> &'a [AtomicU32] {
-        let end = self.control.process(slot as usize).held_end.load(Acquire) as usize;
+        let end = self
+            .store
+            .control
+            .process(slot as usize)
+            .held_end
+            .load(Acquire) as usize;
         &area.held[..end.min(area.held.len())]
     }
 
@@ -285,19 +297,23 @@ impl<'s> Objects<'s> {
     /// Live entry `index`.
     #[inline]
     pub fn live(self, index: u32) -> &'s Live {
-        self.0.control.live(index)
+        self.store.control.live(index)
     }
 
     /// Locks a live object. The caller must be in a [`Critical`] section.
     pub fn lock_live(self, index: u32) -> Result<LiveLock<'s>> {
-        let section = self.0.section()?;
+        let section = self.store.section()?;
         let live = self.live(index);
-        if live.lock.acquire(&self.0.control, self.0.process_slot()?)? == Acquired::Abandoned {
+        if live
+            .lock
+            .acquire(&self.store.control, self.store.process_slot()?)?
+            == Acquired::Abandoned
+        {
             live.flags.fetch_or(flag::TORN, AcqRel);
         }
         let lock = LiveLock(live, section);
         if live.flags.load(Relaxed) & flag::TORN != 0 {
-            self.0.recovery().repair_live(index)?;
+            self.store.recovery().repair_live(index)?;
         }
         Ok(lock)
     }
@@ -320,10 +336,10 @@ impl<'s> Objects<'s> {
         load: impl FnOnce(u32) -> Result<()>,
     ) -> Result<(u32, Held<'s>)> {
         let held = self.place()?;
-        let section = self.0.section()?;
+        let section = self.store.section()?;
         let mut until = None;
         let index = loop {
-            let chain = Chain::lock(self.0, id.0)?;
+            let chain = Chain::lock(self.store, id.0)?;
             break match chain.find(id.0) {
                 Some(index) if self.live(index).flags.load(Acquire) & flag::GONE != 0 => {
                     drop(chain);
@@ -347,7 +363,7 @@ impl<'s> Objects<'s> {
         match load(index) {
             Ok(()) => Ok((index, held)),
             Err(e) => {
-                let _section = self.0.section()?;
+                let _section = self.store.section()?;
                 drop(held);
                 self.live_release(index)?;
                 Err(e)
@@ -358,7 +374,7 @@ impl<'s> Objects<'s> {
     /// Takes a free live entry for `id`, with one user.
     #[inline]
     pub(crate) fn live_new(&self, chain: &Chain<'_>, id: ObjectId) -> Result<u32> {
-        let index = self.control.take_live()?.ok_or(Errno::NFILE)?;
+        let index = self.store.control.take_live()?.ok_or(Errno::NFILE)?;
         let live = self.live(index);
         assert!(
             live.refs.load(Relaxed) == 0,
@@ -381,7 +397,7 @@ impl<'s> Objects<'s> {
     /// Makes the live entry of a file that is being created, with one user. The shard of the file's
     /// record is locked.
     pub(crate) fn live_of_new(&self, id: ObjectId, inode: &Inode) -> Result<u32> {
-        let chain = Chain::lock(self.0, id.0)?;
+        let chain = Chain::lock(self.store, id.0)?;
         let index = self.live_new(&chain, id)?;
         let live = self.live(index);
         live.extents.store(0, Relaxed);
@@ -397,12 +413,16 @@ impl<'s> Objects<'s> {
             live.refs.load(Acquire) <= 1,
             "a live entry ends with its last user: {index}"
         );
-        self.control.finisher(index).store(0, Relaxed);
+        self.store.control.finisher(index).store(0, Relaxed);
         live.refs.store(0, Release);
         chain.remove(index);
         live.id.store(0, Release);
         drop(chain);
-        self.control.header().free_live.push(index, &live.next);
+        self.store
+            .control
+            .header()
+            .free_live
+            .push(index, &live.next);
     }
 
     /// Waits until the last user of an entry has removed the entry's object. Returns Ok if the
@@ -413,8 +433,8 @@ impl<'s> Objects<'s> {
         if live.id.load(Relaxed) != id.0 || live.flags.load(Acquire) & flag::GONE == 0 {
             return Ok(());
         }
-        let finisher = self.control.finisher(index).load(Acquire);
-        if finisher != 0 && identity_lives(&self.control, finisher) && self.named(id)? {
+        let finisher = self.store.control.finisher(index).load(Acquire);
+        if finisher != 0 && identity_lives(&self.store.control, finisher) && self.named(id)? {
             // The process that removes the object is about to find out that the object has a name.
             yield_now();
             return Ok(());
@@ -428,16 +448,16 @@ impl<'s> Objects<'s> {
 
     /// Whether the object exists and has a name, according to its record.
     fn named(&self, id: ObjectId) -> Result<bool> {
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         Ok(records.inode(id)?.is_some_and(|(i, _)| i.nlink > 0))
     }
 
     /// Reads the record into the entry, unless another process has.
     fn live_load(&self, index: u32, id: ObjectId) -> Result<()> {
         let live = self.live(index);
-        let shard = self.shard_of(id);
+        let shard = self.store.shard_of(id);
         fence(SeqCst);
-        self.wait_even(shard, |s| s.removing.load(SeqCst))?;
+        self.store.wait_even(shard, |s| s.removing.load(SeqCst))?;
         if live.flags.load(Acquire) & flag::LOADED != 0 {
             return Ok(());
         }
@@ -445,7 +465,7 @@ impl<'s> Objects<'s> {
         if live.flags.load(Acquire) & flag::LOADED != 0 {
             return Ok(());
         }
-        let records = self.records(shard)?;
+        let records = self.store.records(shard)?;
         let (inode, tail_bytes) = records.inode(id)?.ok_or(Errno::NOENT)?;
         let mut flags = flag::LOADED;
         let mut extents = ChunkMap::default();
@@ -454,7 +474,8 @@ impl<'s> Objects<'s> {
             tail::EXTENTS => extents = ChunkMap::decode(tail_bytes).ok_or(Errno::IO)?,
             _ => {}
         }
-        if self.durability().journal_state().loaded.load(Relaxed) != 0 && flags & flag::INLINE == 0
+        if self.store.durability().journal_state().loaded.load(Relaxed) != 0
+            && flags & flag::INLINE == 0
         {
             flags |= flag::TAIL;
         }
@@ -468,10 +489,12 @@ impl<'s> Objects<'s> {
     /// # Errors
     /// ENOSPC if there is no memory for them.
     pub(crate) fn set_extents(&self, index: u32, map: &ChunkMap) -> Result<()> {
-        self.control.reserve_extents(index, map.extents().len())?;
+        self.store
+            .control
+            .reserve_extents(index, map.extents().len())?;
         let live = self.live(index);
         for (n, e) in map.extents().iter().enumerate().take(MAX_EXTENTS) {
-            self.control.extent(index, n).store(e.0, Relaxed);
+            self.store.control.extent(index, n).store(e.0, Relaxed);
         }
         live.extents.store(map.extents().len() as u32, Release);
         Ok(())
@@ -493,11 +516,11 @@ impl<'s> Objects<'s> {
     /// Those of writing the record (ENOSPC, EIO); the entry is released all the same, but stays in
     /// the table if it couldn't be written.
     pub fn live_release(&self, index: u32) -> Result<()> {
-        let _section = self.section()?;
+        let _section = self.store.section()?;
         let live = self.live(index);
         let id = live.id.load(Relaxed);
         loop {
-            let chain = Chain::lock(self.0, id)?;
+            let chain = Chain::lock(self.store, id)?;
             assert!(
                 live.refs.load(Acquire) > 0,
                 "a use that ends was counted: {index}"
@@ -505,8 +528,9 @@ impl<'s> Objects<'s> {
             if live.refs.load(Acquire) > 1 {
                 // Removes only a mark of this process: another process may be finishing the entry
                 // just now.
-                let me = identity(&self.control, self.process_slot()?);
+                let me = identity(&self.store.control, self.store.process_slot()?);
                 let _ = self
+                    .store
                     .control
                     .finisher(index)
                     .compare_exchange(me, 0, AcqRel, Relaxed);
@@ -523,39 +547,42 @@ impl<'s> Objects<'s> {
                 let copy = live.copy.swap(0, AcqRel);
                 if live.lock.holder().is_some() {
                     // The lock was held by a dead user. There is nothing to repair.
-                    let _: Acquired = live.lock.acquire(&self.control, self.process_slot()?)?;
+                    let _: Acquired = live
+                        .lock
+                        .acquire(&self.store.control, self.store.process_slot()?)?;
                     live.lock.release();
                 }
                 self.live_end(chain, index);
-                self.local_copies().release_copy(copy);
+                self.store.local_copies().release_copy(copy);
                 if let Some(part) = part.checked_sub(1) {
                     self.live_release(part)?;
                 }
-                let remote = self.remote.as_ref().ok_or(Errno::NODEV)?;
+                let remote = self.store.remote.as_ref().ok_or(Errno::NODEV)?;
                 remote.closed(ObjectId(id), number);
                 return Ok(());
             }
             if flags & unfinished == 0 && live.lock.holder().is_none() {
                 let copy = live.copy.swap(0, AcqRel);
                 self.live_end(chain, index);
-                self.local_copies().release_copy(copy);
+                self.store.local_copies().release_copy(copy);
                 return Ok(());
             }
-            self.control
-                .finisher(index)
-                .store(identity(&self.control, self.process_slot()?), Release);
+            self.store.control.finisher(index).store(
+                identity(&self.store.control, self.store.process_slot()?),
+                Release,
+            );
             if flags & flag::UNLINKED != 0 {
                 live.flags.fetch_or(flag::GONE, AcqRel);
             }
             drop(chain);
             if let Err(e) = self.live_finish(index) {
-                let chain = Chain::lock(self.0, id)?;
-                self.control.finisher(index).store(0, Release);
+                let chain = Chain::lock(self.store, id)?;
+                self.store.control.finisher(index).store(0, Release);
                 live.flags.fetch_and(!flag::GONE, AcqRel);
                 live.refs.fetch_sub(1, AcqRel);
                 drop(chain);
                 // The entry may have no user any more: the next repair tries the removal again.
-                self.control.header().leaks.store(1, Release);
+                self.store.control.header().leaks.store(1, Release);
                 return Err(e);
             }
         }
@@ -563,19 +590,19 @@ impl<'s> Objects<'s> {
 
     fn live_finish(&self, index: u32) -> Result<()> {
         if self.live(index).flags.load(Acquire) & flag::UNLINKED != 0 {
-            self.content().remove_object(index)
+            self.store.content().remove_object(index)
         } else {
-            self.content().flush(index, true)?;
+            self.store.content().flush(index, true)?;
             // A file that can't be sealed for lack of room stays as it is: unverified, but
             // complete.
-            let _ = self.content().seal_chunks(index);
+            let _ = self.store.content().seal_chunks(index);
             Ok(())
         }
     }
 
     /// The live table's view of `id`, if it is open.
     pub(crate) fn live_probe(&self, id: ObjectId) -> Result<Option<LiveView>> {
-        let bucket = self.control.bucket(id.0);
+        let bucket = self.store.control.bucket(id.0);
         for _ in 0..100 {
             let version = bucket.version.load(Acquire);
             if !version.is_multiple_of(2) {
@@ -588,7 +615,7 @@ impl<'s> Objects<'s> {
                 if next == 0 {
                     break;
                 }
-                let live = self.control.live(next - 1);
+                let live = self.store.control.live(next - 1);
                 if live.id.load(Relaxed) == id.0 {
                     found = view(live);
                     break;
@@ -601,14 +628,14 @@ impl<'s> Objects<'s> {
             }
         }
         let _critical = Critical::enter();
-        let chain = Chain::lock(self.0, id.0)?;
+        let chain = Chain::lock(self.store, id.0)?;
         Ok(chain.find(id.0).and_then(|i| view(self.live(i))))
     }
 
     /// If `id` is open, marks it as having no name, so that its last user removes it. With `undo`,
     /// removes the mark.
     pub(crate) fn live_mark_unlinked(&self, id: ObjectId, undo: bool) -> Result<bool> {
-        let chain = Chain::lock(self.0, id.0)?;
+        let chain = Chain::lock(self.store, id.0)?;
         let Some(index) = chain.find(id.0) else {
             return Ok(false);
         };
@@ -643,9 +670,9 @@ impl<'s> Objects<'s> {
     /// If `id` is open, calls `f` with its live entry. The entry is locked meanwhile.
     pub fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
         let held = self.place()?;
-        let section = self.section()?;
+        let section = self.store.section()?;
         let index = {
-            let chain = Chain::lock(self.0, id.0)?;
+            let chain = Chain::lock(self.store, id.0)?;
             let Some(index) = chain.find(id.0) else {
                 return Ok(None);
             };

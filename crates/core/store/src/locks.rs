@@ -37,14 +37,22 @@ impl LockTable<'_> {
     /// # Errors
     /// EAGAIN if it can't attach.
     pub fn lock_owner_process(&self) -> Result<Owner> {
-        self.process_slot().map(|slot| self.lock_owner_slot(slot))
+        self.store
+            .process_slot()
+            .map(|slot| self.lock_owner_slot(slot))
     }
 
     /// The process in `slot`, as an owner of locks. The process may have died.
     pub fn lock_owner_slot(&self, slot: u32) -> Owner {
         Owner {
-            node: self.names().node(),
-            number: self.control.process(slot as usize).owner.load(Acquire) & WHO,
+            node: self.store.names().node(),
+            number: self
+                .store
+                .control
+                .process(slot as usize)
+                .owner
+                .load(Acquire)
+                & WHO,
             slot,
         }
     }
@@ -52,8 +60,8 @@ impl LockTable<'_> {
     /// An open file description, as an owner of locks. The description gets its number when it
     /// first needs one.
     pub fn lock_owner_description(&self, open: u32) -> Owner {
-        let header = self.control.header();
-        let place = &self.objects().open_file(open).locker;
+        let header = self.store.control.header();
+        let place = &self.store.objects().open_file(open).locker;
         let mut locker = place.load(Acquire);
         if locker == 0 {
             let new = header.lockers.fetch_add(1, AcqRel) + 1;
@@ -67,14 +75,14 @@ impl LockTable<'_> {
 
     /// Whether `owner` is the description `open` of this node.
     pub fn description_owns(&self, open: u32, owner: Owner) -> bool {
-        let locker = self.objects().open_file(open).locker.load(Acquire);
+        let locker = self.store.objects().open_file(open).locker.load(Acquire);
         locker != 0 && self.owner_of_locker(locker) == owner
     }
 
     fn owner_of_locker(&self, locker: u32) -> Owner {
-        let born = u64::from(self.control.header().born.load(Relaxed));
+        let born = u64::from(self.store.control.header().born.load(Relaxed));
         Owner {
-            node: self.names().node(),
+            node: self.store.names().node(),
             number: DESCRIPTION | (born << 33 >> 1) | u64::from(locker),
             slot: 0,
         }
@@ -102,7 +110,9 @@ impl LockTable<'_> {
     }
 
     fn is_dead(&self, owner: Owner) -> bool {
-        owner.node == self.names().node() && owner.pid().is_some() && !process::runs(owner.number)
+        owner.node == self.store.names().node()
+            && owner.pid().is_some()
+            && !process::runs(owner.number)
     }
 
     /// The waits of a process of this node for locks.
@@ -124,6 +134,7 @@ impl LockTable<'_> {
         let there = (owner.slot as usize) < crate::control_region::MAX_PROCESSES;
         there && {
             let word = self
+                .store
                 .control
                 .process(owner.slot as usize)
                 .owner
@@ -139,10 +150,17 @@ impl LockTable<'_> {
     /// ETIMEDOUT.
     pub fn end_process_locks(&self, object: ObjectId) -> Result<()> {
         // A process that hasn't needed a slot has no locks.
-        let Some(slot) = self.attached_slot() else {
+        let Some(slot) = self.store.attached_slot() else {
             return Ok(());
         };
-        if self.control.process(slot as usize).locked.load(Acquire) == 0 {
+        if self
+            .store
+            .control
+            .process(slot as usize)
+            .locked
+            .load(Acquire)
+            == 0
+        {
             return Ok(());
         }
         self.end_locks(object, self.lock_owner_slot(slot))
@@ -150,7 +168,7 @@ impl LockTable<'_> {
 
     /// Releases the locks of a description whose last descriptor is being closed.
     pub(crate) fn end_description_locks(&self, open: u32) {
-        let o = self.objects().open_file(open);
+        let o = self.store.objects().open_file(open);
         let locker = o.locker.load(Acquire);
         if locker != 0 {
             let object = ObjectId(o.id.load(Acquire));
@@ -162,7 +180,7 @@ impl LockTable<'_> {
 
     /// Releases all locks of the process in `slot`, which has ended or is ending.
     pub(crate) fn end_all_locks(&self, slot: u32) -> Result<()> {
-        let locked = &self.control.process(slot as usize).locked;
+        let locked = &self.store.control.process(slot as usize).locked;
         if locked.load(Acquire) == 0 {
             return Ok(());
         }
@@ -178,9 +196,9 @@ impl LockTable<'_> {
 
     fn end_locks(&self, object: ObjectId, owner: Owner) -> Result<()> {
         let noted = self.locks_of(object)?.remove(owner);
-        match &self.remote {
-            Some(remote) if noted && self.names().is_object_remote(object) => {
-                remote.unlocked(self, object, owner)
+        match &self.store.remote {
+            Some(remote) if noted && self.store.names().is_object_remote(object) => {
+                remote.unlocked(self.store, object, owner)
             }
             _ => Ok(()),
         }

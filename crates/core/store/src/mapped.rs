@@ -66,12 +66,14 @@ impl<'s> Mappings<'s> {
     /// ENOMEM if the table is full; ENOSPC if there is no memory for it; EBADF if `open` has ended;
     /// ENODEV if it isn't of a regular file; those of [`Mappings::begin_storing`].
     pub fn map_claim(self, open: u32, flags: u32) -> Result<&'s MapRef> {
-        let _section = self.0.section()?;
+        let _section = self.store.section()?;
         let table = self.map_table()?;
-        let me = self.0.process_slot()?;
-        let end = &self.0.control.process(me as usize).maps_end;
+        let me = self.store.process_slot()?;
+        let end = &self.store.control.process(me as usize).maps_end;
         let next = end.load(Relaxed) as usize + 1;
-        self.0.control.reserve_maps(me, self.0.area()?, next)?;
+        self.store
+            .control
+            .reserve_maps(me, self.store.area()?, next)?;
         // Chains and marks have memory by now, too.
         let table = MapTable {
             has_memory: true,
@@ -100,7 +102,7 @@ impl<'s> Mappings<'s> {
     /// # Errors
     /// EBADF if the description has ended; ENODEV if it isn't of a regular file.
     fn retained_live(&self, open: u32) -> Result<u32> {
-        let objects = self.objects();
+        let objects = self.store.objects();
         objects.open_retain(open)?;
         match objects.open_file(open).live.load(Acquire) {
             0 => objects.open_release(open).and(Err(Errno::NODEV)),
@@ -115,13 +117,13 @@ impl<'s> Mappings<'s> {
     /// # Errors
     /// As for [`Content::note_change`].
     pub fn begin_storing(&self, index: u32) -> Result<()> {
-        let is_clean = || self.objects().live(index).flags.load(Acquire) & flag::CLEAN != 0;
-        if !is_clean() || self.names().is_live_remote(index) {
+        let is_clean = || self.store.objects().live(index).flags.load(Acquire) & flag::CLEAN != 0;
+        if !is_clean() || self.store.names().is_live_remote(index) {
             return Ok(());
         }
         let _critical = Critical::enter();
-        let _lock = self.objects().lock_live(index)?;
-        self.content().note_change(index)
+        let _lock = self.store.objects().lock_live(index)?;
+        self.store.content().note_change(index)
     }
 
     /// This process's table of mappings. Only one thread at a time may change it.
@@ -129,13 +131,19 @@ impl<'s> Mappings<'s> {
     /// # Errors
     /// As for [`Store::process_slot`].
     pub fn map_table(self) -> Result<MapTable<'s>> {
-        Ok(self.0.control.maps_of(self.0.area()?))
+        Ok(self.store.control.maps_of(self.store.area()?))
     }
 
     /// One more than the highest place in use in this process's table.
     pub fn maps_end(&self) -> usize {
-        let end = |me| self.control.process(me as usize).maps_end.load(Acquire);
-        self.attached_slot().map_or(0, end) as usize
+        let end = |me| {
+            self.store
+                .control
+                .process(me as usize)
+                .maps_end
+                .load(Acquire)
+        };
+        self.store.attached_slot().map_or(0, end) as usize
     }
 
     /// Copies this process's table into the empty table in `area`, for a child in `slot` that
@@ -149,9 +157,9 @@ impl<'s> Mappings<'s> {
         if end == 0 {
             return Ok(());
         }
-        self.control.reserve_maps(slot, area, end)?;
-        let (from, table) = (self.map_table()?, self.control.maps_of(area));
-        let maps_end = &self.control.process(slot as usize).maps_end;
+        self.store.control.reserve_maps(slot, area, end)?;
+        let (from, table) = (self.map_table()?, self.store.control.maps_of(area));
+        let maps_end = &self.store.control.process(slot as usize).maps_end;
         maps_end.store(end as u32, Release);
         for (from, to) in from.up_to(end).iter().zip(table.places()) {
             let len = from.len.load(Relaxed);
@@ -161,7 +169,7 @@ impl<'s> Mappings<'s> {
             to.chain.store(from.chain.load(Relaxed), Relaxed);
             to.cut.store(0, Relaxed);
             to.len.store(if reference_only { 0 } else { len }, Relaxed);
-            let Some(open) = self.objects().open_retain_at(&from.open) else {
+            let Some(open) = self.store.objects().open_retain_at(&from.open) else {
                 continue;
             };
             to.open.store(open + 1, SeqCst);
@@ -213,12 +221,12 @@ impl<'s> Mappings<'s> {
         area: &ProcessArea,
         mut each: impl FnMut(&MapRef),
     ) -> Result<()> {
-        let maps_end = &self.control.process(slot as usize).maps_end;
+        let maps_end = &self.store.control.process(slot as usize).maps_end;
         let end = maps_end.load(Acquire) as usize;
         if end == 0 {
             return Ok(());
         }
-        let table = self.control.maps_of(area);
+        let table = self.store.control.maps_of(area);
         let mut result = Ok(());
         for place in table.up_to(end) {
             each(place);
@@ -235,7 +243,7 @@ impl<'s> Mappings<'s> {
     /// # Errors
     /// Those of writing the files back; all entries are freed all the same.
     pub fn end_mappings(&self) -> Result<()> {
-        self.map_end(self.process_slot()?, self.area()?, |_| {})
+        self.map_end(self.store.process_slot()?, self.store.area()?, |_| {})
     }
 
     /// Ends a place's use of its file.
@@ -243,7 +251,7 @@ impl<'s> Mappings<'s> {
         if place.open.load(Relaxed) == 0 {
             return Ok(());
         }
-        let _section = self.section()?;
+        let _section = self.store.section()?;
         let Some(open) = place.open.swap(0, AcqRel).checked_sub(1) else {
             return Ok(());
         };
@@ -251,6 +259,7 @@ impl<'s> Mappings<'s> {
         let kind = place.flags.load(Relaxed);
         if kind & map_flag::CHANGES != 0
             && let Some(live) = self
+                .store
                 .objects()
                 .open_file(open)
                 .live
@@ -259,12 +268,13 @@ impl<'s> Mappings<'s> {
         {
             result = self.touch_mapped(live, kind);
         }
-        self.objects().open_release(open).and(result)
+        self.store.objects().open_release(open).and(result)
     }
 
     /// Records that a process of this node is about to map a copy of an open file.
     pub fn note_copied(&self, index: u32) {
-        self.objects()
+        self.store
+            .objects()
             .live(index)
             .flags
             .fetch_or(flag::COPIED, AcqRel);
@@ -273,7 +283,7 @@ impl<'s> Mappings<'s> {
     /// Whether a process of this node may map a copy of the file.
     #[inline]
     pub fn may_be_copied(&self, index: u32) -> bool {
-        self.objects().live(index).flags.load(Acquire) & flag::COPIED != 0
+        self.store.objects().live(index).flags.load(Acquire) & flag::COPIED != 0
     }
 
     /// Whether a process of this node maps a copy of `id`, a file whose bytes lie on other nodes;
@@ -284,7 +294,8 @@ impl<'s> Mappings<'s> {
             self.some_mapping(slot, |m| {
                 let open = m.open.load(SeqCst).checked_sub(1);
                 m.flags.load(Acquire) & map_flag::COPY != 0
-                    && open.is_some_and(|o| self.objects().open_file(o).id.load(Acquire) == id.0)
+                    && open
+                        .is_some_and(|o| self.store.objects().open_file(o).id.load(Acquire) == id.0)
                     && but.is_none_or(|b| !std::ptr::eq(b, m))
             }) != Some(false)
         })
@@ -296,30 +307,30 @@ impl<'s> Mappings<'s> {
         let is = |m: &MapRef| {
             let open = m.open.load(SeqCst).checked_sub(1);
             m.flags.load(Acquire) & map_flag::CHANGES != 0
-                && open.is_some_and(|o| self.objects().open_file(o).id.load(Acquire) == id.0)
+                && open.is_some_and(|o| self.store.objects().open_file(o).id.load(Acquire) == id.0)
         };
         (0..MAX_PROCESSES as u32)
             .filter(|&slot| self.some_mapping(slot, is) != Some(false))
-            .map(|slot| self.locks().lock_owner_slot(slot).number)
+            .map(|slot| self.store.locks().lock_owner_slot(slot).number)
             .collect()
     }
 
     /// Whether `is` holds for one of the mappings of the process in `slot`; None if that can't be
     /// determined.
     fn some_mapping(&self, slot: u32, is: impl Fn(&MapRef) -> bool) -> Option<bool> {
-        let p = self.control.process(slot as usize);
+        let p = self.store.control.process(slot as usize);
         let end = p.maps_end.load(Acquire) as usize;
         if end == 0 || state_of(p.owner.load(SeqCst)) == state::FREE {
             return Some(false);
         }
-        if self.attached_slot() == Some(slot) {
+        if self.store.attached_slot() == Some(slot) {
             return Some(self.map_table().ok()?.up_to(end).iter().any(is));
         }
-        let area = self.map_area(slot).ok()?;
+        let area = self.store.map_area(slot).ok()?;
         // SAFETY: just mapped; made of atomics. The area isn't used after it was unmapped.
         unsafe {
-            let found = self.control.maps_of(&*area).up_to(end).iter().any(is);
-            self.unmap_area(area);
+            let found = self.store.control.maps_of(&*area).up_to(end).iter().any(is);
+            self.store.unmap_area(area);
             Some(found)
         }
     }
@@ -334,15 +345,17 @@ impl<'s> Mappings<'s> {
         len: usize,
         budget: usize,
     ) -> Result<Vec<MapPiece>> {
-        self.content()
+        self.store
+            .content()
             .verify(index, offset, offset + len as u64)
             .map_err(|_| Errno::IO)?;
-        self.local_copies()
+        self.store
+            .local_copies()
             .make_room(len.min(budget.saturating_mul(PAGE)));
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
-        self.content().promote(index)?;
+        self.store.content().promote(index)?;
         live.flags.fetch_or(flag::MAPPED, AcqRel);
         let size = live.size.load(Relaxed);
         if live.flags.load(Relaxed) & flag::TAIL != 0 {
@@ -366,11 +379,13 @@ impl<'s> Mappings<'s> {
         while at < end {
             let (chunk, start) = (at / CHUNK, (at % CHUNK) as usize);
             let n = ((end - at) as usize).min(CHUNK as usize - start);
-            let map =
-                self.content()
-                    .ensure(index, chunk, (start / PAGE, pages((start + n) as u64)))?;
+            let map = self.store.content().ensure(
+                index,
+                chunk,
+                (start / PAGE, pages((start + n) as u64)),
+            )?;
             Content::pieces(&map, start, n, |e, from, _, n| {
-                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                let medium = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
                 medium.make_init(e, from / PAGE, n / PAGE)
             })?;
             at += n as u64;
@@ -380,16 +395,22 @@ impl<'s> Mappings<'s> {
 
     /// The pages of `offset..end` that are initialised. Locked.
     fn mapped_pieces(&self, index: u32, offset: u64, end: u64) -> Result<Vec<MapPiece>> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let mut out = Vec::new();
         if offset < CHUNK {
-            self.pieces_of(&self.content().first_chunk(index), 0, offset, end, &mut out)?;
+            self.pieces_of(
+                &self.store.content().first_chunk(index),
+                0,
+                offset,
+                end,
+                &mut out,
+            )?;
         }
         if end > CHUNK {
             let id = ObjectId(live.id.load(Relaxed));
             let first = (offset / CHUNK).max(1);
             let mut result = Ok(());
-            let records = self.records_of(id)?;
+            let records = self.store.records_of(id)?;
             records.each_attached(&Key::chunk(id, first), |key, value| {
                 let Some((b'X', of, n)) = parse_key(key) else {
                     return false;
@@ -421,7 +442,7 @@ impl<'s> Mappings<'s> {
         let from = offset.max(base);
         let len = (end.min(base + CHUNK) - from) as usize;
         Content::pieces(map, (from - base) as usize, len, |e, start, done, n| {
-            let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+            let medium = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
             let mut page = start / PAGE;
             let last = (start + n) / PAGE;
             while page < last {
@@ -455,18 +476,19 @@ impl<'s> Mappings<'s> {
     /// to leave. To be called when the file has no other user, so that no process has it mapped.
     /// Locked.
     pub(crate) fn settle_maps(&self, index: u32) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let flags = live.flags.load(Acquire);
         if flags & flag::MAPPED == 0 {
             return Ok(());
         }
         let size = live.size.load(Relaxed);
-        self.content()
+        self.store
+            .content()
             .zero_range(index, size, size.next_multiple_of(PAGE as u64))?;
         if flags & flag::CUT != 0 {
             // The record may still name these pages, if it was synced since the truncation.
             live.flags.fetch_or(flag::DIRTY, AcqRel);
-            self.content().free_behind(index, size, MAX_SIZE)?;
+            self.store.content().free_behind(index, size, MAX_SIZE)?;
         }
         live.flags.fetch_and(!(flag::MAPPED | flag::CUT), AcqRel);
         Ok(())
@@ -475,20 +497,21 @@ impl<'s> Mappings<'s> {
     /// Zeroes bytes beyond the end that mappings (or a process before a loss of power) may have
     /// written. To be called before the size grows from `old` to `new`. Locked.
     pub(crate) fn clear_tail(&self, index: u32, old: u64, new: u64) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let flags = live.flags.load(Relaxed);
         if flags & (flag::MAPPED | flag::TAIL) == 0 {
             return Ok(());
         }
         let page_end = old.next_multiple_of(PAGE as u64);
-        self.content().zero_range(index, old, page_end)?;
+        self.store.content().zero_range(index, old, page_end)?;
         live.flags.fetch_and(!flag::TAIL, AcqRel);
         if flags & flag::CUT == 0 || new <= page_end {
             return Ok(());
         }
         // Zeroes the pages that truncation left in mappings, too.
         for piece in self.mapped_pieces(index, page_end, new.next_multiple_of(PAGE as u64))? {
-            self.content()
+            self.store
+                .content()
                 .zero_range(index, piece.at, piece.at + piece.len as u64)?;
         }
         Ok(())
@@ -500,10 +523,12 @@ impl<'s> Mappings<'s> {
     /// that was truncated. Waits for the others for a moment; a process that can't react (stopped,
     /// or with all signals blocked) sees zeros until it can. The caller must not hold a lock.
     pub fn notify_shrunk(&self, index: u32, size: u64) {
-        let Ok(me) = self.process_slot() else { return };
+        let Ok(me) = self.store.process_slot() else {
+            return;
+        };
         self.mark_cut(me, index, size);
         self.catch_up();
-        let h = &self.control;
+        let h = &self.store.control;
         let slots = 0..crate::control_region::MAX_PROCESSES as u32;
         let state = |slot: u32| state_of(h.process(slot as usize).owner.load(SeqCst));
         let mut notified = Vec::new();
@@ -554,13 +579,13 @@ impl<'s> Mappings<'s> {
     /// Removes the pages beyond the end of files from this process's mappings, and reports that to
     /// the processes that have requested it.
     pub fn catch_up(&self) {
-        let Some(me) = self.attached_slot() else {
+        let Some(me) = self.store.attached_slot() else {
             return;
         };
-        let p = self.control.process(me as usize);
+        let p = self.store.control.process(me as usize);
         let awaited = p.maps_requested.load(Acquire);
         if let Some(f) = CATCH_UP.get() {
-            f(self);
+            f(self.store);
         }
         if p.maps_done.swap(awaited, AcqRel) != awaited {
             futex::wake(&p.maps_done, u32::MAX >> 1);
@@ -569,8 +594,8 @@ impl<'s> Mappings<'s> {
 
     /// Whether another process waits for [`Mappings::catch_up`].
     pub fn is_behind(&self) -> bool {
-        self.attached_slot().is_some_and(|me| {
-            let p = self.control.process(me as usize);
+        self.store.attached_slot().is_some_and(|me| {
+            let p = self.store.control.process(me as usize);
             p.maps_done.load(Relaxed) != p.maps_requested.load(Acquire)
         })
     }
@@ -578,28 +603,29 @@ impl<'s> Mappings<'s> {
     /// Marks the mappings of file `index` in the table of the process in `slot`: these mappings
     /// have to lose their pages beyond `size`. False if the process has no such mapping.
     fn mark_cut(&self, slot: u32, index: u32, size: u64) -> bool {
-        let p = self.control.process(slot as usize);
+        let p = self.store.control.process(slot as usize);
         let end = p.maps_end.load(Acquire) as usize;
         if end == 0 {
             return false;
         }
-        let Ok(area) = self.map_area(slot) else {
+        let Ok(area) = self.store.map_area(slot) else {
             return false;
         };
         // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
-        let table = self.control.maps_of(unsafe { &*area });
+        let table = self.store.control.maps_of(unsafe { &*area });
         // Either the mapped file is `index`, or `index` is its part on this node.
         let is = |open: &AtomicU32| {
             let open = open.load(SeqCst).checked_sub(1);
             let live = open.and_then(|o| {
-                self.objects()
+                self.store
+                    .objects()
                     .open_file(o)
                     .live
                     .load(Acquire)
                     .checked_sub(1)
             });
             live.is_some_and(|l| {
-                l == index || self.objects().live(l).part.load(Acquire) == index + 1
+                l == index || self.store.objects().live(l).part.load(Acquire) == index + 1
             })
         };
         let mut found = false;
@@ -615,7 +641,7 @@ impl<'s> Mappings<'s> {
             }
         });
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.unmap_area(area) };
+        unsafe { self.store.unmap_area(area) };
         found
     }
 
@@ -631,23 +657,23 @@ impl<'s> Mappings<'s> {
     /// ETIMEDOUT.
     pub fn touch_mapped(&self, index: u32, kind: u32) -> Result<()> {
         if kind & map_flag::COPY == 0 {
-            return self.content().touch_open(index);
+            return self.store.content().touch_open(index);
         }
         // The times of a copy change when it is written back. But pages of a striped file that lie
         // on this node are mapped directly, not copied.
-        let live = self.objects().live(index);
-        let id = self.content().live_id(index);
+        let live = self.store.objects().live(index);
+        let id = self.store.content().live_id(index);
         let parts = id.stripe().is_some() || live.flags.load(Acquire) & flag::PARTS != 0;
-        if !parts || id.is_part() || self.remote.is_none() {
+        if !parts || id.is_part() || self.store.remote.is_none() {
             return Ok(());
         }
-        let own = if self.names().is_live_remote(index) {
+        let own = if self.store.names().is_live_remote(index) {
             live.part.load(Acquire).checked_sub(1)
         } else {
             Some(index)
         };
-        match own.filter(|&own| Mappings::is_mapped(self.objects().live(own))) {
-            Some(own) => self.content().touch_open(own),
+        match own.filter(|&own| Mappings::is_mapped(self.store.objects().live(own))) {
+            Some(own) => self.store.content().touch_open(own),
             None => Ok(()),
         }
     }

@@ -75,11 +75,11 @@ const LINK_MAX: u32 = 1 << 20;
 impl<'s> Names<'s> {
     /// The epoch of names: changes whenever a resolved path may have become wrong.
     pub fn names_epoch(&self) -> u64 {
-        self.control.header().names_epoch.load(Acquire)
+        self.store.control.header().names_epoch.load(Acquire)
     }
 
     pub(crate) fn bump_epoch(&self) {
-        self.control.header().names_epoch.fetch_add(1, AcqRel);
+        self.store.control.header().names_epoch.fetch_add(1, AcqRel);
     }
 
     pub fn check_epoch(&self, epoch: u64) -> Result<()> {
@@ -107,8 +107,8 @@ impl<'s> Names<'s> {
 
     #[inline(always)]
     fn entry_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<(Entry, bool)>> {
-        let at = self.entry_ref((parent, name));
-        let found = self.records(at.shard())?.look_up(at)?;
+        let at = self.store.entry_ref((parent, name));
+        let found = self.store.records(at.shard())?.look_up(at)?;
         Ok(found.map(|found| (found.entry, found.changing)))
     }
 
@@ -133,13 +133,13 @@ impl<'s> Names<'s> {
     fn with_inode<T>(&self, id: ObjectId, f: impl FnOnce(Inode, &[u8]) -> T) -> Result<T> {
         // The tables in memory are read before the record: an entry that has left a table is in the
         // record.
-        let live = self.objects().live_probe(id)?;
+        let live = self.store.objects().live_probe(id)?;
         let times = if live.is_none() {
             self.dir_times(id)
         } else {
             None
         };
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let (mut inode, tail) = records.inode(id)?.ok_or(Errno::NOENT)?;
         if let Some(live) = live {
             inode.size = live.size;
@@ -152,7 +152,7 @@ impl<'s> Names<'s> {
             inode.mtime = mtime;
             inode.ctime = inode.ctime.max(ctime);
         }
-        if inode.is_dir() && self.remote.is_some() {
+        if inode.is_dir() && self.store.remote.is_some() {
             // See `add_dir_links`.
             inode.nlink = (inode.nlink as i32).max(2) as u32;
         }
@@ -181,47 +181,48 @@ impl<'s> Names<'s> {
         let open_ctime = Cell::new(i64::MIN);
         let is_mapped = Cell::new(false);
         let in_record = || {
-            self.transact(self.object_set(id), Need::Removal, |w| {
-                // Only a directory's attributes affect resolved paths, but the object's type isn't
-                // known yet.
-                if set.of_names() && w.inode(id)?.is_some_and(|(i, _)| i.is_dir()) {
-                    w.names_change();
-                }
-                if let Some(word) = set.controls {
-                    self.declared().change_creator(w, id, word)?;
-                    self.content().change_place(w, id, word)?;
-                    self.content().change_sums(w, id, word)?;
-                }
-                w.change_inode(id, |i| {
-                    if let Some(mode) = set.mode {
-                        i.mode = i.mode & crate::S_IFMT | mode & !crate::S_IFMT;
+            self.store
+                .transact(self.object_set(id), Need::Removal, |w| {
+                    // Only a directory's attributes affect resolved paths, but the object's type isn't
+                    // known yet.
+                    if set.of_names() && w.inode(id)?.is_some_and(|(i, _)| i.is_dir()) {
+                        w.names_change();
                     }
-                    i.uid = set.uid.unwrap_or(i.uid);
-                    i.gid = set.gid.unwrap_or(i.gid);
-                    i.mtime = set.mtime.unwrap_or(i.mtime);
-                    i.atime = set.atime.unwrap_or(i.atime);
-                    if let Some(controls) = set.controls {
-                        crate::declared::set_controls(i, controls);
+                    if let Some(word) = set.controls {
+                        self.store.declared().change_creator(w, id, word)?;
+                        self.store.content().change_place(w, id, word)?;
+                        self.store.content().change_sums(w, id, word)?;
                     }
-                    if let Some(mark) = set.origin {
-                        (i.origin, i.is_mapped) = (mark, is_mapped.get());
-                    }
-                    i.ctime = changed.unwrap_or(i.ctime.max(open_ctime.get()));
-                    (i.is_dir(), i.edition, at_origin(i))
+                    w.change_inode(id, |i| {
+                        if let Some(mode) = set.mode {
+                            i.mode = i.mode & crate::S_IFMT | mode & !crate::S_IFMT;
+                        }
+                        i.uid = set.uid.unwrap_or(i.uid);
+                        i.gid = set.gid.unwrap_or(i.gid);
+                        i.mtime = set.mtime.unwrap_or(i.mtime);
+                        i.atime = set.atime.unwrap_or(i.atime);
+                        if let Some(controls) = set.controls {
+                            crate::declared::set_controls(i, controls);
+                        }
+                        if let Some(mark) = set.origin {
+                            (i.origin, i.is_mapped) = (mark, is_mapped.get());
+                        }
+                        i.ctime = changed.unwrap_or(i.ctime.max(open_ctime.get()));
+                        (i.is_dir(), i.edition, at_origin(i))
+                    })
                 })
-            })
         };
         // An open file's times are in the live table: record and live entry change under the
         // entry's lock.
-        let open = self.objects().with_live(id, |index| {
-            let live = self.objects().live(index);
+        let open = self.store.objects().with_live(id, |index| {
+            let live = self.store.objects().live(index);
             judged(Some(live))?;
             let is_loaded = live.flags.load(Acquire) & live_flag::LOADED != 0;
             if is_loaded {
                 open_ctime.set(live.ctime.load(Acquire));
             }
             if set.origin.is_some() {
-                is_mapped.set(!self.mappings().writable_mappings(id).is_empty());
+                is_mapped.set(!self.store.mappings().writable_mappings(id).is_empty());
             }
             let result = in_record();
             if let Ok((_, edition, there)) = result
@@ -270,8 +271,8 @@ impl<'s> Names<'s> {
     /// Reads controls and origin mark of an open file from its record again: the process that
     /// opened the file may have read the record before controls or mark changed.
     fn reread(&self, id: ObjectId) -> Result<()> {
-        let reread = self.objects().with_live(id, |index| -> Result<()> {
-            let live = self.objects().live(index);
+        let reread = self.store.objects().with_live(id, |index| -> Result<()> {
+            let live = self.store.objects().live(index);
             if live.flags.load(Acquire) & live_flag::LOADED != 0 {
                 let inode = self.inode_tail_here(id)?.0;
                 let counted = live.controls.load(Relaxed) & COUNTED;
@@ -289,9 +290,9 @@ impl<'s> Names<'s> {
     }
 
     pub fn set_live_ctime(&self, id: ObjectId, t: i64) -> Result<()> {
-        if self.objects().live_probe(id)?.is_some() {
-            self.objects().with_live(id, |index| {
-                self.objects().live(index).ctime.store(t, Release)
+        if self.store.objects().live_probe(id)?.is_some() {
+            self.store.objects().with_live(id, |index| {
+                self.store.objects().live(index).ctime.store(t, Release)
             })?;
         }
         Ok(())
@@ -299,19 +300,19 @@ impl<'s> Names<'s> {
 
     /// Number of shards. The entries of a directory are spread over all of them.
     pub fn shard_count(&self) -> usize {
-        self.envs.len()
+        self.store.envs.len()
     }
 
     /// The set of shards of a transaction over one object.
     pub fn object_set(&self, id: ObjectId) -> ShardSet {
-        self.set(&[self.shard_of(id)])
+        self.store.set(&[self.store.shard_of(id)])
     }
 
     /// Raises this node's epoch of names to another node's, if that is later. Only the upper 32
     /// bits count, which hold for the whole pool.
     pub fn raise_epoch(&self, theirs: u64) {
         let pools = theirs >> 32 << 32;
-        let header = self.control.header();
+        let header = self.store.control.header();
         let before = header.names_epoch.fetch_max(pools, AcqRel);
         debug_assert!(
             header.names_epoch.load(Acquire) >= before,

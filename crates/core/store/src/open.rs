@@ -75,7 +75,7 @@ impl<'a> NewOpen<'a> {
 impl<'s> Objects<'s> {
     /// Open file description `index`.
     pub fn open_file(self, index: u32) -> &'s Open {
-        self.0.control.open_file(index)
+        self.store.control.open_file(index)
     }
 
     /// Makes an open file description with one reference. The description takes over the caller's
@@ -110,10 +110,10 @@ impl<'s> Objects<'s> {
         new: &NewOpen<'_>,
         live: Option<(u32, Option<Held<'_>>)>,
     ) -> Result<u32> {
-        let _section = self.section()?;
-        let slot = self.process_slot()?;
-        let me = identity(&self.control, slot);
-        let index = match self.control.take_open() {
+        let _section = self.store.section()?;
+        let slot = self.store.process_slot()?;
+        let me = identity(&self.store.control, slot);
+        let index = match self.store.control.take_open() {
             Ok(Some(index)) => index,
             full => match self.reserve_for_directory(new.kind) {
                 Some(index) => index,
@@ -133,13 +133,13 @@ impl<'s> Objects<'s> {
         o.signal.store(0, Relaxed);
         o.refs.store(1, Relaxed);
         // From here on, a process that reaps this process finds the description.
-        self.control.open_owner(index).store(me, Release);
+        self.store.control.open_owner(index).store(me, Release);
         o.kind.store(new.kind, Relaxed);
         o.flags.store(new.flags & !open_flag::OURS, Relaxed);
         o.fill.store(0, Relaxed);
         let party = new
             .opener
-            .party(|| self.locks().lock_owner_slot(slot).number);
+            .party(|| self.store.locks().lock_owner_slot(slot).number);
         o.party.store(party, Relaxed);
         // From here on, a process that counts the file's users finds the description.
         o.id.store(new.id.0, Release);
@@ -153,7 +153,7 @@ impl<'s> Objects<'s> {
             // reference at the same time.
             drop(held);
             debug_assert!(
-                self.objects().live(live).refs.load(Acquire) > 0,
+                self.store.objects().live(live).refs.load(Acquire) > 0,
                 "a description takes over a use of its live entry"
             );
             o.live.store(live + 1, Release);
@@ -179,7 +179,7 @@ impl<'s> Objects<'s> {
         if kind != libc::S_IFDIR || others() >= RESERVED_ENTRIES as usize / 2 {
             return None;
         }
-        self.control.take_kept_open()
+        self.store.control.take_kept_open()
     }
 
     /// Stores a name in the description: the file's, or that of the last directory entry returned.
@@ -235,10 +235,10 @@ impl<'s> Objects<'s> {
     /// Those of writing the file's record back (ENOSPC, EIO). The description ends all the same.
     pub fn open_release(&self, index: u32) -> Result<()> {
         forebay_trace::event!(STORE_CLOSE, self.open_file(index).id.load(Relaxed));
-        let _section = self.section()?;
+        let _section = self.store.section()?;
         let o = self.open_file(index);
-        let owner = self.control.open_owner(index);
-        let me = identity(&self.control, self.process_slot()?);
+        let owner = self.store.control.open_owner(index);
+        let me = identity(&self.store.control, self.store.process_slot()?);
         loop {
             let refs = o.refs.load(Acquire);
             if refs > 1 {
@@ -258,9 +258,9 @@ impl<'s> Objects<'s> {
             }
             owner.store(0, Release);
         }
-        let notice = self.watches().notify_closing(o);
-        self.locks().end_description_locks(index);
-        let laminated = self.declared().end_use(o);
+        let notice = self.store.watches().notify_closing(o);
+        self.store.locks().end_description_locks(index);
+        let laminated = self.store.declared().end_use(o);
         let live = o.live.swap(0, AcqRel);
         let held = live
             .checked_sub(1)
@@ -268,14 +268,14 @@ impl<'s> Objects<'s> {
             .transpose()?;
         o.id.store(0, Relaxed);
         owner.store(0, Relaxed);
-        self.control.header().free_open.push(index, &o.next);
+        self.store.control.header().free_open.push(index, &o.next);
         drop(held);
         let released = match live {
             0 => Ok(()),
             live => self.live_release(live - 1),
         };
         if let Some((id, kind)) = notice {
-            self.watches().notify_if_gone(id, kind);
+            self.store.watches().notify_if_gone(id, kind);
         }
         laminated.and(released)
     }
@@ -288,7 +288,9 @@ impl<'s> Objects<'s> {
         let critical = Critical::enter();
         let open = self.open_file(index);
         // An offset is one word: there is nothing to repair after an abandoned lock.
-        let _: Acquired = open.lock.acquire(&self.0.control, self.0.process_slot()?)?;
+        let _: Acquired = open
+            .lock
+            .acquire(&self.store.control, self.store.process_slot()?)?;
         Ok(OpenLock {
             open,
             _critical: critical,
@@ -299,7 +301,7 @@ impl<'s> Objects<'s> {
 
     /// The open file description behind descriptor `fd`, if it is one of the pool.
     pub fn fd_get(&self, fd: i32) -> Option<u32> {
-        let area = self.area().ok()?;
+        let area = self.store.area().ok()?;
         let place = area.fd(usize::try_from(fd).ok()?)?;
         place.load(Acquire).checked_sub(1)
     }
@@ -308,7 +310,7 @@ impl<'s> Objects<'s> {
     /// closing the description. The caller must be in a section that lasts until the reference is
     /// stored or released.
     pub fn fd_retained(&self, fd: i32) -> Option<u32> {
-        let area = self.area().ok()?;
+        let area = self.store.area().ok()?;
         self.open_retain_at(area.fd(usize::try_from(fd).ok()?)?)
     }
 
@@ -322,12 +324,13 @@ impl<'s> Objects<'s> {
             .ok()
             .filter(|&n| n < MAX_FDS)
             .ok_or(Errno::MFILE)?;
-        let _section = self.section()?;
-        let area = self.area()?;
+        let _section = self.store.section()?;
+        let area = self.store.area()?;
         if open.is_some() {
-            let me = self.process_slot()?;
-            self.control.reserve_fds(me, area, n + 1)?;
-            self.control
+            let me = self.store.process_slot()?;
+            self.store.control.reserve_fds(me, area, n + 1)?;
+            self.store
+                .control
                 .process(me as usize)
                 .fds_end
                 .fetch_max(n as u32 + 1, AcqRel);
@@ -343,7 +346,7 @@ impl<'s> Objects<'s> {
         if let Some(open) = open {
             // From now on the table leads to the description. (For a moment both table and owner
             // do: see reap.)
-            let owner = self.control.open_owner(open);
+            let owner = self.store.control.open_owner(open);
             if owner.load(Relaxed) != 0 {
                 owner.store(0, Release);
             }
@@ -359,11 +362,11 @@ impl<'s> Objects<'s> {
     /// EBADF if `fd` stands for no description; ETOOMANYREFS if too many references are parked;
     /// ENOSPC if there is no memory for it.
     pub fn fd_park(&self, fd: i32) -> Result<(u32, u32, u32, u32)> {
-        let _section = self.section()?;
-        let slot = self.process_slot()?;
-        let area = self.area()?;
-        let p = self.control.process(slot as usize);
-        self.control.reserve_fds(slot, area, PARKING.end)?;
+        let _section = self.store.section()?;
+        let slot = self.store.process_slot()?;
+        let area = self.store.area()?;
+        let p = self.store.control.process(slot as usize);
+        self.store.control.reserve_fds(slot, area, PARKING.end)?;
         let open = self.fd_retained(fd).ok_or(Errno::BADF)?;
         for n in PARKING {
             p.fds_end.fetch_max(n as u32 + 1, AcqRel);
@@ -371,7 +374,7 @@ impl<'s> Objects<'s> {
                 .compare_exchange(0, open + 1, AcqRel, Relaxed)
                 .is_ok()
             {
-                return Ok((slot, identity(&self.control, slot), n as u32, open));
+                return Ok((slot, identity(&self.store.control, slot), n as u32, open));
             }
         }
         self.open_release(open)?;
@@ -383,11 +386,15 @@ impl<'s> Objects<'s> {
     /// there any more. The caller must be in a section that lasts until the reference is stored or
     /// released.
     pub fn fd_unpark(&self, slot: u32, holder: u32, n: u32, open: u32, take: bool) -> bool {
-        let there = (slot as usize) < MAX_PROCESSES && open < self.control.layout().limits.open;
-        if !there || !PARKING.contains(&(n as usize)) || !identity_lives(&self.control, holder) {
+        let there =
+            (slot as usize) < MAX_PROCESSES && open < self.store.control.layout().limits.open;
+        if !there
+            || !PARKING.contains(&(n as usize))
+            || !identity_lives(&self.store.control, holder)
+        {
             return false;
         }
-        let Ok(area) = self.map_area(slot) else {
+        let Ok(area) = self.store.map_area(slot) else {
             return false;
         };
         // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
@@ -400,7 +407,7 @@ impl<'s> Objects<'s> {
             }
         });
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.unmap_area(area) };
+        unsafe { self.store.unmap_area(area) };
         found
     }
 
@@ -419,7 +426,7 @@ impl<'s> Objects<'s> {
         let n = usize::try_from(fd).ok().filter(|&n| n < MAX_FDS)?;
         let slot_in = |state: u32| {
             (0..MAX_PROCESSES).find(|&slot| {
-                let owner = self.control.process(slot).owner.load(Acquire);
+                let owner = self.store.control.process(slot).owner.load(Acquire);
                 state_of(owner) == state && pid_of(owner) == pid
             })
         };
@@ -427,18 +434,23 @@ impl<'s> Objects<'s> {
         // The child may claim its slot between two checks, hence the second look at used slots.
         let states = [slot_state::USED, slot_state::RESERVED, slot_state::USED];
         let slot = states.into_iter().find_map(slot_in)?;
-        let area = self.map_area(slot as u32).ok()?;
+        let area = self.store.map_area(slot as u32).ok()?;
         // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let found = unsafe { (*area).fd(n) }.and_then(f);
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.unmap_area(area) };
+        unsafe { self.store.unmap_area(area) };
         found
     }
 
     /// One more than the highest number in this process's table.
     pub fn fds_end(&self) -> usize {
-        match self.process_slot() {
-            Ok(me) => self.control.process(me as usize).fds_end.load(Acquire) as usize,
+        match self.store.process_slot() {
+            Ok(me) => self
+                .store
+                .control
+                .process(me as usize)
+                .fds_end
+                .load(Acquire) as usize,
             Err(_) => 0,
         }
     }

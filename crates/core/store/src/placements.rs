@@ -112,17 +112,17 @@ impl<'s> Parts<'s> {
     /// Returns whether other nodes may have room for a file of this node, after a write has found
     /// no room here. If so, the file is spilled from now on.
     pub fn spill_here(&self, index: u32) -> Result<bool> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
-        if self.remote.is_none()
+        if self.store.remote.is_none()
             || id.stripe().is_some()
             || id.is_part()
-            || self.names().is_live_remote(index)
+            || self.store.names().is_live_remote(index)
         {
             return Ok(false);
         }
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let flags = lock.0.flags.load(Acquire);
         if flags & flag::MAPPED != 0 {
             return Ok(false);
@@ -133,7 +133,7 @@ impl<'s> Parts<'s> {
 
     /// Fails with EXFULL if an open file of this node has chunks on other nodes.
     pub fn not_spilled(&self, index: u32) -> Result<()> {
-        if Parts::is_spilled(self.objects().live(index)) {
+        if Parts::is_spilled(self.store.objects().live(index)) {
             Err(CHANGED)
         } else {
             Ok(())
@@ -147,7 +147,7 @@ impl<'s> Parts<'s> {
             return Ok(None);
         }
         let id = ObjectId(live.id.load(Relaxed));
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let record = records.attached(&Key::placed(id, chunk))?;
         Ok(record
             .and_then(Placed::decode)
@@ -162,10 +162,11 @@ impl<'s> Parts<'s> {
         cuts: u64,
         (first, count): (u64, u64),
     ) -> Result<Vec<(u64, Placed)>> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let mut places = Vec::new();
-        self.records_of(id)?
+        self.store
+            .records_of(id)?
             .each_attached(&Key::placed(id, first), |key, value| {
                 let Some((b'E', of, n)) = parse_key(key) else {
                     return false;
@@ -188,13 +189,13 @@ impl<'s> Parts<'s> {
     /// place is decided yet, allocates pages at the home.
     pub fn place_here(&self, index: u32, cuts: u64, chunk: u64, end: u64) -> Result<Chunk> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         if live.cuts.load(Acquire) != cuts {
             return Err(CHANGED);
         }
         let id = ObjectId(live.id.load(Relaxed));
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let record = records
             .attached(&Key::placed(id, chunk))?
             .map(Placed::decode);
@@ -202,7 +203,7 @@ impl<'s> Parts<'s> {
             return placed.map(Chunk::There).ok_or(Errno::IO);
         }
         if chunk == 0
-            && let Err(e) = self.content().promote(index)
+            && let Err(e) = self.store.content().promote(index)
         {
             let len = live.size.load(Relaxed) as usize;
             let mut content = vec![0; len];
@@ -210,18 +211,22 @@ impl<'s> Parts<'s> {
             return match e {
                 // SAFETY: `content` has room for `len` bytes.
                 Errno::NOSPC => unsafe {
-                    self.content()
+                    self.store
+                        .content()
                         .copy_out(index, moved, 0, content.as_mut_ptr(), len)
                         .map(|()| Chunk::Nowhere(0, Some(content)))
                 },
                 e => Err(e),
             };
         }
-        match self.content().ensure(index, chunk, (0, pages(end))) {
+        match self.store.content().ensure(index, chunk, (0, pages(end))) {
             Ok(_) => Ok(Chunk::Home),
             Err(Errno::NOSPC) => {
                 let moved = live.moved.load(Relaxed);
-                let map = self.content().chunk_map(index, chunk, moved, CELL_PAGES)?;
+                let map = self
+                    .store
+                    .content()
+                    .chunk_map(index, chunk, moved, CELL_PAGES)?;
                 Ok(Chunk::Nowhere((map.pages() * PAGE) as u32, None))
             }
             Err(e) => Err(e),
@@ -240,7 +245,7 @@ impl<'s> Parts<'s> {
         inline: Option<u64>,
     ) -> Result<Placed> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         if live.cuts.load(Acquire) != cuts || !Parts::is_spilled(live) {
             return Err(CHANGED);
@@ -251,7 +256,8 @@ impl<'s> Parts<'s> {
         let have = if is_inline {
             0
         } else {
-            self.content()
+            self.store
+                .content()
                 .chunk_map(index, chunk, moved, CELL_PAGES)?
                 .pages()
                 * PAGE
@@ -262,32 +268,36 @@ impl<'s> Parts<'s> {
         };
         let key = Key::placed(id, chunk);
         let mut there = None;
-        self.transact(self.names().object_set(id), Need::Bytes(4096), |w| {
-            there = w.attached(id, &key)?.and_then(Placed::decode);
-            if there.is_some() {
-                return Ok(());
-            }
-            if !as_told || have != placed.from as usize {
-                return Err(CHANGED);
-            }
-            w.attach(id, &key, &placed.encode())?;
-            if inline.is_some() {
-                let none = crate::record::ChunkMap::default().encode();
-                self.content().put_live(w, live, 0, tail::EXTENTS, &none)?;
-            }
-            // A loss of power must not leave the placement without the inode's mark `is_spread`.
-            w.change_inode(id, |inode| {
-                inode.is_spread = true;
-                inode.cuts = cuts;
-            })
-        })?;
+        self.store
+            .transact(self.store.names().object_set(id), Need::Bytes(4096), |w| {
+                there = w.attached(id, &key)?.and_then(Placed::decode);
+                if there.is_some() {
+                    return Ok(());
+                }
+                if !as_told || have != placed.from as usize {
+                    return Err(CHANGED);
+                }
+                w.attach(id, &key, &placed.encode())?;
+                if inline.is_some() {
+                    let none = crate::record::ChunkMap::default().encode();
+                    self.store
+                        .content()
+                        .put_live(w, live, 0, tail::EXTENTS, &none)?;
+                }
+                // A loss of power must not leave the placement without the inode's mark `is_spread`.
+                w.change_inode(id, |inode| {
+                    inode.is_spread = true;
+                    inode.cuts = cuts;
+                })
+            })?;
         debug_assert!(
             !live.lock.is_free(),
             "a file that gets a placement is locked"
         );
         if there.is_none() && inline.is_some() {
             live.moved.fetch_add(1, AcqRel);
-            self.objects()
+            self.store
+                .objects()
                 .set_extents(index, &crate::record::ChunkMap::default())?;
             live.pages.store(0, Relaxed);
             live.flags.fetch_and(!flag::INLINE, AcqRel);
@@ -305,19 +315,21 @@ impl<'s> Parts<'s> {
         }
         let id = ObjectId(live.id.load(Relaxed));
         let (last, within) = (size / CHUNK, size % CHUNK);
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            let key = Key::placed(id, last);
-            let stays = w
-                .attached(id, &key)?
-                .and_then(Placed::decode)
-                .is_some_and(|placed| u64::from(placed.from) < within);
-            self.remove_places(w, id, last + u64::from(stays))
-        })
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                let key = Key::placed(id, last);
+                let stays = w
+                    .attached(id, &key)?
+                    .and_then(Placed::decode)
+                    .is_some_and(|placed| u64::from(placed.from) < within);
+                self.remove_places(w, id, last + u64::from(stays))
+            })
     }
 
     /// In a transaction: removes the placements of chunk `first` and later ones.
     pub(crate) fn remove_places(&self, w: &mut Write<'_>, id: ObjectId, first: u64) -> Result<()> {
-        self.names()
+        self.store
+            .names()
             .remove_range(w, &Key::placed(id, first), |_| ())
     }
 }

@@ -73,25 +73,25 @@ impl<'s> Recovery<'s> {
     /// EIO, ENOSPC.
     pub fn put_in_order(&self) -> Result<bool> {
         const LOOKING: u32 = 2;
-        let leaks = &self.control.header().leaks;
+        let leaks = &self.store.control.header().leaks;
         if leaks.load(Acquire) == 0 {
             return Ok(false);
         }
-        let settled = self.names().settle_leftovers();
-        let quiet = match self.quiet(QUIESCE_TIMEOUT) {
+        let settled = self.store.names().settle_leftovers();
+        let quiet = match self.store.quiet(QUIESCE_TIMEOUT) {
             Err(Errno::BUSY) => return Ok(false),
             other => other?,
         };
         // A process that dies from now on sets another value, so that its losses are looked for,
         // too.
         leaks.store(LOOKING, Release);
-        self.media().iter().for_each(|m| m.cells().recount());
+        self.store.media().iter().for_each(|m| m.cells().recount());
         let unused = self.recount_tables()?;
         let view = self.view();
         drop(quiet);
         let mut result = Ok(());
         for index in unused {
-            result = self.objects().live_release(index).and(result);
+            result = self.store.objects().live_release(index).and(result);
         }
         let view = view?;
         self.take_back_pages(&view)?;
@@ -107,40 +107,42 @@ impl<'s> Recovery<'s> {
 
     /// Counts the uses of all descriptions and live entries. To be called during quiescence.
     pub(crate) fn count_uses(&self) -> Result<Uses> {
-        let h = self.control.header();
+        let h = self.store.control.header();
         let mut opens = vec![0u32; h.free_open.end(MAX_OPEN) as usize];
         let mut lives = vec![0u32; h.free_live.end(MAX_LIVE) as usize];
         let mut holders = std::collections::HashSet::new();
         for slot in 0..MAX_PROCESSES as u32 {
-            let p = self.control.process(slot as usize);
+            let p = self.store.control.process(slot as usize);
             if p.owner.load(Acquire) == 0 {
                 continue;
             }
-            holders.insert(process::identity(&self.control, slot));
+            holders.insert(process::identity(&self.store.control, slot));
             let held = p.held.iter().filter_map(|h| held_entry(h.load(Acquire)));
             held.for_each(|i| count(&mut lives, i));
-            let mapped = self.map_area(slot)?;
+            let mapped = self.store.map_area(slot)?;
             // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
             let area = unsafe { &*mapped };
-            let held = self.objects().more_held(slot, area).iter();
+            let held = self.store.objects().more_held(slot, area).iter();
             let held = held.filter_map(|h| held_entry(h.load(Acquire)));
             held.for_each(|i| count(&mut lives, i));
             let end = (p.fds_end.load(Acquire) as usize).min(MAX_FDS);
             let fds = (0..end).filter_map(|n| area.fd(n)).map(|f| f.load(Acquire));
-            let maps = self.control.maps_of(area);
+            let maps = self.store.control.maps_of(area);
             let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
             let maps = maps.iter().map(|m| m.open.load(Acquire));
             fds.chain(maps)
                 .filter_map(|open| open.checked_sub(1))
                 .for_each(|i| count(&mut opens, i));
             // SAFETY: the area is used only in this turn of the loop.
-            unsafe { self.unmap_area(mapped) };
+            unsafe { self.store.unmap_area(mapped) };
         }
         for (i, uses) in opens.iter_mut().enumerate() {
-            let o = self.objects().open_file(i as u32);
+            let o = self.store.objects().open_file(i as u32);
             // A description that a table refers to has been handed over to the table, whatever its
             // owner word says.
-            if *uses == 0 && holders.contains(&self.control.open_owner(i as u32).load(Acquire)) {
+            if *uses == 0
+                && holders.contains(&self.store.control.open_owner(i as u32).load(Acquire))
+            {
                 *uses = 1;
             }
             if *uses > 0
@@ -150,7 +152,7 @@ impl<'s> Recovery<'s> {
             }
         }
         for i in 0..lives.len() as u32 {
-            let live = self.objects().live(i);
+            let live = self.store.objects().live(i);
             let remote = live.flags.load(Acquire) & flag::REMOTE != 0;
             let part = if remote { live.part.load(Acquire) } else { 0 };
             for own in [part, live.copy.load(Acquire)] {
@@ -162,7 +164,8 @@ impl<'s> Recovery<'s> {
             }
         }
         for (i, uses) in lives.iter_mut().enumerate() {
-            *uses += u32::from(holders.contains(&self.control.finisher(i as u32).load(Acquire)));
+            *uses +=
+                u32::from(holders.contains(&self.store.control.finisher(i as u32).load(Acquire)));
         }
         Ok(Uses { opens, lives })
     }
@@ -171,38 +174,38 @@ impl<'s> Recovery<'s> {
     /// their lists. To be called during quiescence. Returns the live entries that no process uses
     /// any more: each now has one use, which the caller must release.
     pub(crate) fn recount_tables(&self) -> Result<Vec<u32>> {
-        let h = self.control.header();
+        let h = self.store.control.header();
         let uses = self.count_uses()?;
-        let me = process::identity(&self.control, self.process_slot()?);
+        let me = process::identity(&self.store.control, self.store.process_slot()?);
         h.free_open.clear();
         for (i, &n) in uses.opens.iter().enumerate().rev() {
-            let o = self.objects().open_file(i as u32);
+            let o = self.store.objects().open_file(i as u32);
             if o.refs.load(Acquire) != n {
                 o.refs.store(n, Release);
             }
             if n == 0 {
-                self.control.open_owner(i as u32).store(0, Relaxed);
+                self.store.control.open_owner(i as u32).store(0, Relaxed);
                 o.live.store(0, Relaxed);
                 o.id.store(0, Relaxed);
                 o.locker.store(0, Relaxed);
                 h.free_open.push(i as u32, &o.next);
             }
         }
-        self.locks().recount_locks()?;
+        self.store.locks().recount_locks()?;
         let mut unused = Vec::new();
         h.free_live.clear();
         for (i, &n) in uses.lives.iter().enumerate().rev() {
-            let live = self.objects().live(i as u32);
+            let live = self.store.objects().live(i as u32);
             if !self.is_linked(i as u32)? {
                 live.refs.store(0, Relaxed);
                 live.flags.store(0, Relaxed);
                 live.id.store(0, Relaxed);
-                self.control.finisher(i as u32).store(0, Relaxed);
+                self.store.control.finisher(i as u32).store(0, Relaxed);
                 live.copy.store(0, Relaxed);
                 h.free_live.push(i as u32, &live.next);
             } else if n == 0 {
                 live.flags.fetch_and(!flag::GONE, AcqRel);
-                self.control.finisher(i as u32).store(me, Release);
+                self.store.control.finisher(i as u32).store(me, Release);
                 live.refs.store(1, Release);
                 unused.push(i as u32);
             } else if live.refs.load(Acquire) != n {
@@ -215,21 +218,21 @@ impl<'s> Recovery<'s> {
     /// Takes a view of the whole store. To be called during quiescence.
     pub(crate) fn view(self) -> Result<View<'s>> {
         let _critical = Critical::enter();
-        let (shards, states, metas) = self.0.with_all_locked(|| {
-            if self.0.control.header().recover.load(Acquire) != 0 {
-                self.0.recover_locked()?;
+        let (shards, states, metas) = self.store.with_all_locked(|| {
+            if self.store.control.header().recover.load(Acquire) != 0 {
+                self.store.recover_locked()?;
             }
-            let shards = 0..self.0.names().shard_count();
-            let shards = shards.map(|shard| self.0.fresh_records(shard));
-            let states = (0..self.0.names().shard_count()).map(|i| {
-                let s = self.0.control.shard(i);
+            let shards = 0..self.store.names().shard_count();
+            let shards = shards.map(|shard| self.store.fresh_records(shard));
+            let states = (0..self.store.names().shard_count()).map(|i| {
+                let s = self.store.control.shard(i);
                 ShardState {
                     multi: s.multi.load(Acquire),
                     removing: s.removing.load(Acquire),
                     last_seq: s.last_seq.load(Acquire),
                 }
             });
-            let metas = self.0.envs.iter().map(|env| Meta::of(env.path()));
+            let metas = self.store.envs.iter().map(|env| Meta::of(env.path()));
             Ok((
                 shards.collect::<Result<Vec<_>>>()?,
                 states.collect(),
@@ -237,25 +240,25 @@ impl<'s> Recovery<'s> {
             ))
         })?;
         let live = self.open_objects()?.into_iter().map(|(id, index)| {
-            let l = self.0.objects().live(index);
+            let l = self.store.objects().live(index);
             let state = LiveState {
                 index,
                 flags: l.flags.load(Acquire),
                 size: l.size.load(Acquire),
                 pages: l.pages.load(Acquire),
-                first: self.0.content().first_chunk(index),
+                first: self.store.content().first_chunk(index),
             };
             (id, state)
         });
         Ok(View {
             live: live.collect(),
             used: self
-                .0
+                .store
                 .media()
                 .iter()
                 .map(|m| m.cells().used_bits())
                 .collect(),
-            counters: (self.0.media().iter().map(|m| m.cells()))
+            counters: (self.store.media().iter().map(|m| m.cells()))
                 .map(|c| (c.used_pages(), c.wrongly_full(), c.reserved()))
                 .collect(),
             shards,
@@ -277,7 +280,7 @@ impl<'s> Recovery<'s> {
                 }
             }
         })?;
-        let _section = self.section()?;
+        let _section = self.store.section()?;
         let mut freed = 0;
         for (medium, words) in lost.iter().enumerate() {
             for (w, &word) in words.iter().enumerate() {
@@ -286,7 +289,8 @@ impl<'s> Recovery<'s> {
                     let first = left.trailing_zeros();
                     let run = (left >> first).trailing_ones();
                     let at = w as u64 * 64 + u64::from(first);
-                    self.free_extents([Extent::new(medium as u8, at, run as usize)]);
+                    self.store
+                        .free_extents([Extent::new(medium as u8, at, run as usize)]);
                     freed += u64::from(run);
                     left &= !(u64::MAX >> (64 - run) << first);
                 }

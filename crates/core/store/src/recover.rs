@@ -30,7 +30,7 @@ impl<'s> Recovery<'s> {
     /// Process ids of the living processes that are attached now.
     pub fn attached(&self) -> Vec<u32> {
         (0..MAX_PROCESSES)
-            .map(|i| self.control.process(i))
+            .map(|i| self.store.control.process(i))
             .map(|p| p.owner.load(Acquire))
             .filter(|&owner| process::state_of(owner) == state::USED && process::runs(owner))
             .map(process::pid_of)
@@ -41,12 +41,12 @@ impl<'s> Recovery<'s> {
     /// stopped process that holds the lock.
     pub fn stuck(&self) -> Vec<(u32, u32)> {
         (0..MAX_PROCESSES)
-            .map(|i| self.control.process(i))
+            .map(|i| self.store.control.process(i))
             .filter_map(|p| {
                 let holder = p.waits_for.load(Acquire);
-                let pid = process::pid_of_identity(&self.control, holder);
+                let pid = process::pid_of_identity(&self.store.control, holder);
                 let stuck = holder != 0
-                    && process::identity_lives(&self.control, holder)
+                    && process::identity_lives(&self.store.control, holder)
                     && process::is_stopped(pid);
                 stuck.then(|| (process::pid_of(p.owner.load(Acquire)), pid))
             })
@@ -55,10 +55,10 @@ impl<'s> Recovery<'s> {
 
     /// Whether processes have died whose slots and losses haven't all been cleaned up.
     pub fn is_unsettled(&self) -> bool {
-        self.control.header().leaks.load(Acquire) != 0
+        self.store.control.header().leaks.load(Acquire) != 0
             || (0..MAX_PROCESSES).any(|i| {
-                let owner = self.control.process(i).owner.load(Acquire);
-                owner != 0 && !process::is_alive(&self.control, i as u32)
+                let owner = self.store.control.process(i).owner.load(Acquire);
+                owner != 0 && !process::is_alive(&self.store.control, i as u32)
             })
     }
 
@@ -67,17 +67,17 @@ impl<'s> Recovery<'s> {
     /// # Errors
     /// Those of writing files back.
     pub fn detach(&self) -> Result<()> {
-        if !self.is_attached() {
+        if !self.store.is_attached() {
             return Ok(());
         }
-        let slot = self.process_slot()?;
+        let slot = self.store.process_slot()?;
         // A process that has become another user can't open the area: the keeper releases
         // everything when the process has ended.
-        let area = self.map_area(slot)?;
+        let area = self.store.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
-        self.end_readers();
-        process::free(&self.control, slot);
-        self.after_detach();
+        self.store.end_readers();
+        process::free(&self.store.control, slot);
+        self.store.after_detach();
         result
     }
 
@@ -88,11 +88,11 @@ impl<'s> Recovery<'s> {
     /// # Errors
     /// Those of writing files back.
     pub fn close_owned(&self) -> Result<()> {
-        if !self.is_attached() {
+        if !self.store.is_attached() {
             return Ok(());
         }
-        let slot = self.process_slot()?;
-        self.release_owned(slot, process::identity(&self.control, slot), false)
+        let slot = self.store.process_slot()?;
+        self.release_owned(slot, process::identity(&self.store.control, slot), false)
     }
 
     /// As [`Recovery::detach`], for a process that is about to end. If the process has other
@@ -102,13 +102,13 @@ impl<'s> Recovery<'s> {
     /// # Errors
     /// As for [`Recovery::detach`].
     pub fn end(&self) -> Result<()> {
-        if !self.is_attached() || process::is_alone() {
+        if !self.store.is_attached() || process::is_alone() {
             return self.detach();
         }
-        let slot = self.process_slot()?;
-        let area = self.map_area(slot)?;
+        let slot = self.store.process_slot()?;
+        let area = self.store.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
-        self.end_readers();
+        self.store.end_readers();
         result
     }
 
@@ -118,9 +118,9 @@ impl<'s> Recovery<'s> {
     /// Those of writing files back. If this process can't map the slot's area, for instance because
     /// it has become another user's, the slot is left to the process that reaps it.
     pub fn release_slot(&self, slot: u32) -> Result<()> {
-        let area = self.map_area(slot)?;
+        let area = self.store.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
-        process::free(&self.control, slot);
+        process::free(&self.store.control, slot);
         result
     }
 
@@ -138,19 +138,19 @@ impl<'s> Recovery<'s> {
         let mut reaped = Reaped::default();
         let mut result = Ok(());
         for slot in 0..MAX_PROCESSES as u32 {
-            let p = self.control.process(slot as usize);
-            if p.owner.load(Acquire) == 0 || process::is_alive(&self.control, slot) {
+            let p = self.store.control.process(slot as usize);
+            if p.owner.load(Acquire) == 0 || process::is_alive(&self.store.control, slot) {
                 continue;
             }
-            let me = self.process_slot()?;
-            if slot == me || but.contains(&process::identity(&self.control, slot)) {
+            let me = self.store.process_slot()?;
+            if slot == me || but.contains(&process::identity(&self.store.control, slot)) {
                 continue;
             }
-            if !process::begin_reaping(&self.control, slot) {
+            if !process::begin_reaping(&self.store.control, slot) {
                 continue;
             }
             // A failure for one file must not prevent the release of the others, nor of the slot.
-            let dead = process::identity(&self.control, slot);
+            let dead = process::identity(&self.store.control, slot);
             let owned = self.release_owned(slot, dead, true);
             match self.release_descriptors(slot, true) {
                 Ok(n) => reaped.descriptors += n,
@@ -161,20 +161,20 @@ impl<'s> Recovery<'s> {
             p.waits_for.store(0, Relaxed);
             if p.in_flight.load(Acquire) != 0 {
                 reaped.in_flight += 1;
-                self.control.header().leaks.store(1, Release);
+                self.store.control.header().leaks.store(1, Release);
                 p.in_flight.store(0, Release);
             }
-            process::free(&self.control, slot);
+            process::free(&self.store.control, slot);
         }
         if reaped.processes > 0 {
             self.pass_on_locks()?;
-            self.recover_commits()?;
-            for env in &self.envs {
+            self.store.recover_commits()?;
+            for env in &self.store.envs {
                 env.release_dead_readers()?;
             }
-            if self.names().settle_leftovers().is_err() {
+            if self.store.names().settle_leftovers().is_err() {
                 // Tried again by `put_in_order`.
-                self.control.header().leaks.store(1, Release);
+                self.store.control.header().leaks.store(1, Release);
             }
             self.put_in_order()?;
         }
@@ -188,10 +188,10 @@ impl<'s> Recovery<'s> {
     /// Those of opening the records.
     pub fn sweep_readers(&self) -> Result<()> {
         let attached: HashSet<u32> = (0..MAX_PROCESSES)
-            .map(|i| process::pid_of(self.control.process(i).owner.load(Acquire)))
+            .map(|i| process::pid_of(self.store.control.process(i).owner.load(Acquire)))
             .collect();
         let mut ended = HashMap::new();
-        for env in &self.envs {
+        for env in &self.store.envs {
             let mut others = env.readers()?;
             others.retain(|pid| !attached.contains(pid));
             let mut has_ended = |pid| *ended.entry(pid).or_insert_with(|| process::has_ended(pid));
@@ -211,7 +211,7 @@ impl<'s> Recovery<'s> {
         match f() {
             Err(Errno::NOSPC) => {
                 let reaped = self.reap().is_ok_and(|r| r.processes > 0);
-                if self.local_copies().drop_all_copies() == Ok(true) || reaped {
+                if self.store.local_copies().drop_all_copies() == Ok(true) || reaped {
                     f()
                 } else {
                     Err(Errno::NOSPC)
@@ -225,10 +225,10 @@ impl<'s> Recovery<'s> {
     /// (Locks of shards: [`crate::Store::recover_commits`].)
     fn pass_on_locks(&self) -> Result<()> {
         let _critical = Critical::enter();
-        let c = &self.control;
-        let me = self.process_slot()?;
+        let c = &self.store.control;
+        let me = self.store.process_slot()?;
         let h = c.header();
-        let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.objects().open_file(i).lock);
+        let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.store.objects().open_file(i).lock);
         let times = c.dir_times().map(|place| &place.lock);
         let chains = c.lock_chains().map(|chain| &chain.lock);
         for lock in opens.chain(times).chain(chains).chain([h.watches.lock()]) {
@@ -238,11 +238,11 @@ impl<'s> Recovery<'s> {
             }
         }
         for bucket in c.buckets().filter(|b| b.lock.stray(c).is_some()) {
-            drop(Chain::of(self, bucket)?);
+            drop(Chain::of(self.store, bucket)?);
         }
         for i in 0..h.free_live.end(MAX_LIVE) {
-            if self.objects().live(i).lock.stray(c).is_some() {
-                drop(self.objects().lock_live(i)?);
+            if self.store.objects().live(i).lock.stray(c).is_some() {
+                drop(self.store.objects().lock_live(i)?);
             }
         }
         Ok(())
@@ -251,13 +251,13 @@ impl<'s> Recovery<'s> {
     /// Releases all descriptors of `slot` after its process has ended or was `killed`. Returns
     /// their number.
     fn release_descriptors(&self, slot: u32, killed: bool) -> Result<usize> {
-        let area = self.map_area(slot)?;
+        let area = self.store.map_area(slot)?;
         self.release_area(slot, area, killed)
     }
 
     /// As [`Recovery::release_descriptors`], for a slot whose area is mapped. Unmaps the area.
     fn release_area(&self, slot: u32, area: *mut ProcessArea, killed: bool) -> Result<usize> {
-        let p = self.control.process(slot as usize);
+        let p = self.store.control.process(slot as usize);
         let end = p.fds_end.load(Acquire) as usize;
         // SAFETY: the caller has mapped the area; all fields are atomics.
         let a = unsafe { &*area };
@@ -267,31 +267,31 @@ impl<'s> Recovery<'s> {
             if place.load(Relaxed) == 0 {
                 continue;
             }
-            let _section = self.section()?;
+            let _section = self.store.section()?;
             if let Some(open) = place.swap(0, AcqRel).checked_sub(1) {
                 released += 1;
                 if killed {
-                    self.declared().cut_short(open);
+                    self.store.declared().cut_short(open);
                 }
                 // A file that can't be written back must not prevent the release of the others.
-                result = self.objects().open_release(open).and(result);
+                result = self.store.objects().open_release(open).and(result);
             }
         }
-        let ended = self.mappings().map_end(slot, a, |map| {
+        let ended = self.store.mappings().map_end(slot, a, |map| {
             if killed
                 && map.flags.load(Acquire) & map_flag::CHANGES != 0
                 && let Some(open) = map.open.load(Acquire).checked_sub(1)
             {
-                self.declared().cut_short(open);
+                self.store.declared().cut_short(open);
             }
         });
         result = ended.and(result);
         p.fds_end.store(0, Release);
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
-        result = self.locks().end_all_locks(slot).and(result);
+        result = self.store.locks().end_all_locks(slot).and(result);
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.unmap_area(area) };
+        unsafe { self.store.unmap_area(area) };
         result.map(|()| released)
     }
 
@@ -300,48 +300,60 @@ impl<'s> Recovery<'s> {
     /// `killed`: the process didn't end normally.
     pub(crate) fn release_owned(&self, slot: u32, dead: u32, killed: bool) -> Result<()> {
         let mut result = Ok(());
-        let _section = self.section()?;
-        let area = self.map_area(slot)?;
-        let end = self.control.process(slot as usize).fds_end.load(Acquire) as usize;
+        let _section = self.store.section()?;
+        let area = self.store.map_area(slot)?;
+        let end = self
+            .store
+            .control
+            .process(slot as usize)
+            .fds_end
+            .load(Acquire) as usize;
         // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let a = unsafe { &*area };
-        let p = self.control.process(slot as usize);
-        let maps = self.control.maps_of(a);
+        let p = self.store.control.process(slot as usize);
+        let maps = self.store.control.maps_of(a);
         let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
         let in_table = |open: u32| {
             let mut fds = (0..end).map_while(|n| a.fd(n));
             fds.any(|f| f.load(Acquire) == open + 1)
                 || maps.iter().any(|m| m.open.load(Acquire) == open + 1)
         };
-        let h = self.control.header();
+        let h = self.store.control.header();
         for i in 0..h.free_open.end(MAX_OPEN) {
-            let owner = self.control.open_owner(i);
+            let owner = self.store.control.open_owner(i);
             if owner.load(Acquire) != dead {
                 continue;
             }
-            if self.objects().open_file(i).refs.load(Acquire) > 0 && in_table(i) {
+            if self.store.objects().open_file(i).refs.load(Acquire) > 0 && in_table(i) {
                 owner.store(0, Release);
             } else {
                 if killed {
-                    self.declared().cut_short(i);
+                    self.store.declared().cut_short(i);
                 }
-                result = self.objects().open_release(i).and(result);
+                result = self.store.objects().open_release(i).and(result);
             }
         }
         for i in 0..h.free_live.end(MAX_LIVE) {
-            if self.control.finisher(i).load(Acquire) == dead {
-                result = self.objects().live_release(i).and(result);
+            if self.store.control.finisher(i).load(Acquire) == dead {
+                result = self.store.objects().live_release(i).and(result);
             }
         }
         // SAFETY: mapped until the end of this function; made of atomics.
-        let more = self.objects().more_held(slot, unsafe { &*area });
-        for place in self.control.process(slot as usize).held.iter().chain(more) {
+        let more = self.store.objects().more_held(slot, unsafe { &*area });
+        for place in self
+            .store
+            .control
+            .process(slot as usize)
+            .held
+            .iter()
+            .chain(more)
+        {
             if let Some(index) = held_entry(place.swap(0, AcqRel)) {
-                result = self.objects().live_release(index).and(result);
+                result = self.store.objects().live_release(index).and(result);
             }
         }
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.unmap_area(area) };
+        unsafe { self.store.unmap_area(area) };
         result
     }
 
@@ -353,6 +365,7 @@ impl<'s> Recovery<'s> {
     pub fn rebuild_free_space(&self) -> Result<u64> {
         const { assert!(CELL_PAGES == 4 * 64) };
         let mut used: Vec<Vec<u64>> = self
+            .store
             .media()
             .iter()
             .map(|m| vec![0; m.cells().count() * 4])
@@ -369,6 +382,7 @@ impl<'s> Recovery<'s> {
         })?;
         self.note_unused(&used)?;
         Ok(self
+            .store
             .media()
             .iter()
             .zip(&used)
@@ -379,15 +393,16 @@ impl<'s> Recovery<'s> {
     /// Prepares the freeing of pages that aren't `used`: syncs the journal, so that on stable
     /// storage, too, no file has them any more; then records that they are no longer durable.
     fn note_unused(&self, used: &[Vec<u64>]) -> Result<()> {
-        let Some(journal) = self.durability().active_journal() else {
+        let Some(journal) = self.store.durability().active_journal() else {
             return Ok(());
         };
-        self.durability().sync_journal()?;
+        self.store.durability().sync_journal()?;
         let _critical = process::Critical::enter();
-        self.durability()
+        self.store
+            .durability()
             .lock_journal(journal)?
             .note_pages(|changes| {
-                for (m, used) in self.media().iter().zip(used) {
+                for (m, used) in self.store.media().iter().zip(used) {
                     m.cells().durable_beside(used, |e| changes.cleared.push(e));
                 }
             })
@@ -397,13 +412,13 @@ impl<'s> Recovery<'s> {
     /// entries.
     pub(crate) fn open_objects(&self) -> Result<HashMap<u64, u32>> {
         let mut open = HashMap::new();
-        for i in 0..self.control.header().free_live.end(MAX_LIVE) {
+        for i in 0..self.store.control.header().free_live.end(MAX_LIVE) {
             // An entry outside its chain was left by a process that died while it was taking or
             // returning the entry.
-            if self.objects().live(i).flags.load(Acquire) & flag::LOADED != 0
+            if self.store.objects().live(i).flags.load(Acquire) & flag::LOADED != 0
                 && self.is_linked(i)?
             {
-                open.insert(self.objects().live(i).id.load(Acquire), i);
+                open.insert(self.store.objects().live(i).id.load(Acquire), i);
             }
         }
         Ok(open)
@@ -414,23 +429,26 @@ impl<'s> Recovery<'s> {
     pub(crate) fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
         let open = self.open_objects()?;
         for (&id, &i) in &open {
-            if self.objects().live(i).flags.load(Acquire) & flag::INLINE == 0 {
-                self.content()
+            if self.store.objects().live(i).flags.load(Acquire) & flag::INLINE == 0 {
+                self.store
+                    .content()
                     .first_chunk(i)
                     .extents()
                     .iter()
                     .for_each(|&e| each(ObjectId(id), e));
             }
         }
-        for shard in 0..self.names().shard_count() {
-            self.committed(shard)?.each_record(b"", |key, value| {
-                if let Some((id, map)) = extents_in(key, value)
-                    && (key[0] != b'I' || !open.contains_key(&id.0))
-                {
-                    map.extents().iter().for_each(|&e| each(id, e));
-                }
-                true
-            })?;
+        for shard in 0..self.store.names().shard_count() {
+            self.store
+                .committed(shard)?
+                .each_record(b"", |key, value| {
+                    if let Some((id, map)) = extents_in(key, value)
+                        && (key[0] != b'I' || !open.contains_key(&id.0))
+                    {
+                        map.extents().iter().for_each(|&e| each(id, e));
+                    }
+                    true
+                })?;
         }
         Ok(())
     }
@@ -441,8 +459,8 @@ impl<'s> Recovery<'s> {
     /// EIO.
     pub fn count_objects(&self) -> Result<(u64, u64)> {
         let (mut objects, mut entries) = (0, 0);
-        for shard in 0..self.names().shard_count() {
-            self.committed(shard)?.each_record(b"", |key, _| {
+        for shard in 0..self.store.names().shard_count() {
+            self.store.committed(shard)?.each_record(b"", |key, _| {
                 objects += u64::from(key.first() == Some(&b'I'));
                 entries += u64::from(key.first() == Some(&b'D'));
                 true

@@ -27,25 +27,25 @@ impl<'s> Durability<'s> {
     pub fn reload(&self) -> Result<Loaded> {
         let loaded = self.load()?;
         self.cut_files()?;
-        self.content().drop_unstable_sums()?;
-        self.recovery().rebuild_free_space()?;
-        for m in self.media() {
+        self.store.content().drop_unstable_sums()?;
+        self.store.recovery().rebuild_free_space()?;
+        for m in self.store.media() {
             m.cells().init_from_durable();
             // A full file system, on which no room can be reserved, is no reason to fail.
             let _ = m.reserve_again();
         }
-        self.intents().disown_intents()?;
-        self.recovery().settle()?;
-        self.recovery().remove_orphans()?;
+        self.store.intents().disown_intents()?;
+        self.store.recovery().settle()?;
+        self.store.recovery().remove_orphans()?;
         self.checkpoint()?;
         Ok(loaded)
     }
 
     /// Cuts every file's extents to its size and counts its pages; see also [`Cut`].
     fn cut_files(&self) -> Result<()> {
-        for shard in 0..self.names().shard_count() {
+        for shard in 0..self.store.names().shard_count() {
             let mut chunks: HashMap<u64, Vec<(u64, ChunkMap)>> = HashMap::new();
-            let records = self.records(shard)?;
+            let records = self.store.records(shard)?;
             records.each_attached(b"X", |key, value| {
                 let Some((b'X', id, rest)) = parse_key(key) else {
                     return false;
@@ -76,15 +76,16 @@ impl<'s> Durability<'s> {
             })?;
             drop(records);
             for (id, cut) in wrong {
-                self.transact(self.names().object_set(id), Need::Bytes(8192), |w| {
-                    for (n, map) in &cut.chunks {
-                        match map.extents() {
-                            [] => _ = w.detach(id, &Key::chunk(id, *n))?,
-                            _ => w.attach(id, &Key::chunk(id, *n), &map.encode())?,
+                self.store
+                    .transact(self.store.names().object_set(id), Need::Bytes(8192), |w| {
+                        for (n, map) in &cut.chunks {
+                            match map.extents() {
+                                [] => _ = w.detach(id, &Key::chunk(id, *n))?,
+                                _ => w.attach(id, &Key::chunk(id, *n), &map.encode())?,
+                            }
                         }
-                    }
-                    w.set_inode(id, &cut.inode, &cut.tail)
-                })?;
+                        w.set_inode(id, &cut.inode, &cut.tail)
+                    })?;
             }
             // Extents without an object can't occur, since a commit removes an object as a whole.
             if let Some(&id) = chunks.keys().next() {

@@ -38,7 +38,7 @@ pub struct Opened {
 impl<'s> Names<'s> {
     /// Whether the object lies on another node.
     pub fn is_object_remote(&self, id: ObjectId) -> bool {
-        match &self.remote {
+        match &self.store.remote {
             // Each node has its own parts, and views.
             Some(remote) => !id.is_part() && !id.is_view() && !remote.keeps(id.slot()),
             None => false,
@@ -48,7 +48,7 @@ impl<'s> Names<'s> {
     /// Whether the entry `name` of `parent` lies on another node.
     pub fn is_entry_remote(&self, parent: ObjectId, name: &[u8]) -> bool {
         // A store alone in its pool needs no hash.
-        self.remote.as_ref().is_some_and(|remote| {
+        self.store.remote.as_ref().is_some_and(|remote| {
             !Index::is_in_view(parent, name) && !remote.keeps(Slot::of_entry(parent, name))
         })
     }
@@ -58,8 +58,8 @@ impl<'s> Names<'s> {
     /// # Errors
     /// ENOENT; EHOSTDOWN.
     pub(crate) fn inode_of(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
-        match &self.remote {
-            Some(remote) => remote.inode_of(self, id),
+        match &self.store.remote {
+            Some(remote) => remote.inode_of(self.store, id),
             None => self.inode_tail_here(id),
         }
     }
@@ -69,8 +69,8 @@ impl<'s> Names<'s> {
     /// # Errors
     /// EHOSTDOWN; EIO.
     pub(crate) fn entry_of(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
-        match &self.remote {
-            Some(remote) => remote.entry_of(self, parent, name),
+        match &self.store.remote {
+            Some(remote) => remote.entry_of(self.store, parent, name),
             None => (self.lookup_here(parent, name)).map(|found| found.map(|(entry, _)| entry)),
         }
     }
@@ -112,17 +112,17 @@ impl<'s> Names<'s> {
 
     /// Whether a live entry stands for an object of another node.
     pub(crate) fn is_live_remote(&self, index: u32) -> bool {
-        self.objects().live(index).flags.load(Acquire) & flag::REMOTE != 0
+        self.store.objects().live(index).flags.load(Acquire) & flag::REMOTE != 0
     }
 
     /// This node's number; 0 in a pool of one node.
     pub fn node(&self) -> NodeId {
-        self.remote.as_ref().map_or(NodeId(0), |f| f.node())
+        self.store.remote.as_ref().map_or(NodeId(0), |f| f.node())
     }
 
     /// This node's number; None in a pool of one node.
     pub fn node_of_several(&self) -> Option<u32> {
-        self.remote.as_ref().map(|f| f.node().0)
+        self.store.remote.as_ref().map(|f| f.node().0)
     }
 
     /// The number of this node's use of another node's object; 0 if the object isn't open on this
@@ -132,11 +132,11 @@ impl<'s> Names<'s> {
     /// ETIMEDOUT.
     pub fn use_of(&self, id: ObjectId) -> Result<u64> {
         let _critical = Critical::enter();
-        let chain = Chain::lock(self, id.0)?;
+        let chain = Chain::lock(self.store, id.0)?;
         let Some(index) = chain.find(id.0) else {
             return Ok(0);
         };
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         Ok(match live.flags.load(Acquire) & flag::REMOTE {
             0 => UNKNOWN_USE,
             _ => live.ctime.load(Relaxed) as u64,

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::*;
 impl Recovery<'_> {
     /// Repairs a live entry that a dead process may have left half changed. Locked.
     pub(crate) fn repair_live(&self, index: u32) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         // The counter becomes even, and different: so no reader uses extents that it read before.
         live.moved
             .fetch_add(2 - live.moved.load(Relaxed) % 2, AcqRel);
@@ -28,7 +28,9 @@ impl Recovery<'_> {
         // An entry for a file of another node has no extents.
         if flags & (flag::LOADED | flag::REMOTE) == flag::LOADED {
             if flags & flag::INLINE != 0 {
-                self.objects().set_extents(index, &ChunkMap::default())?;
+                self.store
+                    .objects()
+                    .set_extents(index, &ChunkMap::default())?;
                 live.pages.store(0, Relaxed);
             } else {
                 let mapped = flags & flag::MAPPED != 0;
@@ -49,55 +51,60 @@ impl Recovery<'_> {
     /// Cuts the extents to the file's size (unless the file is mapped), clears the rest of the
     /// last page, and counts the pages.
     fn repair_extents(&self, index: u32, mapped: bool) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let chunk = (CELL_PAGES * PAGE) as u64;
         let size = live.size.load(Acquire);
         let (last, keep) = (size / chunk, (size % chunk).div_ceil(PAGE as u64) as usize);
-        let mut first = self.content().first_chunk(index);
+        let mut first = self.store.content().first_chunk(index);
         let mut freed: Vec<Extent> = Vec::new();
         let mut end_map = first.clone();
         let mut pages = 0;
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            freed.clear();
-            pages = 0;
-            let mut cut = None;
-            w.each_attached(id, &Key::chunk(id, 1), |key, value| match parse_key(key) {
-                Some((b'X', of, n)) if of == id => {
-                    let n = n.try_into().map_or(0, u64::from_be_bytes);
-                    let map = ChunkMap::decode(value).unwrap_or_default();
-                    if n == last {
-                        cut = Some(map.clone());
-                        end_map = map;
-                    } else if n < last || mapped {
-                        pages += map.pages();
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                freed.clear();
+                pages = 0;
+                let mut cut = None;
+                w.each_attached(id, &Key::chunk(id, 1), |key, value| match parse_key(key) {
+                    Some((b'X', of, n)) if of == id => {
+                        let n = n.try_into().map_or(0, u64::from_be_bytes);
+                        let map = ChunkMap::decode(value).unwrap_or_default();
+                        if n == last {
+                            cut = Some(map.clone());
+                            end_map = map;
+                        } else if n < last || mapped {
+                            pages += map.pages();
+                        }
+                        true
                     }
-                    true
-                }
-                _ => false,
-            })?;
-            if !mapped {
-                self.names()
-                    .remove_chunks(w, id, last.max(1) + u64::from(last > 0), &mut freed)?;
-            }
-            if let Some(mut map) = cut {
+                    _ => false,
+                })?;
                 if !mapped {
-                    map.truncate(keep, |e| freed.push(e));
-                    match map.extents() {
-                        [] => _ = w.detach(id, &Key::chunk(id, last))?,
-                        _ => w.attach(id, &Key::chunk(id, last), &map.encode())?,
-                    }
+                    self.store.names().remove_chunks(
+                        w,
+                        id,
+                        last.max(1) + u64::from(last > 0),
+                        &mut freed,
+                    )?;
                 }
-                pages += map.pages();
-            }
-            Ok(())
-        })?;
+                if let Some(mut map) = cut {
+                    if !mapped {
+                        map.truncate(keep, |e| freed.push(e));
+                        match map.extents() {
+                            [] => _ = w.detach(id, &Key::chunk(id, last))?,
+                            _ => w.attach(id, &Key::chunk(id, last), &map.encode())?,
+                        }
+                    }
+                    pages += map.pages();
+                }
+                Ok(())
+            })?;
         if last == 0 && !mapped {
             first.truncate(keep, |e| freed.push(e));
         }
-        self.objects().set_extents(index, &first)?;
+        self.store.objects().set_extents(index, &first)?;
         live.pages.store((pages + first.pages()) as u64, Relaxed);
-        self.content().free_unnoted(index, freed)?;
+        self.store.content().free_unnoted(index, freed)?;
         // Zeroes bytes beyond the end: in the last page, or, if mapped, in all pages that follow,
         // too.
         let map = if last == 0 { &first } else { &end_map };
@@ -107,7 +114,8 @@ impl Recovery<'_> {
             keep * PAGE
         };
         if last == 0 || end_map != first {
-            self.content()
+            self.store
+                .content()
                 .zero_range(index, size, last * chunk + to as u64)?;
         }
         Ok(())
@@ -119,11 +127,12 @@ impl Recovery<'_> {
     /// # Errors
     /// EIO.
     pub fn remove_orphans(&self) -> Result<usize> {
-        self.names().settle_leftovers()?;
+        self.store.names().settle_leftovers()?;
         let mut removed = 0;
-        for shard in 0..self.names().shard_count() {
+        for shard in 0..self.store.names().shard_count() {
             let mut ids = Vec::new();
-            self.records(shard)?
+            self.store
+                .records(shard)?
                 .each_attached(b"O", |key, _| match parse_key(key) {
                     Some((b'O', id, _)) => {
                         ids.push(id);
@@ -132,7 +141,7 @@ impl Recovery<'_> {
                     _ => false,
                 })?;
             for id in ids {
-                if self.objects().live_probe(id)?.is_none() {
+                if self.store.objects().live_probe(id)?.is_none() {
                     removed += usize::from(self.remove_orphan(id)?);
                 }
             }
@@ -142,14 +151,14 @@ impl Recovery<'_> {
 
     /// Removes an object without a name that no process has open.
     pub(crate) fn remove_orphan(&self, id: ObjectId) -> Result<bool> {
-        let _section = self.section()?;
+        let _section = self.store.section()?;
         // This process becomes the last user. As it leaves, it removes the object, unless the
         // object has got a name.
-        let Ok((index, _)) = self.objects().live_acquire_here(id) else {
+        let Ok((index, _)) = self.store.objects().live_acquire_here(id) else {
             return Ok(false);
         };
-        self.objects().live_mark_unlinked(id, false)?;
-        self.objects().live_release(index).map(|()| true)
+        self.store.objects().live_mark_unlinked(id, false)?;
+        self.store.objects().live_release(index).map(|()| true)
     }
 
     /// Cleans up after dead processes: releases what they held, completes what they began, finds
@@ -159,8 +168,8 @@ impl Recovery<'_> {
     /// EIO, ENOSPC.
     pub fn settle(&self) -> Result<Reaped> {
         let reaped = self.reap()?;
-        self.recover_commits()?;
-        self.names().settle_leftovers()?;
+        self.store.recover_commits()?;
+        self.store.names().settle_leftovers()?;
         self.put_in_order()?;
         Ok(reaped)
     }
@@ -168,8 +177,8 @@ impl Recovery<'_> {
     /// Whether the live entry is in the chain of its object's id.
     pub(crate) fn is_linked(&self, index: u32) -> Result<bool> {
         let _critical = Critical::enter();
-        let id = self.objects().live(index).id.load(Acquire);
-        Ok(id != 0 && Chain::lock(self, id)?.find(id) == Some(index))
+        let id = self.store.objects().live(index).id.load(Acquire);
+        Ok(id != 0 && Chain::lock(self.store, id)?.find(id) == Some(index))
     }
 }
 

@@ -59,7 +59,7 @@ impl<'s> Parts<'s> {
     /// Returns the home's view of a file. With `write`, records that the file will have parts.
     pub fn layout_here(&self, index: u32, write: bool) -> Result<Known> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         if write {
             live.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
@@ -77,7 +77,7 @@ impl<'s> Parts<'s> {
     /// lease.
     pub fn grow_here(&self, index: u32, (cuts, appends): (u64, u32), end: u64) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         let as_known = live.cuts.load(Acquire) == cuts && live.appends.load(Acquire) == appends;
         if !as_known || Parts::is_lent(live) {
@@ -87,12 +87,12 @@ impl<'s> Parts<'s> {
     }
 
     fn grow_locked(&self, index: u32, end: u64) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let size = live.size.load(Acquire);
         if end > size {
-            self.content().promote(index)?;
-            self.mappings().clear_tail(index, size, end)?;
-            self.quota().grows(live, size, end)?;
+            self.store.content().promote(index)?;
+            self.store.mappings().clear_tail(index, size, end)?;
+            self.store.quota().grows(live, size, end)?;
             live.size.store(end, Release);
         }
         let t = now();
@@ -127,7 +127,7 @@ impl<'s> Parts<'s> {
         check_word(live.controls.load(Relaxed), size, Change::From(offset))?;
         let end = offset.unwrap_or(size).saturating_add(len as u64);
         let beyond = offset.is_none() && end > chunk.bytes();
-        if (beyond || end > size && Parts::is_lent(live)) && self.remote.is_some() {
+        if (beyond || end > size && Parts::is_lent(live)) && self.store.remote.is_some() {
             return Err(CHANGED);
         }
         if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
@@ -162,7 +162,7 @@ impl<'s> Parts<'s> {
         over: Option<u64>,
     ) -> Result<std::result::Result<Granted, Holder>> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         let last = live.lease.load(Relaxed);
         if Parts::is_leased(live) && over != Some(last) {
@@ -221,12 +221,12 @@ impl<'s> Parts<'s> {
             }
             _ => Err(CHANGED),
         };
-        match self.content().truncate_here(index, cut) {
+        match self.store.content().truncate_here(index, cut) {
             Err(CHANGED) => {}
             result => return result.map(|()| done),
         }
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         if !ours(live) {
             return Ok(false);
@@ -259,7 +259,8 @@ impl<'s> Parts<'s> {
         let check = |live: &Live| Parts::check_behind(live, cuts, offset, bytes.1);
         // SAFETY: the caller's promise.
         unsafe {
-            self.content()
+            self.store
+                .content()
                 .write_here(index, Some(offset), bytes, false, check)
         }
         .map(|(_, n)| n)
@@ -292,9 +293,10 @@ impl<'s> Parts<'s> {
             nlink: 1,
             ..Inode::made_at(t)
         };
-        self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
-            w.add_object(id.part(), &inode, &[]).map(|_| ())
-        })
+        self.store
+            .transact(self.store.names().object_set(id), Need::Bytes(0), |w| {
+                w.add_object(id.part(), &inode, &[]).map(|_| ())
+            })
     }
 
     /// Fails with EXFULL if the part was truncated more often than the requester knows. The caller
@@ -320,10 +322,10 @@ impl<'s> Parts<'s> {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        let live = self.objects().live(part);
+        let live = self.store.objects().live(part);
         Parts::check_cuts(live, cuts)?;
         // SAFETY: the caller's promise.
-        let n = unsafe { self.content().read_here(part, offset, to, len)? };
+        let n = unsafe { self.store.content().read_here(part, offset, to, len)? };
         Parts::check_cuts(live, cuts)?;
         Ok(n)
     }
@@ -342,7 +344,8 @@ impl<'s> Parts<'s> {
         let check = |live: &Live| Parts::check_cuts(live, cuts);
         // SAFETY: the caller's promise.
         unsafe {
-            self.content()
+            self.store
+                .content()
                 .write_here(part, Some(offset), bytes, true, check)
         }
         .map(|(_, n)| n)
@@ -356,41 +359,43 @@ impl<'s> Parts<'s> {
         (offset, len): (u64, u64),
         punch: bool,
     ) -> Result<()> {
-        let live = self.objects().live(part);
+        let live = self.store.objects().live(part);
         Parts::check_cuts(live, cuts)?;
         if punch {
-            self.content().punch_here(part, offset, len, false)
+            self.store.content().punch_here(part, offset, len, false)
         } else {
             // Makes the part longer: the last close frees what is reserved beyond its end.
-            self.content().reserve_here(part, offset, len, true)
+            self.store.content().reserve_here(part, offset, len, true)
         }
     }
 
     /// Truncates this node's part of a file, as the file's truncation number `cuts`.
     pub fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<()> {
         self.make_part(id)?;
-        let (part, held) = self.objects().live_acquire_here(id.part())?;
+        let (part, held) = self.store.objects().live_acquire_here(id.part())?;
         let cut = self.cut_open_part(part, cuts, size);
         drop(held);
-        self.objects().live_release(part).and(cut)
+        self.store.objects().live_release(part).and(cut)
     }
 
     pub(crate) fn cut_open_part(&self, part: u32, cuts: u64, size: u64) -> Result<()> {
-        let id = ObjectId(self.objects().live(part).id.load(Relaxed));
+        let id = ObjectId(self.store.objects().live(part).id.load(Relaxed));
         // The part records the truncation first: from then on, no process reads the part until the
         // home has recorded it, too.
-        self.content().truncate_here(part, |live| {
+        self.store.content().truncate_here(part, |live| {
             let known = live.cuts.load(Acquire);
-            let noted = self.transact(self.names().object_set(id), Need::Removal, |w| {
-                w.change_inode(id, |inode| {
-                    if known > cuts || known == cuts && inode.cut_size != size {
-                        return Err(CHANGED);
-                    }
-                    inode.cuts = cuts;
-                    inode.cut_size = size;
-                    Ok(())
-                })
-            })?;
+            let noted =
+                self.store
+                    .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                        w.change_inode(id, |inode| {
+                            if known > cuts || known == cuts && inode.cut_size != size {
+                                return Err(CHANGED);
+                            }
+                            inode.cuts = cuts;
+                            inode.cut_size = size;
+                            Ok(())
+                        })
+                    })?;
             noted?;
             live.cuts.store(cuts, Release);
             Ok(size.min(live.size.load(Relaxed)))
@@ -399,9 +404,12 @@ impl<'s> Parts<'s> {
             // The rest of the chunk was reserved, and is reserved again, unless another process
             // took the pages.
             let end = size.next_multiple_of(CHUNK);
-            let _ = self.content().reserve_here(part, size, end - size, true);
+            let _ = self
+                .store
+                .content()
+                .reserve_here(part, size, end - size, true);
         }
-        if Mappings::is_mapped(self.objects().live(part)) {
+        if Mappings::is_mapped(self.store.objects().live(part)) {
             // The page in which the file ends stays in mappings.
             self.reach(part, cuts, size.next_multiple_of(PAGE as u64))
         } else {
@@ -411,7 +419,7 @@ impl<'s> Parts<'s> {
 
     /// The attributes of this node's part of a file, if it has one.
     pub fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
-        match self.names().stat_here(id.part()) {
+        match self.store.names().stat_here(id.part()) {
             Ok(inode) => Ok(Some(inode)),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
@@ -421,29 +429,35 @@ impl<'s> Parts<'s> {
     /// Removes this node's part of a file that was removed.
     pub fn drop_part(&self, id: ObjectId) -> Result<()> {
         let part = id.part();
-        let (index, held) = match self.objects().live_acquire_here(part) {
+        let (index, held) = match self.store.objects().live_acquire_here(part) {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };
-        let dropped = self.transact(self.names().object_set(part), Need::Removal, |w| {
-            w.change_inode(part, |inode| inode.nlink = 0)?;
-            w.attach(part, &Key::orphan(part), &[])?;
-            self.objects().live_mark_unlinked(part, false)
-        });
+        let dropped =
+            self.store
+                .transact(self.store.names().object_set(part), Need::Removal, |w| {
+                    w.change_inode(part, |inode| inode.nlink = 0)?;
+                    w.attach(part, &Key::orphan(part), &[])?;
+                    self.store.objects().live_mark_unlinked(part, false)
+                });
         drop(held);
-        self.objects().live_release(index).and(dropped).map(|_| ())
+        self.store
+            .objects()
+            .live_release(index)
+            .and(dropped)
+            .map(|_| ())
     }
 
     /// Extends a part to at least `end`. The part is mapped, or will be. The added bytes are zero.
     pub fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(part)?;
+        let lock = self.store.objects().lock_live(part)?;
         let live = lock.0;
         Parts::check_cuts(live, cuts)?;
         let size = live.size.load(Relaxed);
         if size < end {
-            self.content().promote(part)?;
-            self.mappings().clear_tail(part, size, end)?;
+            self.store.content().promote(part)?;
+            self.store.mappings().clear_tail(part, size, end)?;
             live.size.store(end, Release);
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         }

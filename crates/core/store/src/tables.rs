@@ -44,7 +44,7 @@ impl Table {
 impl Recovery<'_> {
     /// The tables that all processes of this node share.
     pub fn tables(&self) -> [Table; 3] {
-        let c = self.control();
+        let c = self.store.control();
         let h = c.header();
         let opens = (0..h.free_open.end(MAX_OPEN))
             .filter(|&i| c.open_file(i).refs.load(Relaxed) > 0)
@@ -64,7 +64,7 @@ impl Recovery<'_> {
 
     /// The number of refusals for want of an entry in a table, since the region was made.
     pub fn refusals(&self) -> u32 {
-        let h = self.control().header();
+        let h = self.store.control().header();
         let lists = [&h.free_open, &h.free_live, &h.free_locks];
         lists
             .iter()

@@ -1,33 +1,24 @@
 //! The operations of a store by theme: each type here has those of one theme.
 //!
-//! A view is a reference to the [`Store`], made by an accessor for the call:
-//! `store.names().lookup(..)`. The state that all themes need (attaching, sections, transactions,
-//! media) is in [`Store`] itself; a view has it too, by `Deref`. The methods are in the modules of
-//! their theme.
+//! Such a type is a view: it holds the [`Store`], is made by an accessor for the call
+//! (`store.names().lookup_here(..)`), and is copied freely. The methods are in the modules of their
+//! theme. They reach the store's state by `self.store`, and other themes by its accessors.
 
 use crate::Store;
-use std::ops::Deref;
 
 macro_rules! view {
     ($(#[$doc:meta])* $name:ident, $accessor:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
-        pub struct $name<'s>(pub(crate) &'s Store);
-
-        impl Deref for $name<'_> {
-            type Target = Store;
-
-            #[inline]
-            fn deref(&self) -> &Store {
-                self.0
-            }
+        pub struct $name<'s> {
+            pub(crate) store: &'s Store,
         }
 
         impl Store {
             $(#[$doc])*
             #[inline]
             pub fn $accessor(&self) -> $name<'_> {
-                $name(self)
+                $name { store: self }
             }
         }
     };

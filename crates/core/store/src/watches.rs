@@ -80,7 +80,7 @@ impl WatchState {
 impl<'s> Watches<'s> {
     #[inline]
     fn watch_state(self) -> &'s WatchState {
-        &self.0.control.header().watches
+        &self.store.control.header().watches
     }
 
     /// Whether anything may be watched: otherwise there is no watcher to notify.
@@ -104,14 +104,14 @@ impl<'s> Watches<'s> {
     #[inline]
     pub fn notify_open(&self, open: u32, what: u32) {
         if self.has_watches() {
-            self.notify_of_description(self.objects().open_file(open), what);
+            self.notify_of_description(self.store.objects().open_file(open), what);
         }
     }
 
     /// Marks a description as opened by a program. From now on, operations through it, and its end,
     /// are reported to watchers.
     pub fn notify_opened(&self, open: u32) {
-        let o = self.objects().open_file(open);
+        let o = self.store.objects().open_file(open);
         if o.flags.load(Relaxed) as i32 & libc::O_PATH == 0 {
             o.flags.fetch_or(WATCHED, AcqRel);
             self.notify_open(open, libc::IN_OPEN);
@@ -163,14 +163,15 @@ impl<'s> Watches<'s> {
     /// Sets the name in the descriptions of a renamed file, since watchers are found by this name.
     fn rename_open(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) {
         let end = self
+            .store
             .control
             .header()
             .free_open
             .end(crate::control_region::MAX_OPEN);
-        for o in (0..end).map(|i| self.objects().open_file(i)) {
+        for o in (0..end).map(|i| self.store.objects().open_file(i)) {
             if o.id.load(Relaxed) == id.0 && o.kind.load(Relaxed) != libc::S_IFDIR {
                 o.parent.store(dir.0, Relaxed);
-                self.objects().open_set_name(o, name);
+                self.store.objects().open_set_name(o, name);
             }
         }
     }
@@ -179,7 +180,7 @@ impl<'s> Watches<'s> {
     pub fn notify_if_gone(&self, id: ObjectId, kind: u32) {
         if self.has_watches()
             && self.watch_state().may_be_watched(id)
-            && self.names().inode_of(id).map(|_| ()) == Err(Errno::NOENT)
+            && self.store.names().inode_of(id).map(|_| ()) == Err(Errno::NOENT)
         {
             self.notify_self(id, kind, libc::IN_DELETE_SELF);
             self.end_watches(id);
@@ -191,7 +192,7 @@ impl<'s> Watches<'s> {
         let by_itself;
         let at = match at {
             Some((_, b"")) | None if kind == libc::S_IFDIR && id != ObjectId::ROOT => {
-                let found = self.names().inode_of(id).ok();
+                let found = self.store.names().inode_of(id).ok();
                 by_itself = found.map(|(inode, name)| (ObjectId(inode.parent), name));
                 by_itself.as_ref().map(|(dir, name)| (*dir, &name[..]))
             }
@@ -219,8 +220,9 @@ impl<'s> Watches<'s> {
             return;
         }
         let mut name = Vec::new();
-        self.objects().open_name(o, &mut name);
+        self.store.objects().open_name(o, &mut name);
         let there = self
+            .store
             .names()
             .entry_of(dir, &name)
             .is_ok_and(|e| e.is_some_and(|e| e.id == id));
@@ -298,13 +300,13 @@ impl<'s> Watches<'s> {
         let critical = Critical::enter();
         THREADS.seize();
         let locked = self
-            .0
+            .store
             .watches()
             .watch_state()
             .lock
-            .acquire(&self.0.control, self.0.process_slot()?);
+            .acquire(&self.store.control, self.store.process_slot()?);
         match locked {
-            Ok(_) => Ok(Changing(&self.0.control, critical)),
+            Ok(_) => Ok(Changing(&self.store.control, critical)),
             Err(e) => {
                 THREADS.reset();
                 Err(e)
@@ -314,7 +316,7 @@ impl<'s> Watches<'s> {
 
     /// A path below the directory of watches.
     fn watch_path(&self, below: impl AsRef<Path>) -> PathBuf {
-        let dir = self.control_path.parent().unwrap_or(Path::new("/"));
+        let dir = self.store.control_path.parent().unwrap_or(Path::new("/"));
         dir.join("watches").join(below)
     }
 }

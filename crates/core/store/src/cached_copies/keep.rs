@@ -38,12 +38,13 @@ pub struct Copy {
 impl<'s> LocalCopies<'s> {
     #[inline]
     fn copy_state(self) -> &'s CopyState {
-        &self.0.control.header().copies
+        &self.store.control.header().copies
     }
 
     /// Whether copies may occupy 1 MiB more of medium `i`.
     pub(crate) fn has_room_for_copies(&self, i: usize) -> bool {
-        let (Some(medium), Some(copied)) = (self.media().get(i), self.copy_state().pages.get(i))
+        let (Some(medium), Some(copied)) =
+            (self.store.media().get(i), self.copy_state().pages.get(i))
         else {
             return false;
         };
@@ -55,11 +56,11 @@ impl<'s> LocalCopies<'s> {
     /// Whether copies may be made now.
     pub fn may_copy(&self) -> bool {
         let state = self.copy_state();
-        let capacity: u64 = self.media().iter().map(|m| m.usage().capacity).sum();
+        let capacity: u64 = self.store.media().iter().map(|m| m.usage().capacity).sum();
         self.may_hang()
             && (now() as u64) >= state.pause.load(Relaxed)
             && state.files.load(Relaxed) < capacity / FOR_ONE
-            && (0..self.media().len()).any(|i| self.has_room_for_copies(i))
+            && (0..self.store.media().len()).any(|i| self.has_room_for_copies(i))
     }
 
     /// Suspends copying for a while, after there was no room for a copy.
@@ -87,7 +88,7 @@ impl<'s> LocalCopies<'s> {
     /// write; the caller must not hold a lock.
     #[inline]
     pub fn make_room(&self, len: usize) {
-        let copied = &self.copy_state().pages[..self.media().len().min(MAX_MEDIA)];
+        let copied = &self.copy_state().pages[..self.store.media().len().min(MAX_MEDIA)];
         for (i, pages) in copied.iter().enumerate() {
             if pages.load(Relaxed) > 0 && self.would_be_full(i, len) {
                 // If no room can be made, the write itself reports ENOSPC.
@@ -97,7 +98,7 @@ impl<'s> LocalCopies<'s> {
     }
 
     fn would_be_full(&self, i: usize, len: usize) -> bool {
-        let usage = self.media()[i].usage();
+        let usage = self.store.media()[i].usage();
         usage.used + len as u64 + CHUNK > usage.capacity / 20 * 19
     }
 
@@ -137,8 +138,8 @@ impl<'s> LocalCopies<'s> {
     /// Returns all copies of this node.
     pub fn all_copies(&self) -> Result<Vec<Copy>> {
         let mut all = Vec::new();
-        for shard in 0..self.names().shard_count() {
-            let records = self.committed(shard)?;
+        for shard in 0..self.store.names().shard_count() {
+            let records = self.store.committed(shard)?;
             for (first, end) in ObjectId::copies() {
                 records.each_inode(first, |id, inode| {
                     if id >= end {
@@ -169,7 +170,7 @@ impl<'s> LocalCopies<'s> {
 
     /// Whether `edition` is the present edition of a file of this node.
     pub fn stands(&self, id: ObjectId, edition: u64) -> Result<bool> {
-        match self.names().stat_here(id) {
+        match self.store.names().stat_here(id) {
             Ok(inode) => Ok(inode.edition == edition),
             Err(Errno::NOENT) => Ok(false),
             Err(e) => Err(e),
@@ -198,7 +199,7 @@ impl<'s> LocalCopies<'s> {
     /// Calls `each` with the extents of one object of this node: those in its records, and if it is
     /// open, the present ones of chunk 0.
     fn each_extent_of(&self, id: ObjectId, mut each: impl FnMut(Extent)) -> Result<()> {
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let open = self.open_first_chunk(id)?;
         let is_open = open.is_some();
         open.iter()
@@ -220,7 +221,8 @@ impl<'s> LocalCopies<'s> {
     /// Returns the extents of the first chunk of an open object, whose record may be older; None if
     /// the object isn't open.
     fn open_first_chunk(&self, id: ObjectId) -> Result<Option<crate::record::ChunkMap>> {
-        self.objects()
-            .with_live(id, |index| self.content().first_chunk(index))
+        self.store
+            .objects()
+            .with_live(id, |index| self.store.content().first_chunk(index))
     }
 }

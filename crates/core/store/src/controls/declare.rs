@@ -79,23 +79,23 @@ impl DeclaredControls<'_> {
     /// Number of times the users of files were counted on this node. Another node's reply about the
     /// controls of a file may be outdated if users were counted since the request.
     pub fn counts(&self) -> u32 {
-        self.control.header().counts.load(SeqCst)
+        self.store.control.header().counts.load(SeqCst)
     }
 
     /// Carries out the first step, for a file of this node. Returns the nodes other than this one
     /// that have it open. None if no process has it open: then the controls were declared.
     pub fn begin_declaring_here(&self, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
-        let (index, held) = self.objects().live_acquire_here(id)?;
+        let (index, held) = self.store.objects().live_acquire_here(id)?;
         let begun = self.begin_declaring_of(index, id, word);
         drop(held);
-        self.objects().live_release(index).and(begun)
+        self.store.objects().live_release(index).and(begun)
     }
 
     fn begin_declaring_of(&self, index: u32, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         {
             let _critical = Critical::enter();
-            let _lock = self.objects().lock_live(index)?;
+            let _lock = self.store.objects().lock_live(index)?;
             live.controls.fetch_or(COUNTED, SeqCst);
         }
         fence(SeqCst);
@@ -107,9 +107,9 @@ impl DeclaredControls<'_> {
         {
             return Ok(None);
         }
-        let end = self.control.header().free_open.end(MAX_OPEN);
+        let end = self.store.control.header().free_open.end(MAX_OPEN);
         let its = (0..end)
-            .map(|i| self.objects().open_file(i))
+            .map(|i| self.store.objects().open_file(i))
             .filter(|o| o.refs.load(Acquire) > 0 && o.id.load(SeqCst) == id.0);
         let mut nodes: Vec<u32> = its
             .filter_map(|o| kept_for(o.party.load(Acquire)))
@@ -122,11 +122,11 @@ impl DeclaredControls<'_> {
     /// Returns the daemons, living or dead, whose open file descriptions keep files open for other
     /// nodes.
     pub fn keepers(&self) -> Vec<u32> {
-        let end = self.control.header().free_open.end(MAX_OPEN);
+        let end = self.store.control.header().free_open.end(MAX_OPEN);
         let is_keeper = |o: &Open| o.refs.load(Acquire) > 0 && is_kept(o.party.load(Acquire));
         let mut owners: Vec<u32> = (0..end)
-            .filter(|&i| is_keeper(self.objects().open_file(i)))
-            .map(|i| self.control.open_owner(i).load(Acquire))
+            .filter(|&i| is_keeper(self.store.objects().open_file(i)))
+            .map(|i| self.store.control.open_owner(i).load(Acquire))
             .collect();
         owners.sort_unstable();
         owners.dedup();
@@ -144,7 +144,7 @@ impl DeclaredControls<'_> {
         };
         let mut result = DeclareOutcome::default();
         let (mut lost, mut before) = (false, None);
-        let done = self.names().set_attr_judged(id, &set, |live| {
+        let done = self.store.names().set_attr_judged(id, &set, |live| {
             let is_counted =
                 |l: &&crate::control_region::Live| l.controls.load(Acquire) & COUNTED != 0;
             let Some(live) = live.filter(is_counted) else {
@@ -152,7 +152,7 @@ impl DeclaredControls<'_> {
                 return Err(Errno::STALE);
             };
             {
-                let locks = self.locks().locks_of(id)?;
+                let locks = self.store.locks().locks_of(id)?;
                 result.open = beside_each_other(locks.users(), controls.parallelism);
                 if refuse && !result.open.is_empty() {
                     result.refused = true;
@@ -165,9 +165,10 @@ impl DeclaredControls<'_> {
                 // A process that maps the file first records the mapping, and then reads the
                 // controls.
                 fence(SeqCst);
-                let node = self.names().node().0;
+                let node = self.store.names().node().0;
                 let user = |party| User { node, party };
                 result.mapped = self
+                    .store
                     .mappings()
                     .writable_mappings(id)
                     .into_iter()
@@ -186,8 +187,8 @@ impl DeclaredControls<'_> {
         if let Some(before) = before {
             // Restores the old controls, unless another process has declared others meanwhile.
             let new = word | COUNTED;
-            self.objects().with_live(id, |index| {
-                let place = &self.objects().live(index).controls;
+            self.store.objects().with_live(id, |index| {
+                let place = &self.store.objects().live(index).controls;
                 _ = place.compare_exchange(new, before, SeqCst, Relaxed);
             })?;
         }

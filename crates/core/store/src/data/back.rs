@@ -23,23 +23,23 @@ impl Content<'_> {
     /// # Errors
     /// ENOSPC, EIO; the entry stays dirty.
     pub fn flush(&self, index: u32, last: bool) -> Result<()> {
-        if self.names().is_live_remote(index) {
+        if self.store.names().is_live_remote(index) {
             return Ok(());
         }
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         // Another process may have opened the file since, and even mapped it.
         let last = last && live.refs.load(Acquire) <= 1;
         if last && live.flags.load(Acquire) & flag::LOADED != 0 {
-            self.mappings().settle_maps(index)?;
+            self.store.mappings().settle_maps(index)?;
         }
         self.flush_locked(index, last)
     }
 
     /// As [`Content::flush`], locked already.
     pub(crate) fn flush_locked(&self, index: u32, last: bool) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         debug_assert!(
             !live.lock.is_free(),
             "a file that is written back is locked"
@@ -60,7 +60,7 @@ impl Content<'_> {
         let gone: usize = plan.freed.iter().map(|e| e.pages()).sum();
         let pages = live.pages.load(Relaxed) - gone as u64;
         if !inline && plan.content.is_none() {
-            self.durability().keep_promise(live, &plan.map)?;
+            self.store.durability().keep_promise(live, &plan.map)?;
         }
         if !self.write_record(live, &plan, pages, last)? {
             return Ok(());
@@ -76,10 +76,10 @@ impl Content<'_> {
             if plan.content.is_some_and(|c| !c.is_empty()) {
                 live.flags.fetch_or(flag::INLINE, AcqRel);
             }
-            self.objects().set_extents(index, &plan.map)?;
+            self.store.objects().set_extents(index, &plan.map)?;
             live.pages.store(pages, Relaxed);
             live.moved.fetch_add(1, AcqRel);
-            self.free_extents(plan.freed);
+            self.store.free_extents(plan.freed);
         }
         live.flags.fetch_and(!flag::DIRTY, AcqRel);
         Ok(())
@@ -88,7 +88,7 @@ impl Content<'_> {
     /// Decides what a file keeps when no process uses it any more: a small file moves into its
     /// record, others give back unused room at the end. Only `plan` is changed.
     fn give_up_room(&self, index: u32, plan: &mut Plan) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let size = live.size.load(Relaxed);
         // A file whose chunks may lie on other nodes isn't moved into its record.
         let small = !Parts::is_spilled(live)
@@ -142,62 +142,63 @@ impl Content<'_> {
         let id = ObjectId(live.id.load(Relaxed));
         let size = live.size.load(Relaxed);
         let inline = live.flags.load(Relaxed) & flag::INLINE != 0;
-        self.transact(self.names().object_set(id), Need::Update, |w| {
-            let (mut inode, old_tail) = match w.inode(id)? {
-                Some(found) => found,
-                // The process that removed the record died before it updated the entry: the file is
-                // removed like one without a name.
-                None if last => {
+        self.store
+            .transact(self.store.names().object_set(id), Need::Update, |w| {
+                let (mut inode, old_tail) = match w.inode(id)? {
+                    Some(found) => found,
+                    // The process that removed the record died before it updated the entry: the file is
+                    // removed like one without a name.
+                    None if last => {
+                        live.flags.fetch_or(flag::UNLINKED, AcqRel);
+                        return Ok(false);
+                    }
+                    None => return Err(Errno::NOENT),
+                };
+                if last && inode.nlink == 0 {
+                    // The file's last name was removed, but this entry has no mark of that. So the file
+                    // is removed instead.
                     live.flags.fetch_or(flag::UNLINKED, AcqRel);
                     return Ok(false);
                 }
-                None => return Err(Errno::NOENT),
-            };
-            if last && inode.nlink == 0 {
-                // The file's last name was removed, but this entry has no mark of that. So the file
-                // is removed instead.
-                live.flags.fetch_or(flag::UNLINKED, AcqRel);
-                return Ok(false);
-            }
-            inode.size = size;
-            inode.pages = pages;
-            inode.mtime = live.mtime.load(Relaxed);
-            inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
-            live.note_parts(&mut inode);
-            let (kept, extents);
-            let tail_bytes: &[u8] = match &plan.content {
-                _ if inline => {
-                    kept = old_tail[..old_tail.len().min(size as usize)].to_vec();
-                    &kept
+                inode.size = size;
+                inode.pages = pages;
+                inode.mtime = live.mtime.load(Relaxed);
+                inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
+                live.note_parts(&mut inode);
+                let (kept, extents);
+                let tail_bytes: &[u8] = match &plan.content {
+                    _ if inline => {
+                        kept = old_tail[..old_tail.len().min(size as usize)].to_vec();
+                        &kept
+                    }
+                    Some(data) => {
+                        inode.tail = if data.is_empty() {
+                            tail::NONE
+                        } else {
+                            tail::DATA
+                        };
+                        data
+                    }
+                    None => {
+                        inode.tail = tail::EXTENTS;
+                        extents = plan.map.encode();
+                        &extents
+                    }
+                };
+                w.set_inode(id, &inode, tail_bytes)?;
+                if let Some((key, m)) = &plan.last_chunk {
+                    w.attach(id, key, &m.encode())?;
                 }
-                Some(data) => {
-                    inode.tail = if data.is_empty() {
-                        tail::NONE
-                    } else {
-                        tail::DATA
-                    };
-                    data
+                if inode.tail == tail::EXTENTS && pages > 0 && self.is_bursty(live) {
+                    w.attach(id, &Key::landed(id), &[])?;
                 }
-                None => {
-                    inode.tail = tail::EXTENTS;
-                    extents = plan.map.encode();
-                    &extents
-                }
-            };
-            w.set_inode(id, &inode, tail_bytes)?;
-            if let Some((key, m)) = &plan.last_chunk {
-                w.attach(id, key, &m.encode())?;
-            }
-            if inode.tail == tail::EXTENTS && pages > 0 && self.is_bursty(live) {
-                w.attach(id, &Key::landed(id), &[])?;
-            }
-            Ok(true)
-        })
+                Ok(true)
+            })
     }
 
     /// Removes an object without a name, as its last user leaves.
     pub(crate) fn remove_object(&self, index: u32) -> Result<()> {
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         let id = ObjectId(live.id.load(Relaxed));
         assert!(id.0 != 0, "an object that is removed has an id");
@@ -210,36 +211,42 @@ impl Content<'_> {
             ChunkMap::default()
         };
         let mut freed = Vec::new();
-        let removed = self.transact(self.names().object_set(id), Need::Removal, |w| {
-            let record = w.inode(id)?.map(|(inode, _)| inode);
-            if record.as_ref().is_some_and(|inode| inode.nlink > 0) {
-                return Ok(false);
-            }
-            if let Some(inode) = record.filter(|_| loaded && !id.is_part()) {
-                // The quota for the record's size is given back with the record; here, only for the
-                // difference.
-                let size = live.size.load(Relaxed) as i64;
-                w.free_quota(size.wrapping_sub(inode.size as i64), 0);
-            }
-            self.names().remove_records(w, id, !loaded, &mut freed)?;
-            if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
-                self.parts().remove_places(w, id, 0)?;
-                self.intents().leave_parts(w, id)?;
-            }
-            w.detach(id, &Key::orphan(id)).map(|_| true)
-        })?;
+        let removed =
+            self.store
+                .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                    let record = w.inode(id)?.map(|(inode, _)| inode);
+                    if record.as_ref().is_some_and(|inode| inode.nlink > 0) {
+                        return Ok(false);
+                    }
+                    if let Some(inode) = record.filter(|_| loaded && !id.is_part()) {
+                        // The quota for the record's size is given back with the record; here, only for the
+                        // difference.
+                        let size = live.size.load(Relaxed) as i64;
+                        w.free_quota(size.wrapping_sub(inode.size as i64), 0);
+                    }
+                    self.store
+                        .names()
+                        .remove_records(w, id, !loaded, &mut freed)?;
+                    if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
+                        self.store.parts().remove_places(w, id, 0)?;
+                        self.store.intents().leave_parts(w, id)?;
+                    }
+                    w.detach(id, &Key::orphan(id)).map(|_| true)
+                })?;
         if !removed {
             // The unlink that had set UNLINKED was never committed.
             live.flags.fetch_and(!(flag::UNLINKED | flag::GONE), AcqRel);
             return Ok(());
         }
         freed.extend_from_slice(map.extents());
-        self.objects().set_extents(index, &ChunkMap::default())?;
+        self.store
+            .objects()
+            .set_extents(index, &ChunkMap::default())?;
         live.flags.fetch_and(
             !(flag::UNLINKED | flag::DIRTY | flag::MAPPED | flag::CUT),
             AcqRel,
         );
-        self.free_extents(freed);
+        self.store.free_extents(freed);
         Ok(())
     }
 }

@@ -18,9 +18,9 @@ impl<'s> Content<'s> {
     /// Locks two live objects, or one. The order is always the same, so that no two processes wait
     /// for each other. The caller must be in a `Critical` section.
     pub(crate) fn lock_both(self, a: u32, b: u32) -> Result<(LiveLock<'s>, Option<LiveLock<'s>>)> {
-        let first = self.0.objects().lock_live(a.min(b))?;
+        let first = self.store.objects().lock_live(a.min(b))?;
         let second = (a != b)
-            .then(|| self.0.objects().lock_live(a.max(b)))
+            .then(|| self.store.objects().lock_live(a.max(b)))
             .transpose()?;
         Ok((first, second))
     }
@@ -40,10 +40,11 @@ impl<'s> Content<'s> {
         grows: bool,
         check: impl FnOnce(&Live, usize) -> Result<()>,
     ) -> Result<usize> {
-        self.local_copies().make_room(len);
+        self.store.local_copies().make_room(len);
         let _critical = Critical::enter();
         let _locks = self.lock_both(from, index)?;
         let left = self
+            .store
             .objects()
             .live(from)
             .size
@@ -56,10 +57,10 @@ impl<'s> Content<'s> {
         if from == index && overlap(at, to_at, len as u64) {
             return Err(Errno::INVAL);
         }
-        if Parts::is_spilled(self.objects().live(from)) {
+        if Parts::is_spilled(self.store.objects().live(from)) {
             return Err(CHANGED);
         }
-        check(self.objects().live(index), len)?;
+        check(self.store.objects().live(index), len)?;
         self.verify_locked(from, at, at + len as u64)?;
         let copy = |to: u64, done: usize, n: usize| {
             self.copy_chunk((from, at + done as u64), index, to, n)
@@ -70,7 +71,7 @@ impl<'s> Content<'s> {
 
     /// Copies `len` bytes of a file to a range inside one chunk of another. Both files are locked.
     fn copy_chunk(&self, (from, start): (u32, u64), index: u32, at: u64, len: usize) -> Result<()> {
-        let source = self.objects().live(from);
+        let source = self.store.objects().live(from);
         let moved = source.moved.load(Relaxed);
         let end = at + len as u64;
         if source.flags.load(Acquire) & flag::INLINE != 0 {
@@ -109,7 +110,7 @@ impl<'s> Content<'s> {
         len: usize,
         end: u64,
     ) -> Result<()> {
-        let source = self.media().get(e.medium()).ok_or(Errno::IO)?;
+        let source = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
         let mut done = 0;
         while done < len {
             let start = offset + done;

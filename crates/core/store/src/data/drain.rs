@@ -41,7 +41,7 @@ impl<'s> Content<'s> {
     /// Whether files are moved from memory in this pool: the pool has a medium of memory, and
     /// another medium.
     pub fn drains(&self) -> bool {
-        self.media().iter().any(is_memory) && !self.media().iter().all(is_memory)
+        self.store.media().iter().any(is_memory) && !self.store.media().iter().all(is_memory)
     }
 
     /// Whether an open file was written in a burst, and is to be moved when it is closed.
@@ -57,20 +57,21 @@ impl<'s> Content<'s> {
         if !self.drains() {
             return Ok(());
         }
-        self.transact(self.names().object_set(part), Need::Bytes(0), |w| {
-            if w.exists(part)? {
-                w.attach(part, &Key::landed(part), &[])
-            } else {
-                Ok(())
-            }
-        })
+        self.store
+            .transact(self.store.names().object_set(part), Need::Bytes(0), |w| {
+                if w.exists(part)? {
+                    w.attach(part, &Key::landed(part), &[])
+                } else {
+                    Ok(())
+                }
+            })
     }
 
     /// Removes the record 'B' of a file that has moved completely, unless the file is in use again.
     /// A process that writes to the file later adds the record again.
     fn end_draining(&self, index: u32, id: ObjectId) -> Result<bool> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         if lock.0.refs.load(Acquire) > 1 {
             return Ok(false);
         }
@@ -78,14 +79,15 @@ impl<'s> Content<'s> {
     }
 
     pub(super) fn forget_landed(&self, id: ObjectId) -> Result<()> {
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            w.detach(id, &Key::landed(id)).map(|_| ())
-        })
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                w.detach(id, &Key::landed(id)).map(|_| ())
+            })
     }
 
     fn drain_chunk(&self, index: u32, chunk: u64) -> Result<Step> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         let mut unfit = flag::UNLINKED | flag::MAPPED;
         if !self.keeps_on_files(live.controls.load(Relaxed)) {
@@ -103,13 +105,13 @@ impl<'s> Content<'s> {
     /// Moves the bytes of a chunk that lie in memory, or in a record that must not contain them.
     /// Returns their number. Locked; no process has the file mapped.
     pub(super) fn move_chunk(&self, index: u32, chunk: u64) -> Result<u64> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         if live.flags.load(Acquire) & flag::INLINE != 0 {
             self.promote(index)?;
             self.flush_locked(index, false)?;
         }
         let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), CELL_PAGES)?;
-        let lies_in_memory = |e: &Extent| self.media().get(e.medium()).is_some_and(is_memory);
+        let lies_in_memory = |e: &Extent| self.store.media().get(e.medium()).is_some_and(is_memory);
         if !map.extents().iter().any(lies_in_memory) {
             return Ok(0);
         }
@@ -122,7 +124,7 @@ impl<'s> Content<'s> {
             }
         });
         if let Err(e) = copied {
-            self.free_extents(taken);
+            self.store.free_extents(taken);
             return Err(e);
         }
         let old: Vec<Extent> = map
@@ -132,9 +134,9 @@ impl<'s> Content<'s> {
             .filter(lies_in_memory)
             .collect();
         self.put_on_files(index, chunk, &there)
-            .inspect_err(|_| self.control.header().leaks.store(1, Release))?;
+            .inspect_err(|_| self.store.control.header().leaks.store(1, Release))?;
         let pages: usize = old.iter().map(|e| e.pages()).sum();
-        self.free_extents(old);
+        self.store.free_extents(old);
         Ok((pages * PAGE) as u64)
     }
 
@@ -146,7 +148,7 @@ impl<'s> Content<'s> {
         there: &mut ChunkMap,
         taken: &mut Vec<Extent>,
     ) -> Result<()> {
-        let memory = &self.media()[from.medium()];
+        let memory = &self.store.media()[from.medium()];
         let mut done = 0;
         while done < from.pages() {
             let to = self.alloc_behind(from.pages() - done)?;
@@ -154,7 +156,7 @@ impl<'s> Content<'s> {
             if !there.push(to) {
                 return Err(Errno::NOSPC);
             }
-            let medium = &self.media()[to.medium()];
+            let medium = &self.store.media()[to.medium()];
             let mut page = 0;
             while page < to.pages() {
                 let (run, init) = memory.init_run(from, done + page, to.pages() - page);
@@ -175,7 +177,7 @@ impl<'s> Content<'s> {
 
     fn alloc_behind(&self, want: usize) -> Result<Extent> {
         let mut error = Errno::NOSPC;
-        for m in self.media().iter().filter(|m| !is_memory(m)) {
+        for m in self.store.media().iter().filter(|m| !is_memory(m)) {
             match m.alloc(want) {
                 Ok(e) => return Ok(e),
                 Err(e) => error = e,
@@ -186,10 +188,10 @@ impl<'s> Content<'s> {
 
     /// Makes `map` the extents of a chunk, for readers and in its record. Locked.
     fn put_on_files(&self, index: u32, chunk: u64, map: &ChunkMap) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         if chunk == 0 {
             live.moved.fetch_add(1, AcqRel);
-            self.objects().set_extents(index, map)?;
+            self.store.objects().set_extents(index, map)?;
             live.flags.fetch_or(flag::DIRTY, AcqRel);
             live.moved.fetch_add(1, AcqRel);
             return self.flush_locked(index, false);
@@ -197,9 +199,11 @@ impl<'s> Content<'s> {
         let id = ObjectId(live.id.load(Relaxed));
         let bytes = map.encode();
         live.moved.fetch_add(1, AcqRel);
-        let written = self.transact(self.names().object_set(id), Need::Bytes(bytes.len()), |w| {
-            w.attach(id, &Key::chunk(id, chunk), &bytes)
-        });
+        let written = self.store.transact(
+            self.store.names().object_set(id),
+            Need::Bytes(bytes.len()),
+            |w| w.attach(id, &Key::chunk(id, chunk), &bytes),
+        );
         live.moved.fetch_add(1, AcqRel);
         written
     }
@@ -212,9 +216,9 @@ impl<'s> Content<'s> {
     /// ENOSPC: there is no room on the media after the memory; EIO.
     pub fn drain_here(&self, most: u64, landed_all: impl Fn(u32, ObjectId)) -> Result<Drained> {
         let mut done = Drained::default();
-        for shard in 0..self.names().shard_count() {
+        for shard in 0..self.store.names().shard_count() {
             let mut landed = Vec::new();
-            self.records(shard)?.each_attached(b"B", |key, _| {
+            self.store.records(shard)?.each_attached(b"B", |key, _| {
                 let id = parse_key(key).filter(|k| k.0 == b'B').map(|k| k.1);
                 landed.extend(id);
                 id.is_some() && landed.len() < MAX_FILES_PER_ROUND
@@ -237,7 +241,7 @@ impl<'s> Content<'s> {
         bytes: &mut u64,
         landed_all: impl Fn(u32, ObjectId),
     ) -> Result<bool> {
-        let (index, held) = match self.objects().live_acquire_here(id) {
+        let (index, held) = match self.store.objects().live_acquire_here(id) {
             Err(Errno::NOENT) => {
                 self.forget_landed(id)?;
                 return Ok(true);
@@ -267,7 +271,7 @@ impl<'s> Content<'s> {
             moved = self.end_draining(index, id);
         }
         drop(held);
-        let released = self.objects().live_release(index);
+        let released = self.store.objects().live_release(index);
         moved.and_then(|moved| released.map(|()| moved))
     }
 }

@@ -16,7 +16,7 @@ impl Content<'_> {
     /// Errors of writing the record and the journal: ENOSPC, EIO.
     #[inline]
     pub(crate) fn note_change(&self, index: u32) -> Result<()> {
-        match self.objects().live(index).flags.load(Acquire) & flag::CLEAN {
+        match self.store.objects().live(index).flags.load(Acquire) & flag::CLEAN {
             0 => Ok(()),
             _ => self.note_first_change(index),
         }
@@ -24,11 +24,11 @@ impl Content<'_> {
 
     #[cold]
     fn note_first_change(&self, index: u32) -> Result<()> {
-        let live = self.objects().live(index);
-        if self.durability().active_journal().is_some() {
+        let live = self.store.objects().live(index);
+        if self.store.durability().active_journal().is_some() {
             self.touch(live);
             self.flush_locked(index, false)?;
-            self.durability().sync_journal()?;
+            self.store.durability().sync_journal()?;
         }
         live.flags.fetch_and(!flag::CLEAN, AcqRel);
         Ok(())

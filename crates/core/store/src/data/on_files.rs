@@ -74,7 +74,8 @@ impl<'s> Content<'s> {
         let (begun, id) = (Instant::now(), self.live_id(index));
         let mut at = from;
         loop {
-            self.recovery()
+            self.store
+                .recovery()
                 .with_room_of_the_dead(|| self.chunk_to_files(index, at))?;
             let Some(next) = self.next_chunk(id, at.saturating_add(1))? else {
                 self.forget_landed(id)?;
@@ -89,7 +90,7 @@ impl<'s> Content<'s> {
 
     fn chunk_to_files(&self, index: u32, chunk: u64) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         // Other controls may have been declared since.
         if !self.keeps_on_files(live.controls.load(Relaxed)) {
@@ -97,7 +98,8 @@ impl<'s> Content<'s> {
         }
         if Mappings::is_mapped(live) {
             let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), CELL_PAGES)?;
-            let lies_in_memory = |e: &Extent| self.media().get(e.medium()).is_some_and(is_memory);
+            let lies_in_memory =
+                |e: &Extent| self.store.media().get(e.medium()).is_some_and(is_memory);
             return if map.extents().iter().any(lies_in_memory) {
                 Err(Errno::BUSY)
             } else {
@@ -111,15 +113,15 @@ impl<'s> Content<'s> {
     pub fn set_part_word(&self, id: ObjectId, word: u64) -> Result<()> {
         let part = id.part();
         if word != 0 {
-            self.parts().make_part(id)?;
+            self.store.parts().make_part(id)?;
         }
-        match self.parts().stat_part(id)? {
+        match self.store.parts().stat_part(id)? {
             Some(inode) if inode.controls != word => {
                 let set = SetAttr {
                     controls: Some(word),
                     ..SetAttr::default()
                 };
-                self.names().set_attr_here(part, &set)
+                self.store.names().set_attr_here(part, &set)
             }
             _ => Ok(()),
         }

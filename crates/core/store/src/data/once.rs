@@ -37,7 +37,7 @@ impl Content<'_> {
         // The kernel drops pages that it caches as one unit, up to two chunks, only if all of the
         // unit was passed.
         for (medium, start, pages) in self.runs(index, first.saturating_sub(1)..end) {
-            self.media()[medium].let_go(start, pages);
+            self.store.media()[medium].let_go(start, pages);
         }
     }
 
@@ -45,14 +45,14 @@ impl Content<'_> {
     /// extents can't be determined are left out. The omission is harmless: the result only tells
     /// the kernel which cached pages it may drop.
     fn runs(&self, index: u32, chunks: Range<u64>) -> Vec<(usize, u64, usize)> {
-        let moved = self.objects().live(index).moved.load(Relaxed);
+        let moved = self.store.objects().live(index).moved.load(Relaxed);
         let mut runs: Vec<(usize, u64, usize)> = Vec::new();
         for chunk in chunks {
             let map = self.chunk_map(index, chunk, moved, 0).unwrap_or_default();
             for e in map
                 .extents()
                 .iter()
-                .filter(|e| e.medium() < self.media().len())
+                .filter(|e| e.medium() < self.store.media().len())
             {
                 match runs.last_mut() {
                     Some((medium, start, pages))

@@ -13,10 +13,12 @@ impl<'s> Content<'s> {
         decide: impl FnOnce(&Live) -> Result<u64>,
     ) -> Result<()> {
         let critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         let size = decide(live)?;
-        self.declared().check_change(live, Change::Size(size))?;
+        self.store
+            .declared()
+            .check_change(live, Change::Size(size))?;
         let old = live.size.load(Relaxed);
         self.note_change(index)?;
         if size != old {
@@ -33,25 +35,25 @@ impl<'s> Content<'s> {
             }
         }
         if size > old {
-            self.mappings().clear_tail(index, old, size)?;
-            self.quota().grows(live, old, size)?;
+            self.store.mappings().clear_tail(index, old, size)?;
+            self.store.quota().grows(live, old, size)?;
             live.size.store(size, Release);
         } else if size < old {
             self.shrink(index, size, old)?;
-            self.quota().shrinks(live, old, size);
+            self.store.quota().shrinks(live, old, size);
         }
         self.touch(live);
         let mapped = size < old && Mappings::is_mapped(live);
         drop(lock);
         drop(critical);
         if mapped {
-            self.mappings().notify_shrunk(index, size);
+            self.store.mappings().notify_shrunk(index, size);
         }
         Ok(())
     }
 
     fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         assert!(size < old, "a file that shrinks was longer");
         // The size is set first: if this process dies, a process that repairs the entry goes by the
         // size.
@@ -74,7 +76,7 @@ impl<'s> Content<'s> {
     /// Frees the pages of a file between `size` and `old`, its present and its former size in
     /// bytes. Locked; no process has the pages mapped.
     pub(crate) fn free_behind(&self, index: u32, size: u64, old: u64) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let mut freed = Vec::new();
         let (last, keep) = (size / CHUNK, pages(size % CHUNK));
@@ -87,9 +89,9 @@ impl<'s> Content<'s> {
         debug_assert!(!live.lock.is_free(), "a file that loses extents is locked");
         // With a journal, no other file may record these extents as its own before this file's
         // record is without them.
-        let noted = !freed.is_empty() && self.durability().active_journal().is_some();
+        let noted = !freed.is_empty() && self.store.durability().active_journal().is_some();
         if noted {
-            self.durability().keep_promise(live, &first)?;
+            self.store.durability().keep_promise(live, &first)?;
         }
         assert!(
             live.moved.load(Relaxed).is_multiple_of(2),
@@ -98,41 +100,42 @@ impl<'s> Content<'s> {
         live.moved.fetch_add(1, AcqRel);
         let result = if chunks || noted {
             let first_freed = freed.len();
-            self.transact(self.names().object_set(id), Need::Removal, |w| {
-                freed.truncate(first_freed);
-                if last > 0 && keep > 0 {
-                    let key = Key::chunk(id, last);
-                    if let Some(bytes) = w.attached(id, &key)? {
-                        let mut map = ChunkMap::decode(bytes).ok_or(Errno::IO)?;
-                        map.truncate(keep, |e| freed.push(e));
-                        w.attach(id, &key, &map.encode())?;
+            self.store
+                .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                    freed.truncate(first_freed);
+                    if last > 0 && keep > 0 {
+                        let key = Key::chunk(id, last);
+                        if let Some(bytes) = w.attached(id, &key)? {
+                            let mut map = ChunkMap::decode(bytes).ok_or(Errno::IO)?;
+                            map.truncate(keep, |e| freed.push(e));
+                            w.attach(id, &key, &map.encode())?;
+                        }
                     }
-                }
-                self.names().remove_chunks(
-                    w,
-                    id,
-                    (last + u64::from(keep > 0)).max(1),
-                    &mut freed,
-                )?;
-                if self.durability().active_journal().is_some() {
-                    let gone: usize = freed.iter().map(|e| e.pages()).sum();
-                    let pages = live.pages.load(Relaxed) - gone as u64;
-                    self.put_live(w, live, pages, tail::EXTENTS, &first.encode())?;
-                }
-                Ok(())
-            })
+                    self.store.names().remove_chunks(
+                        w,
+                        id,
+                        (last + u64::from(keep > 0)).max(1),
+                        &mut freed,
+                    )?;
+                    if self.store.durability().active_journal().is_some() {
+                        let gone: usize = freed.iter().map(|e| e.pages()).sum();
+                        let pages = live.pages.load(Relaxed) - gone as u64;
+                        self.put_live(w, live, pages, tail::EXTENTS, &first.encode())?;
+                    }
+                    Ok(())
+                })
         } else {
             Ok(())
         };
         if result.is_ok() {
-            self.objects().set_extents(index, &first)?;
+            self.store.objects().set_extents(index, &first)?;
             let gone: usize = freed.iter().map(|e| e.pages()).sum();
             live.pages.fetch_sub(gone as u64, Relaxed);
         } else {
             freed.clear();
         }
         live.moved.fetch_add(1, AcqRel);
-        self.free_extents(freed);
+        self.store.free_extents(freed);
         result
     }
 
@@ -160,21 +163,22 @@ impl<'s> Content<'s> {
 
     /// Frees extents that the record of an open file may still name. Locked.
     pub(crate) fn free_unnoted(&self, index: u32, freed: Vec<Extent>) -> Result<()> {
-        if !freed.is_empty() && self.durability().active_journal().is_some() {
+        if !freed.is_empty() && self.store.durability().active_journal().is_some() {
             // No other file may record these extents as its own before this file's record is
             // without them.
-            self.objects()
+            self.store
+                .objects()
                 .live(index)
                 .flags
                 .fetch_or(flag::DIRTY, AcqRel);
             if let Err(e) = self.flush_locked(index, false)
                 && e != Errno::NOENT
             {
-                self.control.header().leaks.store(1, Release);
+                self.store.control.header().leaks.store(1, Release);
                 return Err(e);
             }
         }
-        self.free_extents(freed);
+        self.store.free_extents(freed);
         Ok(())
     }
 
@@ -184,22 +188,25 @@ impl<'s> Content<'s> {
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
             .ok_or(Errno::FBIG)?;
-        self.local_copies().make_room(len as usize);
+        self.store.local_copies().make_room(len as usize);
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         // A reservation removes no bytes, so it is checked like growth.
-        self.declared()
+        self.store
+            .declared()
             .check_change(lock.0, Change::Size(MAX_SIZE))?;
         self.note_change(index)?;
         self.promote(index)?;
         let live = lock.0;
         let size = live.size.load(Relaxed);
         if grow {
-            self.quota().grows(live, size, end)?;
+            self.store.quota().grows(live, size, end)?;
         }
         let grown = self.reserve_locked(index, (offset, end), grow);
         if grow && grown.is_err() {
-            self.quota().shrinks(live, end, live.size.load(Relaxed));
+            self.store
+                .quota()
+                .shrinks(live, end, live.size.load(Relaxed));
         }
         grown
     }
@@ -212,11 +219,11 @@ impl<'s> Content<'s> {
             let from = pages(offset.saturating_sub(chunk * CHUNK));
             self.ensure(index, chunk, (from, needed))?;
         }
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let size = live.size.load(Relaxed);
         if grow && end > size {
             self.unseal(index, size, size)?;
-            self.mappings().clear_tail(index, size, end)?;
+            self.store.mappings().clear_tail(index, size, end)?;
             live.size.store(end, Release);
         }
         self.touch(live);
@@ -230,7 +237,7 @@ impl<'s> Content<'s> {
             .filter(|&e| e <= MAX_SIZE)
             .ok_or(Errno::FBIG)?;
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         let size = live.size.load(Relaxed);
         let change = if offset < size {
@@ -238,7 +245,7 @@ impl<'s> Content<'s> {
         } else {
             Change::Size(end)
         };
-        self.declared().check_change(live, change)?;
+        self.store.declared().check_change(live, change)?;
         self.note_change(index)?;
         self.unseal(index, offset.min(size), end.min(size))?;
         self.promote(index)?;
@@ -249,8 +256,8 @@ impl<'s> Content<'s> {
             self.zero_range(index, offset, end.min(size))?;
         }
         if grow && end > size {
-            self.mappings().clear_tail(index, size, end)?;
-            self.quota().grows(live, size, end)?;
+            self.store.mappings().clear_tail(index, size, end)?;
+            self.store.quota().grows(live, size, end)?;
             live.size.store(end, Release);
         }
         self.touch(live);
@@ -262,7 +269,7 @@ impl<'s> Content<'s> {
     /// their pages. So do all files of a pool with a journal, since the journal would have to
     /// record the change first.
     fn free_inside(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         const KEEPING: u32 = flag::MAPPED | flag::CUT | flag::PARTS | flag::BEHIND | flag::COPIED;
         if live.flags.load(Relaxed) & KEEPING != 0
@@ -270,7 +277,7 @@ impl<'s> Content<'s> {
             || id.is_part()
             || id.is_copy()
             || is_summed(live.controls.load(Relaxed))
-            || self.durability().active_journal().is_some()
+            || self.store.durability().active_journal().is_some()
         {
             return Ok(());
         }
@@ -292,14 +299,14 @@ impl<'s> Content<'s> {
         );
         live.moved.fetch_add(1, AcqRel);
         let result = self.free_later_chunks((from / CHUNK).max(1)..end, id, keep, &mut freed);
-        let result = result.and_then(|()| self.objects().set_extents(index, &first));
+        let result = result.and_then(|()| self.store.objects().set_extents(index, &first));
         if result.is_ok() {
             let gone: usize = freed.iter().map(|e| e.pages()).sum();
             live.pages.fetch_sub(gone as u64, Relaxed);
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         }
         live.moved.fetch_add(1, AcqRel);
-        result.map(|()| self.free_extents(freed))
+        result.map(|()| self.store.free_extents(freed))
     }
 
     /// Removes, from the records of `chunks`, the pages after the first `keep(chunk)` of each
@@ -319,42 +326,45 @@ impl<'s> Content<'s> {
             return Ok(());
         }
         let of_first = freed.len();
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            freed.truncate(of_first);
-            let mut changed = Vec::new();
-            w.each_attached(id, &Key::chunk(id, chunks.start), |key, value| {
-                let n = match parse_key(key) {
-                    Some((b'X', of, n)) if of == id => n.try_into().ok().map(u64::from_be_bytes),
-                    _ => None,
-                };
-                let Some(n) = n.filter(|n| *n < chunks.end) else {
-                    return false;
-                };
-                if let Some(mut map) = ChunkMap::decode(value) {
-                    map.truncate(keep(n), |e| freed.push(e));
-                    changed.push((key.to_vec(), map));
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                freed.truncate(of_first);
+                let mut changed = Vec::new();
+                w.each_attached(id, &Key::chunk(id, chunks.start), |key, value| {
+                    let n = match parse_key(key) {
+                        Some((b'X', of, n)) if of == id => {
+                            n.try_into().ok().map(u64::from_be_bytes)
+                        }
+                        _ => None,
+                    };
+                    let Some(n) = n.filter(|n| *n < chunks.end) else {
+                        return false;
+                    };
+                    if let Some(mut map) = ChunkMap::decode(value) {
+                        map.truncate(keep(n), |e| freed.push(e));
+                        changed.push((key.to_vec(), map));
+                    }
+                    true
+                })?;
+                for (key, map) in changed {
+                    if map.extents().is_empty() {
+                        _ = w.detach(id, &key)?
+                    } else {
+                        w.attach(id, &key, &map.encode())?
+                    }
                 }
-                true
-            })?;
-            for (key, map) in changed {
-                if map.extents().is_empty() {
-                    _ = w.detach(id, &key)?
-                } else {
-                    w.attach(id, &key, &map.encode())?
-                }
-            }
-            Ok(())
-        })
+                Ok(())
+            })
     }
 
     /// As `FileData::seek_data`, for bytes on this node.
     pub fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         loop {
             let moved = live.moved.load(Acquire);
             if !moved.is_multiple_of(2) {
                 let _critical = Critical::enter();
-                drop(self.objects().lock_live(index)?);
+                drop(self.store.objects().lock_live(index)?);
                 continue;
             }
             let found = self.seek_once(index, moved, offset, hole);
@@ -367,7 +377,7 @@ impl<'s> Content<'s> {
 
     /// As [`Content::seek_here`]; the result is valid only if no extents are moved meanwhile.
     fn seek_once(&self, index: u32, moved: u64, offset: u64, hole: bool) -> Result<u64> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let size = live.size.load(Acquire);
         if offset >= size {
             return Err(Errno::NXIO);
@@ -391,7 +401,7 @@ impl<'s> Content<'s> {
             }
             let mut start = chunk * CHUNK;
             for &e in map.extents() {
-                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                let medium = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
                 let end = start + (e.pages() * PAGE) as u64;
                 while at < end {
                     let page = (at - start) as usize / PAGE;
@@ -416,7 +426,8 @@ impl<'s> Content<'s> {
     /// most chunks have none.
     pub(super) fn next_chunk(&self, id: ObjectId, from: u64) -> Result<Option<u64>> {
         let mut found = None;
-        self.records_of(id)?
+        self.store
+            .records_of(id)?
             .each_attached(&Key::chunk(id, from), |key, _| {
                 if let Some((b'X', of, n)) = parse_key(key)
                     && of == id

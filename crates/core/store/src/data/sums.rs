@@ -58,7 +58,7 @@ impl Sums {
 impl Content<'_> {
     /// The checksums of a chunk, if it is sealed.
     fn sums(&self, id: ObjectId, chunk: u64) -> Result<Option<Sums>> {
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let record = records.attached(&Key::sums(id, chunk))?;
         Ok(record.map(|bytes| Sums(bytes.to_vec())))
     }
@@ -71,7 +71,7 @@ impl Content<'_> {
     /// hide that. EIO and the like. After an error, the bytes must not be changed.
     #[inline]
     pub fn unseal(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        if is_summed(self.objects().live(index).controls.load(Relaxed)) {
+        if is_summed(self.store.objects().live(index).controls.load(Relaxed)) {
             self.unseal_summed(index, from, to)
         } else {
             Ok(())
@@ -80,11 +80,12 @@ impl Content<'_> {
 
     #[cold]
     fn unseal_summed(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let last = to / CHUNK;
         let (mut keys, mut stable, mut chunks) = (Vec::new(), false, Vec::new());
-        self.records_of(id)?
+        self.store
+            .records_of(id)?
             .each_attached(&Key::sums(id, from / CHUNK), |key, value| {
                 let chunk = match parse_key(key) {
                     Some((b'K', of, n)) if of == id => n.try_into().ok().map(u64::from_be_bytes),
@@ -107,12 +108,13 @@ impl Content<'_> {
             self.verify_locked(index, start, from.min(end))?;
             self.verify_locked(index, to.max(start), end)?;
         }
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            keys.iter()
-                .try_for_each(|key| w.detach(id, key).map(|_| ()))
-        })?;
-        if stable && self.durability().active_journal().is_some() {
-            self.durability().sync_journal()
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                keys.iter()
+                    .try_for_each(|key| w.detach(id, key).map(|_| ()))
+            })?;
+        if stable && self.store.durability().active_journal().is_some() {
+            self.store.durability().sync_journal()
         } else {
             Ok(())
         }
@@ -124,7 +126,7 @@ impl Content<'_> {
     /// # Errors
     /// ENOSPC, EIO: some chunks are not sealed.
     pub(crate) fn seal_chunks(&self, index: u32) -> Result<Vec<Sealed>> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let mut sealed = Vec::new();
         if !is_summed(live.controls.load(Acquire)) {
             return Ok(sealed);
@@ -143,7 +145,7 @@ impl Content<'_> {
     /// stable.
     fn seal_chunk(&self, index: u32, chunk: u64) -> Result<Option<u64>> {
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
         let id = ObjectId(live.id.load(Relaxed));
         let unfit = flag::MAPPED | flag::INLINE | flag::UNLINKED;
@@ -170,8 +172,8 @@ impl Content<'_> {
                 .chunks(BLOCK)
                 .for_each(|block| record.extend(sum(block)));
         }
-        let set = self.names().object_set(id);
-        self.transact(set, Need::Bytes(record.len()), |w| {
+        let set = self.store.names().object_set(id);
+        self.store.transact(set, Need::Bytes(record.len()), |w| {
             w.attach(id, &Key::sums(id, chunk), &record)
         })?;
         Ok(Some(XxHash3_64::oneshot(&record)))
@@ -187,22 +189,23 @@ impl Content<'_> {
             return Ok(());
         }
         let _critical = Critical::enter();
-        let lock = self.objects().lock_live(index)?;
+        let lock = self.store.objects().lock_live(index)?;
         let id = ObjectId(lock.0.id.load(Relaxed));
         let room = sealed.len() * (1 + 4 * CHUNK as usize / BLOCK);
-        self.transact(self.names().object_set(id), Need::Bytes(room), |w| {
-            for &(chunk, hash) in sealed {
-                let key = Key::sums(id, chunk);
-                let record = w.attached(id, &key)?.map(<[u8]>::to_vec);
-                // A record with another hash is newer: the bytes were changed since they were
-                // sealed.
-                if let Some(mut record) = record.filter(|r| XxHash3_64::oneshot(r) == hash) {
-                    record[0] = STABLE;
-                    w.attach(id, &key, &record)?;
+        self.store
+            .transact(self.store.names().object_set(id), Need::Bytes(room), |w| {
+                for &(chunk, hash) in sealed {
+                    let key = Key::sums(id, chunk);
+                    let record = w.attached(id, &key)?.map(<[u8]>::to_vec);
+                    // A record with another hash is newer: the bytes were changed since they were
+                    // sealed.
+                    if let Some(mut record) = record.filter(|r| XxHash3_64::oneshot(r) == hash) {
+                        record[0] = STABLE;
+                        w.attach(id, &key, &record)?;
+                    }
                 }
-            }
-            Ok(())
-        })
+                Ok(())
+            })
     }
 
     /// As [`Content::read_here`], for a file with checksums.
@@ -220,11 +223,11 @@ impl Content<'_> {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         for locked in [false, true] {
             let _critical = locked.then(Critical::enter);
             let _lock = locked
-                .then(|| self.objects().lock_live(index))
+                .then(|| self.store.objects().lock_live(index))
                 .transpose()?;
             let (moved, size) = (live.moved.load(Acquire), live.size.load(Acquire));
             if offset >= size || len == 0 {
@@ -265,7 +268,7 @@ impl Content<'_> {
         len: usize,
         mut each: impl FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let inline = live.flags.load(Acquire) & flag::INLINE != 0;
         let end = offset + len as u64;
@@ -307,7 +310,7 @@ impl Content<'_> {
     /// # Errors
     /// EBADMSG: one of them isn't intact.
     pub(crate) fn verify_locked(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        let live = self.objects().live(index);
+        let live = self.store.objects().live(index);
         let (moved, size) = (live.moved.load(Relaxed), live.size.load(Relaxed));
         let to = to.min(size);
         if from >= to || !is_summed(live.controls.load(Relaxed)) {
@@ -323,16 +326,16 @@ impl Content<'_> {
     /// EBADMSG: a chunk isn't intact; else as for reading. The offset beside the error is where the
     /// check of the failed chunk began.
     pub fn verify(&self, index: u32, from: u64, to: u64) -> std::result::Result<(), (u64, Errno)> {
-        if !is_summed(self.objects().live(index).controls.load(Acquire)) {
+        if !is_summed(self.store.objects().live(index).controls.load(Acquire)) {
             return Ok(());
         }
         let id = self.live_id(index);
         let mut at = from;
-        while at < to.min(self.objects().live(index).size.load(Acquire)) {
+        while at < to.min(self.store.objects().live(index).size.load(Acquire)) {
             let end = (at / CHUNK + 1) * CHUNK;
             let one = || {
                 let _critical = Critical::enter();
-                let _lock = self.objects().lock_live(index)?;
+                let _lock = self.store.objects().lock_live(index)?;
                 self.verify_locked(index, at, end.min(to))
             };
             one().map_err(|e| (at, e))?;
@@ -348,7 +351,9 @@ impl Content<'_> {
 
     /// Removes the sums of an object.
     pub(crate) fn remove_sums(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
-        self.names().remove_range(w, &Key::sums(id, 0), |_| ())
+        self.store
+            .names()
+            .remove_range(w, &Key::sums(id, 0), |_| ())
     }
 
     /// Removes the checksums of an object if `word` begins or ends checksums, since the stored ones
@@ -365,22 +370,25 @@ impl Content<'_> {
     /// Removes the sums of bytes that weren't on stable storage, after a loss of power. Only while
     /// no other process uses the store.
     pub(crate) fn drop_unstable_sums(&self) -> Result<()> {
-        for shard in 0..self.names().shard_count() {
+        for shard in 0..self.store.names().shard_count() {
             let mut keys = Vec::new();
-            self.records(shard)?.each_attached(b"K", |key, value| {
-                let Some((b'K', id, _)) = parse_key(key) else {
-                    return false;
-                };
-                if value.first() != Some(&STABLE) && self.shard_of(id) == shard {
-                    keys.push((id, key.to_vec()));
-                }
-                true
-            })?;
-            for some in keys.chunks(256) {
-                self.transact(self.set(&[shard]), Need::Removal, |w| {
-                    some.iter()
-                        .try_for_each(|(id, key)| w.detach(*id, key).map(|_| ()))
+            self.store
+                .records(shard)?
+                .each_attached(b"K", |key, value| {
+                    let Some((b'K', id, _)) = parse_key(key) else {
+                        return false;
+                    };
+                    if value.first() != Some(&STABLE) && self.store.shard_of(id) == shard {
+                        keys.push((id, key.to_vec()));
+                    }
+                    true
                 })?;
+            for some in keys.chunks(256) {
+                self.store
+                    .transact(self.store.set(&[shard]), Need::Removal, |w| {
+                        some.iter()
+                            .try_for_each(|(id, key)| w.detach(*id, key).map(|_| ()))
+                    })?;
             }
         }
         Ok(())
@@ -389,8 +397,8 @@ impl Content<'_> {
     /// The objects of this node that have sums.
     fn summed_objects(&self) -> Result<Vec<ObjectId>> {
         let mut ids = Vec::new();
-        for shard in 0..self.names().shard_count() {
-            self.records(shard)?.each_attached(b"K", |key, _| {
+        for shard in 0..self.store.names().shard_count() {
+            self.store.records(shard)?.each_attached(b"K", |key, _| {
                 let id = parse_key(key).filter(|k| k.0 == b'K').map(|k| k.1);
                 if let Some(id) = id
                     && ids.last() != Some(&id)
@@ -411,13 +419,13 @@ impl Content<'_> {
     /// EIO and the like: the store couldn't be read.
     pub(crate) fn verify_all(&self, mut each: impl FnMut(ObjectId, u64)) -> Result<()> {
         for id in self.summed_objects()? {
-            let (index, held) = match self.objects().live_acquire_here(id) {
+            let (index, held) = match self.store.objects().live_acquire_here(id) {
                 Err(Errno::NOENT) => continue,
                 other => other?,
             };
             let verified = self.verify(index, 0, MAX_SIZE);
             drop(held);
-            self.objects().live_release(index)?;
+            self.store.objects().live_release(index)?;
             match verified {
                 Err((at, Errno::BADMSG)) => each(id, at),
                 Err((_, e)) => return Err(e),

@@ -54,10 +54,10 @@ impl<'s> Checker<'s> {
 
     fn check_locks(&self, uses: &Uses, report: &mut Report) {
         let mut one = |what: &dyn Fn() -> String, lock: &Lock| {
-            let Some(word) = lock.stray(self.control()) else {
+            let Some(word) = lock.stray(self.store.control()) else {
                 return;
             };
-            let whom = match process::pid_of_identity(self.control(), word) {
+            let whom = match process::pid_of_identity(self.store.control(), word) {
                 0 => "a process that is gone".to_owned(),
                 pid => format!("process {pid}, which isn't the one that took it or is dead"),
             };
@@ -67,26 +67,32 @@ impl<'s> Checker<'s> {
                 "it passes to the next who wants it; with --repair it becomes free",
             );
         };
-        for (i, chain) in self.control().lock_chains().enumerate() {
+        for (i, chain) in self.store.control().lock_chains().enumerate() {
             one(&|| format!("chain {i} of file locks"), &chain.lock);
         }
-        for i in 0..self.control().shards() {
-            one(&|| format!("shard {i}"), &self.control().shard(i).lock);
+        for i in 0..self.store.control().shards() {
+            one(
+                &|| format!("shard {i}"),
+                &self.store.control().shard(i).lock,
+            );
         }
-        for (i, place) in self.control().dir_times().enumerate() {
+        for (i, place) in self.store.control().dir_times().enumerate() {
             one(
                 &|| format!("place {i} for times of directories"),
                 &place.lock,
             );
         }
-        for (i, bucket) in self.control().buckets().enumerate() {
+        for (i, bucket) in self.store.control().buckets().enumerate() {
             one(&|| format!("chain {i} of the live table"), &bucket.lock);
         }
         for i in 0..uses.lives.len() as u32 {
-            one(&|| format!("live entry {i}"), &self.objects().live(i).lock);
+            one(
+                &|| format!("live entry {i}"),
+                &self.store.objects().live(i).lock,
+            );
         }
         for i in 0..uses.opens.len() as u32 {
-            let open = self.objects().open_file(i);
+            let open = self.store.objects().open_file(i);
             // A description that isn't in use protects nothing: a thread that was reading while its
             // process ended may have left its lock, and the next user adopts it.
             if open.refs.load(Acquire) > 0 {
@@ -97,7 +103,7 @@ impl<'s> Checker<'s> {
 
     fn check_processes(&self, uses: &Uses, report: &mut Report) -> Result<()> {
         for slot in 0..MAX_PROCESSES {
-            let p = self.control().process(slot);
+            let p = self.store.control().process(slot);
             let owner = p.owner.load(Acquire);
             let (state, pid) = (process::state_of(owner), process::pid_of(owner));
             let mut find = |what: String, remedy: &str| {
@@ -119,20 +125,20 @@ impl<'s> Checker<'s> {
                 find(format!("its state is {state}, which is none"), ANEW);
                 continue;
             }
-            if !process::is_alive(self.control(), slot as u32) {
+            if !process::is_alive(self.store.control(), slot as u32) {
                 find(
                     format!("process {pid} is dead, but not released"),
                     "the keeper does that within a second; without one, forebay up --reopen does",
                 );
                 continue;
             }
-            let mapped = self.map_area(slot as u32)?;
+            let mapped = self.store.map_area(slot as u32)?;
             // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
             let area = unsafe { &*mapped };
             let held = p
                 .held
                 .iter()
-                .chain(self.objects().more_held(slot as u32, area));
+                .chain(self.store.objects().more_held(slot as u32, area));
             let held = held.filter_map(|h| held_entry(h.load(Acquire)));
             for i in held.filter(|&i| i as usize >= uses.lives.len()) {
                 find(
@@ -146,7 +152,7 @@ impl<'s> Checker<'s> {
                     continue;
                 };
                 let there = (open as usize) < uses.opens.len()
-                    && self.objects().open_file(open).refs.load(Acquire) > 0;
+                    && self.store.objects().open_file(open).refs.load(Acquire) > 0;
                 if !there {
                     find(
                         format!(
@@ -157,14 +163,14 @@ impl<'s> Checker<'s> {
                 }
             }
             // SAFETY: the area is used only in this turn of the loop.
-            unsafe { self.unmap_area(mapped) };
+            unsafe { self.store.unmap_area(mapped) };
         }
         Ok(())
     }
 
     fn check_opens(&self, uses: &Uses, report: &mut Report) {
         for (i, &n) in uses.opens.iter().enumerate() {
-            let o = self.objects().open_file(i as u32);
+            let o = self.store.objects().open_file(i as u32);
             let refs = o.refs.load(Acquire);
             let mut find =
                 |what: String| report.add(PART, format!("open file description {i}: {what}"), ANEW);
@@ -181,7 +187,7 @@ impl<'s> Checker<'s> {
                     "it uses live entry {}, which never was in use",
                     live - 1
                 ));
-            } else if live > 0 && self.objects().live(live - 1).id.load(Acquire) != id {
+            } else if live > 0 && self.store.objects().live(live - 1).id.load(Acquire) != id {
                 find(format!(
                     "it is for object {id}, but its live entry {} isn't",
                     live - 1
@@ -197,7 +203,7 @@ impl<'s> Checker<'s> {
     fn check_chains(&self, report: &mut Report) -> HashSet<u32> {
         let mut linked = HashSet::new();
         let mut ids: HashMap<u64, u32> = HashMap::new();
-        for (i, bucket) in self.control().buckets().enumerate() {
+        for (i, bucket) in self.store.control().buckets().enumerate() {
             let mut find = |what: String| {
                 report.add(PART, format!("chain {i} of the live table: {what}"), ANEW)
             };
@@ -207,7 +213,7 @@ impl<'s> Checker<'s> {
             let mut next = bucket.head.load(Acquire);
             while next != 0 {
                 let index = next - 1;
-                if index >= self.control().layout().limits.open {
+                if index >= self.store.control().layout().limits.open {
                     find(format!("it leads to entry {index}, which can't be"));
                     break;
                 }
@@ -217,9 +223,9 @@ impl<'s> Checker<'s> {
                     ));
                     break;
                 }
-                let live = self.objects().live(index);
+                let live = self.store.objects().live(index);
                 let id = live.id.load(Acquire);
-                if !std::ptr::eq(self.control().bucket(id), bucket) {
+                if !std::ptr::eq(self.store.control().bucket(id), bucket) {
                     find(format!("entry {index} of object {id} doesn't belong there"));
                 }
                 if let Some(other) = ids.insert(id, index) {
@@ -233,7 +239,7 @@ impl<'s> Checker<'s> {
 
     fn check_lives(&self, uses: &Uses, linked: &HashSet<u32>, report: &mut Report) {
         for (i, &n) in uses.lives.iter().enumerate() {
-            let live = self.objects().live(i as u32);
+            let live = self.store.objects().live(i as u32);
             let refs = live.refs.load(Acquire);
             let id = live.id.load(Acquire);
             let mut find = |what: String| {
@@ -267,7 +273,7 @@ impl<'s> Checker<'s> {
     /// Checks the chains of file locks. Returns the entries for locks that are in a chain.
     fn check_file_locks(&self, report: &mut Report) -> HashSet<u32> {
         let mut find = |what: String| report.add(PART, what, ANEW);
-        for (object, owner) in self.locks().stray_locks() {
+        for (object, owner) in self.store.locks().stray_locks() {
             let whose = match owner.pid() {
                 Some(pid) => format!("process {pid}"),
                 None => "an open file description".into(),
@@ -277,7 +283,7 @@ impl<'s> Checker<'s> {
                 object.0
             ));
         }
-        self.locks().linked_locks().unwrap_or_else(|| {
+        self.store.locks().linked_locks().unwrap_or_else(|| {
             find("a chain of file locks runs in a circle, or out of the table".into());
             HashSet::new()
         })
@@ -291,21 +297,22 @@ impl<'s> Checker<'s> {
         locks: &HashSet<u32>,
         report: &mut Report,
     ) {
-        let h = self.control().header();
+        let h = self.store.control().header();
         let lists: Lists<'_> = [
             (
                 "live entries",
-                h.free_live.walk(MAX_LIVE, |i| &self.control().live(i).next),
+                h.free_live
+                    .walk(MAX_LIVE, |i| &self.store.control().live(i).next),
             ),
             (
                 "open file descriptions",
                 h.free_open
-                    .walk(MAX_OPEN, |i| &self.control().open_file(i).next),
+                    .walk(MAX_OPEN, |i| &self.store.control().open_file(i).next),
             ),
             (
                 "file locks",
                 h.free_locks
-                    .walk(MAX_FILE_LOCKS, |i| &self.control().file_lock(i).next),
+                    .walk(MAX_FILE_LOCKS, |i| &self.store.control().file_lock(i).next),
             ),
         ];
         for (n, (name, list)) in lists.into_iter().enumerate() {
@@ -362,9 +369,9 @@ impl<'s> Checker<'s> {
                 );
             }
         }
-        for place in self.control().dir_times() {
+        for place in self.store.control().dir_times() {
             let id = place.id.load(Acquire);
-            if id != 0 && !std::ptr::eq(self.control().dir_time(id), place) {
+            if id != 0 && !std::ptr::eq(self.store.control().dir_time(id), place) {
                 report.add(
                     PART,
                     format!("the times of directory {id} are kept where they aren't found"),
@@ -376,11 +383,11 @@ impl<'s> Checker<'s> {
 
     /// The highest sequence number of each shard.
     pub(crate) fn highest_numbers<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Vec<u64> {
-        let mut highest = vec![0; self.names().shard_count()];
+        let mut highest = vec![0; self.store.names().shard_count()];
         // A part's number was given by its file's home.
         let own = ids.map(|id| ObjectId(*id)).filter(|id| !id.is_part());
         for id in own {
-            let n = &mut highest[self.shard_of(id)];
+            let n = &mut highest[self.store.shard_of(id)];
             *n = id.seq().max(*n);
         }
         highest

@@ -217,7 +217,7 @@ impl Checker<'_> {
                     if chunk == 0 {
                         o.tail = kept.encode().to_vec();
                     } else {
-                        let shard = self.shard_of(ObjectId(id));
+                        let shard = self.store.shard_of(ObjectId(id));
                         let key = crate::record::Key::chunk(ObjectId(id), chunk).to_vec();
                         let value = (kept.pages() > 0).then(|| kept.encode().to_vec());
                         m.changes.push((shard, key, value));
@@ -249,7 +249,7 @@ impl Checker<'_> {
     pub(crate) fn check_places(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
         for (&id, o) in &m.objects {
             if !o.inode.is_file()
-                || !self.content().keeps_on_files(o.inode.controls)
+                || !self.store.content().keeps_on_files(o.inode.controls)
                 || m.landed.contains(&id)
             {
                 continue;
@@ -262,7 +262,7 @@ impl Checker<'_> {
             let maps = first.iter().filter(|_| !inline).chain(o.chunks.values());
             let pages = maps
                 .flat_map(ChunkMap::extents)
-                .filter(|e| self.media().get(e.medium()).is_some_and(is_memory))
+                .filter(|e| self.store.media().get(e.medium()).is_some_and(is_memory))
                 .map(|e| e.pages())
                 .sum::<usize>();
             if inline || pages > 0 {
@@ -275,14 +275,15 @@ impl Checker<'_> {
                 report.add("space", what, remedy);
                 let id = ObjectId(id);
                 let key = Key::landed(id).to_vec();
-                m.changes.push((self.shard_of(id), key, Some(Vec::new())));
+                m.changes
+                    .push((self.store.shard_of(id), key, Some(Vec::new())));
             }
         }
     }
 
     /// Checks that the maps of the media agree with the extents.
     pub(crate) fn check_maps(&self, used: &[Vec<u64>], view: &View<'_>, report: &mut Report) {
-        for (i, (medium, named)) in self.media().iter().zip(used).enumerate() {
+        for (i, (medium, named)) in self.store.media().iter().zip(used).enumerate() {
             let marked = &view.used[i];
             let mut find = |what: String, remedy: &str| {
                 report.add("space", format!("medium {i}: {what}"), remedy)

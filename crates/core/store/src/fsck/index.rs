@@ -59,7 +59,7 @@ impl Checker<'_> {
                 format!("{what}: an attribute of it isn't in the index"),
                 "it is put there",
             );
-            let shard = self.shard_of(id);
+            let shard = self.store.shard_of(id);
             m.changes.push((shard, key.clone(), Some(Vec::new())));
         }
         for key in indexed.difference(&expected).filter(|key| !of_left(key)) {
@@ -72,7 +72,7 @@ impl Checker<'_> {
                 ),
                 "it is taken out",
             );
-            m.changes.push((self.shard_of(id), key.clone(), None));
+            m.changes.push((self.store.shard_of(id), key.clone(), None));
         }
     }
 
@@ -104,7 +104,7 @@ impl Checker<'_> {
             let object = ObjectId(id);
             let key = Key::known_name(object, ObjectId(of.0), &of.1).to_vec();
             m.changes
-                .push((self.shard_of(object), key, Some(Vec::new())));
+                .push((self.store.shard_of(object), key, Some(Vec::new())));
         }
         *known = all.into_iter().collect();
     }
@@ -147,7 +147,7 @@ impl Checker<'_> {
         let object = ObjectId(id);
         let key = Key::known_name(object, ObjectId(first.0), &first.1).to_vec();
         m.changes
-            .push((self.shard_of(object), key, Some(Vec::new())));
+            .push((self.store.shard_of(object), key, Some(Vec::new())));
         Some(first)
     }
 
@@ -164,7 +164,7 @@ impl Checker<'_> {
             );
             let id = ObjectId(id);
             let key = Key::known_name(id, ObjectId(of.0), &of.1).to_vec();
-            m.changes.push((self.shard_of(id), key, None));
+            m.changes.push((self.store.shard_of(id), key, None));
         }
     }
 }

@@ -30,9 +30,9 @@ impl Checker<'_> {
     /// writing the records.
     pub fn mend(&self) -> Result<Report> {
         let _locked = self.lock_out()?;
-        self.mending.store(true, Release);
+        self.store.mending.store(true, Release);
         let result = self.mend_locked();
-        self.mending.store(false, Release);
+        self.store.mending.store(false, Release);
         result
     }
 
@@ -40,7 +40,7 @@ impl Checker<'_> {
     /// `Store::attach`).
     fn lock_out(&self) -> Result<OwnedFd> {
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-        let file = rustix::fs::open(&self.control_path, flags, rustix::fs::Mode::empty())?;
+        let file = rustix::fs::open(&self.store.control_path, flags, rustix::fs::Mode::empty())?;
         let until = Instant::now() + AT_A_TIME;
         // A process that attaches holds a lock of the file for a moment.
         while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -64,7 +64,7 @@ impl Checker<'_> {
         }
         // The journal must begin again from the changed records, even if the repair failed half
         // way. After a loss of power, the records would otherwise be those of before the repair.
-        let restarted = self.durability().restart_journal();
+        let restarted = self.store.durability().restart_journal();
         result.and_then(|report| restarted.map(|()| report))
     }
 
@@ -81,8 +81,8 @@ impl Checker<'_> {
         report.findings.splice(0..0, salvaged);
         self.drop_unreadable_journals(changed)?;
         // The examination below finds what these calls couldn't mend.
-        let _ = self.recovery().settle();
-        let _ = self.names().flush_dir_times();
+        let _ = self.store.recovery().settle();
+        let _ = self.store.names().flush_dir_times();
         let (after, mut examined) = self.examine()?;
         merge(&mut report, after);
         for _ in 0..ROUNDS {
@@ -93,10 +93,10 @@ impl Checker<'_> {
                 break;
             }
             *changed = true;
-            self.write_changes(&changes)?;
+            self.store.write_changes(&changes)?;
             self.reset_control()?;
-            self.recovery().rebuild_free_space()?;
-            for m in self.media() {
+            self.store.recovery().rebuild_free_space()?;
+            for m in self.store.media() {
                 m.reserve_again()?;
             }
             for double in doubles {
@@ -113,12 +113,17 @@ impl Checker<'_> {
     /// replaces a damaged file.
     fn salvage(&self, changed: &mut bool) -> Result<Vec<Finding>> {
         let mut report = Report::default();
-        let metas: Vec<_> = self.envs.iter().map(|env| Meta::of(env.path())).collect();
+        let metas: Vec<_> = self
+            .store
+            .envs
+            .iter()
+            .map(|env| Meta::of(env.path()))
+            .collect();
         self.check_trees(&metas, &mut report)?;
         if report.is_clean() {
             return Ok(report.findings);
         }
-        for ((shard, env), meta) in self.envs.iter().enumerate().zip(&metas) {
+        for ((shard, env), meta) in self.store.envs.iter().enumerate().zip(&metas) {
             let ours = format!("shard {shard}, ");
             let damaged = report
                 .findings
@@ -142,7 +147,12 @@ impl Checker<'_> {
             *changed = true;
             let _ = std::fs::remove_file(lock(env.path()));
             std::fs::rename(&new, env.path()).map_err(|_| Errno::IO)?;
-            self.control.shard(shard).room.reserved.store(0, Relaxed);
+            self.store
+                .control
+                .shard(shard)
+                .room
+                .reserved
+                .store(0, Relaxed);
             for f in damaged {
                 f.repaired = true;
                 f.remedy = format!(
@@ -157,9 +167,9 @@ impl Checker<'_> {
     /// Removes journals of commits over several shards that can't be carried out. Sets `changed`
     /// before it removes one.
     fn drop_unreadable_journals(&self, changed: &mut bool) -> Result<()> {
-        let count = self.names().shard_count();
+        let count = self.store.names().shard_count();
         for shard in 0..count {
-            let sound = match self.committed(shard)?.journal()? {
+            let sound = match self.store.committed(shard)?.journal()? {
                 Some(bytes) => changes(bytes).all(|c| {
                     c.is_some_and(|(s, key, _)| s < count && (1..=511).contains(&key.len()))
                 }),
@@ -167,7 +177,8 @@ impl Checker<'_> {
             };
             if !sound {
                 *changed = true;
-                self.write_changes(&[(shard, JOURNAL.to_vec(), None)])?;
+                self.store
+                    .write_changes(&[(shard, JOURNAL.to_vec(), None)])?;
             }
         }
         Ok(())
@@ -178,24 +189,26 @@ impl Checker<'_> {
         if self.others() > 0 {
             return Err(Errno::BUSY);
         }
-        let _ = self.recovery().detach();
-        self.after_detach();
+        let _ = self.store.recovery().detach();
+        self.store.after_detach();
         let fd = rustix::fs::open(
-            &self.control_path,
+            &self.store.control_path,
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
         let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        let len = self.control.layout().file_len() as u64;
+        let len = self.store.control.layout().file_len() as u64;
         rustix::fs::fallocate(&fd, hole, 0, len)?;
-        self.control.reformat(self.names().shard_count())
+        self.store
+            .control
+            .reformat(self.store.names().shard_count())
     }
 
     /// Gives a chunk whose pages another chunk has, too, new pages with the same bytes.
     fn copy_double(&self, (id, chunk): Double) -> Result<()> {
         let id = ObjectId(id);
         let key = Key::chunk(id, chunk);
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let found = records.inode(id)?;
         let bytes = match (chunk, found) {
             (0, Some((inode, bytes))) if inode.tail == tail::EXTENTS => bytes,
@@ -209,7 +222,7 @@ impl Checker<'_> {
         let inode = found.map(|(inode, _)| inode);
         drop(records);
         let word = inode.map_or(0, |inode| inode.controls);
-        let on_files = self.content().keeps_on_files(word);
+        let on_files = self.store.content().keeps_on_files(word);
         let mut new = ChunkMap::default();
         let mut buffer = vec![0u8; PAGE];
         let mut from = old
@@ -218,6 +231,7 @@ impl Checker<'_> {
             .flat_map(|e| (0..e.pages()).map(move |p| (*e, p)));
         while let Some(first) = from.next() {
             let taken: Extent = self
+                .store
                 .media()
                 .iter()
                 .filter(|m| !on_files || !is_memory(m))
@@ -226,12 +240,12 @@ impl Checker<'_> {
             let mut source = Some(first);
             for page in 0..taken.pages() {
                 let Some((e, p)) = source else { break };
-                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                let medium = self.store.media().get(e.medium()).ok_or(Errno::IO)?;
                 if medium.is_init(e, p) {
                     // SAFETY: the buffer has a page, and both pages are inside their extents.
                     unsafe {
                         medium.read(e, p * PAGE, buffer.as_mut_ptr(), PAGE)?;
-                        self.media()[taken.medium()].write(
+                        self.store.media()[taken.medium()].write(
                             taken,
                             page * PAGE,
                             buffer.as_ptr(),
@@ -249,12 +263,13 @@ impl Checker<'_> {
                 return Err(Errno::NOSPC);
             }
         }
-        let (map, set) = (new.encode(), self.names().object_set(id));
+        let (map, set) = (new.encode(), self.store.names().object_set(id));
         // An inode takes up to some 200 bytes more than its tail.
-        self.transact(set, Need::Bytes(map.len() + 256), |w| match inode {
-            Some(inode) if chunk == 0 => w.set_inode(id, &inode, &map),
-            _ => w.attach(id, &key, &map),
-        })
+        self.store
+            .transact(set, Need::Bytes(map.len() + 256), |w| match inode {
+                Some(inode) if chunk == 0 => w.set_inode(id, &inode, &map),
+                _ => w.attach(id, &key, &map),
+            })
     }
 }
 

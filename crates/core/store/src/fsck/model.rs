@@ -114,7 +114,7 @@ const KINDS: [Kind; 15] = [
         is_remote: false,
         read: |r, s| {
             let e = EntryRecord::decode(s.value)?;
-            if s.rest.len() > NAME_MAX || e.changing && r.checker.remote.is_none() {
+            if s.rest.len() > NAME_MAX || e.changing && r.checker.store.remote.is_none() {
                 return None;
             }
             r.model.entries.insert((s.id.0, s.rest.to_vec()), e.entry);
@@ -143,7 +143,7 @@ const KINDS: [Kind; 15] = [
         is_remote: true,
         read: |r, s| {
             let (parent, name, counts) = link_in(s.rest, s.value)?;
-            let is_link = counts && r.checker.names().is_entry_remote(parent, name);
+            let is_link = counts && r.checker.store.names().is_entry_remote(parent, name);
             r.links.push(Link {
                 id: s.id.0,
                 name: is_link.then(|| (parent.0, name.to_vec())),
@@ -314,12 +314,12 @@ impl Reader<'_> {
         };
         let (tag, id, rest) = parse_key(key).ok_or_else(foreign)?;
         let is_read =
-            |k: &&Kind| k.tags.contains(&tag) && (!k.is_remote || self.checker.remote.is_some());
+            |k: &&Kind| k.tags.contains(&tag) && (!k.is_remote || self.checker.store.remote.is_some());
         let kind = KINDS.iter().find(is_read).ok_or_else(foreign)?;
         let home = match tag {
-            b'D' | b'N' => self.checker.shard_of_entry(id, rest),
-            b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.checker.shard_of(id)),
-            _ => self.checker.shard_of(id),
+            b'D' | b'N' => self.checker.store.shard_of_entry(id, rest),
+            b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.checker.store.shard_of(id)),
+            _ => self.checker.store.shard_of(id),
         };
         if home != shard {
             return Err(Flaw {
@@ -352,7 +352,7 @@ impl Reader<'_> {
         checker.assign(&mut m, self.chunks, self.others, self.orphans, report);
         let mut nobodys = |m: &mut Model, id: u64, what: String, key: Vec<u8>| {
             report.add("records", what, "that is forgotten");
-            m.changes.push((checker.shard_of(ObjectId(id)), key, None));
+            m.changes.push((checker.store.shard_of(ObjectId(id)), key, None));
         };
         for link in links {
             let id = link.id;
@@ -437,7 +437,7 @@ impl Checker<'_> {
                 .extend(keys.into_iter().map(|(shard, key)| (shard, key, None)));
         };
         for (id, chunks) in chunks {
-            let shard = self.shard_of(ObjectId(id));
+            let shard = self.store.shard_of(ObjectId(id));
             match m.objects.get_mut(&id) {
                 Some(o) if o.inode.is_file() => o.chunks = chunks,
                 None if m.left.contains(&id) => m.left_chunks.extend(chunks.into_values()),
@@ -459,12 +459,12 @@ impl Checker<'_> {
         let lost: Vec<u64> = m.summed.keys().filter(has_none).copied().collect();
         for id in lost {
             let keys = m.summed.remove(&id).unwrap_or_default();
-            let shard = self.shard_of(ObjectId(id));
+            let shard = self.store.shard_of(ObjectId(id));
             let keys = keys.into_iter().map(|key| (shard, key)).collect();
             nobodys(m, id, "checksums", keys);
         }
         for id in orphans {
-            let shard = self.shard_of(ObjectId(id));
+            let shard = self.store.shard_of(ObjectId(id));
             match m.objects.get_mut(&id) {
                 Some(o) => o.orphan = true,
                 None => {
@@ -481,7 +481,11 @@ impl Checker<'_> {
         for (&id, o) in m.objects.iter().filter(|(_, o)| o.changed) {
             let id = ObjectId(id);
             let record = o.inode.encode(&o.tail).to_vec();
-            changes.push((self.shard_of(id), Key::inode(id).to_vec(), Some(record)));
+            changes.push((
+                self.store.shard_of(id),
+                Key::inode(id).to_vec(),
+                Some(record),
+            ));
         }
         changes
     }
@@ -490,14 +494,14 @@ impl Checker<'_> {
     pub(crate) fn drop_name(&self, m: &mut Model, of: &Name) {
         m.entries.remove(of);
         let key = Key::entry(ObjectId(of.0), &of.1);
-        let shard = self.shard_of_entry(ObjectId(of.0), &of.1);
+        let shard = self.store.shard_of_entry(ObjectId(of.0), &of.1);
         m.changes.push((shard, key.to_vec(), None));
     }
 
     /// Sets a name.
     pub(crate) fn set_name(&self, m: &mut Model, of: Name, entry: Entry) {
         let key = Key::entry(ObjectId(of.0), &of.1);
-        let shard = self.shard_of_entry(ObjectId(of.0), &of.1);
+        let shard = self.store.shard_of_entry(ObjectId(of.0), &of.1);
         m.changes
             .push((shard, key.to_vec(), Some(entry.encode().to_vec())));
         m.entries.insert(of, entry);
@@ -508,7 +512,7 @@ impl Checker<'_> {
         let Some(o) = m.objects.remove(&id) else {
             return;
         };
-        let (id, shard) = (ObjectId(id), self.shard_of(ObjectId(id)));
+        let (id, shard) = (ObjectId(id), self.store.shard_of(ObjectId(id)));
         let mut keys = vec![Key::inode(id).to_vec()];
         keys.extend(o.chunks.keys().map(|n| Key::chunk(id, *n).to_vec()));
         keys.extend(o.attributes);

@@ -26,7 +26,7 @@ impl Checker<'_> {
     }
 
     fn check_root(&self, m: &mut Model, report: &mut Report) {
-        if self.names().is_object_remote(ObjectId::ROOT) {
+        if self.store.names().is_object_remote(ObjectId::ROOT) {
             return;
         }
         let there = m.objects.get(&ROOT).map(|o| o.inode.is_dir());
@@ -69,12 +69,12 @@ impl Checker<'_> {
 
     /// Checks that directories and entries lie on the node on which other nodes look for them.
     fn check_homes(&self, m: &mut Model, report: &mut Report) {
-        if self.remote.is_none() {
+        if self.store.remote.is_none() {
             return;
         }
         // Each node has an object for the root. Only the one on the root's home is used.
         let remote = m.objects.keys().copied().filter(|&id| id != ROOT);
-        let remote = remote.filter(|&id| self.names().is_object_remote(ObjectId(id)));
+        let remote = remote.filter(|&id| self.store.names().is_object_remote(ObjectId(id)));
         for id in remote.collect::<Vec<_>>() {
             let is_dir = m.objects[&id].inode.is_dir();
             let remedy = if is_dir {
@@ -92,7 +92,8 @@ impl Checker<'_> {
             }
         }
         let all = m.entries.iter();
-        let remote = all.filter(|(at, _)| self.names().is_entry_remote(ObjectId(at.0), &at.1));
+        let remote =
+            all.filter(|(at, _)| self.store.names().is_entry_remote(ObjectId(at.0), &at.1));
         for (at, e) in remote.map(|(at, e)| (at.clone(), *e)).collect::<Vec<_>>() {
             report.add(
                 PART,
@@ -123,8 +124,8 @@ impl Checker<'_> {
                 || at.1 == b".."
                 || at.1.iter().any(|b| matches!(b, b'/' | 0));
             let dir = m.objects.get(&at.0).is_some_and(|o| o.inode.is_dir())
-                || self.names().is_object_remote(ObjectId(at.0));
-            let object = if self.names().is_object_remote(e.id) {
+                || self.store.names().is_object_remote(ObjectId(at.0));
+            let object = if self.store.names().is_object_remote(e.id) {
                 // Whether the object exists on its node is checked by `inspect_across`.
                 Some(e.kind)
             } else {
@@ -189,13 +190,13 @@ impl Checker<'_> {
         }
         let mut reached = BTreeSet::new();
         reach(ROOT, &children, &mut reached);
-        if self.remote.is_some() {
+        if self.store.remote.is_some() {
             // Directories whose entries lie on other nodes count as reached.
             for &id in &dirs {
                 let o = &m.objects[&id];
                 let parent = ObjectId(o.inode.parent);
-                if self.names().is_entry_remote(parent, &o.tail)
-                    || self.names().is_object_remote(parent)
+                if self.store.names().is_entry_remote(parent, &o.tail)
+                    || self.store.names().is_object_remote(parent)
                 {
                     reach(id, &children, &mut reached);
                 }
@@ -308,7 +309,7 @@ impl Checker<'_> {
                 continue;
             }
             let live = view.live.get(&id);
-            let shard = self.shard_of(ObjectId(id));
+            let shard = self.store.shard_of(ObjectId(id));
             match (named.contains(&id), o.orphan) {
                 (true, false) => {}
                 (true, true) => {
@@ -377,7 +378,7 @@ impl Checker<'_> {
         const MAX_NUMBERED_NAMES: usize = 1 << 20;
         let others = (1..MAX_NUMBERED_NAMES).map(|n| format!("{name}.{n}").into_bytes());
         let mut all = std::iter::once(name.as_bytes().to_vec()).chain(others);
-        all.find(|name| !self.names().is_entry_remote(ObjectId(dir), name))
+        all.find(|name| !self.store.names().is_entry_remote(ObjectId(dir), name))
             .unwrap_or_else(|| name.as_bytes().to_vec())
     }
 
@@ -397,12 +398,12 @@ impl Checker<'_> {
             )
         });
         let slot = crate::Slot::of_entry(ObjectId::ROOT, &lost.1);
-        let shard = slot.shard(self.names().shard_count());
+        let shard = slot.shard(self.store.names().shard_count());
         let last = m
             .objects
             .keys()
             .map(|id| ObjectId(*id))
-            .filter(|id| self.shard_of(*id) == shard && !id.is_part());
+            .filter(|id| self.store.shard_of(*id) == shard && !id.is_part());
         let id = ObjectId::new(last.map(|id| id.seq()).max().unwrap_or(1).max(1) + 1, slot);
         let t = now();
         let inode = Inode {
@@ -441,7 +442,7 @@ impl Checker<'_> {
             if ObjectId(id).is_part() {
                 continue;
             }
-            if o.inode.is_dir() && self.remote.is_some() {
+            if o.inode.is_dir() && self.store.remote.is_some() {
                 // The directory's entries lie on all nodes, so they can't be counted here.
                 continue;
             }

@@ -298,8 +298,8 @@ impl Wire for Description {
 
 impl<'s> Index<'s> {
     pub fn describe_here(&self, id: ObjectId) -> Result<Description> {
-        let inode = self.names().stat_here(id)?;
-        let records = self.records_of(id)?;
+        let inode = self.store.names().stat_here(id)?;
+        let records = self.store.records_of(id)?;
         Ok(Description {
             inode,
             name: known_name(&records, id)?,
@@ -330,8 +330,8 @@ impl<'s> Index<'s> {
     pub fn matching_here(&self, terms: &[Wanted], dir: ObjectId, from: Place) -> Result<Page> {
         let (mut items, mut bytes, mut steps) = (Vec::new(), 0, 0);
         let Place { shard, mut at } = from;
-        for shard in shard as usize..self.names().shard_count() {
-            let records = self.records(shard)?;
+        for shard in shard as usize..self.store.names().shard_count() {
+            let records = self.store.records(shard)?;
             let (led, first) = match at.take() {
                 // The place may come from another node, so it must be checked that the place's key
                 // is one of the index.

@@ -106,7 +106,7 @@ impl<'s> Durability<'s> {
     /// # Errors
     /// ENOSPC; errors of open.
     pub(crate) fn make_spare_journal(&self) -> Result<()> {
-        let Some(journal) = &self.journal else {
+        let Some(journal) = &self.store.journal else {
             return Ok(());
         };
         let len = self.journal_len();
@@ -119,9 +119,9 @@ impl<'s> Durability<'s> {
     /// Returns the maximum size of a checkpoint: all records for which memory is reserved, a head
     /// for each part, and the longest list of durable pages. Bytes.
     fn checkpoint_need(&self) -> u64 {
-        let shards = (0..self.names().shard_count()).map(|i| self.control().shard(i));
+        let shards = (0..self.store.names().shard_count()).map(|i| self.store.control().shard(i));
         let records: u64 = shards.map(|s| s.room.reserved.load(Relaxed)).sum();
-        let pages: u64 = self.media().iter().map(|m| m.usage().capacity).sum();
+        let pages: u64 = self.store.media().iter().map(|m| m.usage().capacity).sum();
         records + records / 64 + pages / 1024 + (64 << 10)
     }
 
@@ -136,7 +136,8 @@ impl<'s> Durability<'s> {
             return Ok(());
         }
         let _critical = Critical::enter();
-        s.rooming.acquire(self.control(), self.process_slot()?)?;
+        s.rooming
+            .acquire(self.store.control(), self.store.process_slot()?)?;
         // If the disk has more room, reserves a quarter more, so that not each growth of the
         // records needs another reservation.
         let reserved = [need + need / 4, need].into_iter().find_map(|len| {
@@ -168,7 +169,8 @@ impl<'s> Durability<'s> {
     /// Exchanges the complete part file with the checkpoint, whose file becomes the next part file.
     pub(crate) fn swap_checkpoint(&self, dir: &Path) -> Result<()> {
         let s = self.journal_state();
-        s.rooming.acquire(self.control(), self.process_slot()?)?;
+        s.rooming
+            .acquire(self.store.control(), self.store.process_slot()?)?;
         let (part, checkpoint) = (dir.join(PART), dir.join(CHECKPOINT));
         let swapped =
             match rustix::fs::renameat_with(CWD, &part, CWD, &checkpoint, RenameFlags::EXCHANGE) {
@@ -200,8 +202,10 @@ impl<'s> Durability<'s> {
                 Err(_) => return,
                 Ok(false) => {
                     let _critical = Critical::enter();
-                    let Ok(me) = self.process_slot() else { return };
-                    if s.checkpointing.acquire(self.control(), me).is_err() {
+                    let Ok(me) = self.store.process_slot() else {
+                        return;
+                    };
+                    if s.checkpointing.acquire(self.store.control(), me).is_err() {
                         return;
                     }
                     s.checkpointing.release();

@@ -371,19 +371,19 @@ impl<'s> LockTable<'s> {
     /// Locks the chain of an object, so that no other thread reads or changes the object's locks
     /// meanwhile.
     pub fn locks_of(self, object: ObjectId) -> Result<Locks<'s>> {
-        let section = self.0.section()?;
+        let section = self.store.section()?;
         self.locks_of_held(object, Some(section))
     }
 
     /// As [`LockTable::locks_of`]. `section` is None during quiescence.
     fn locks_of_held(self, object: ObjectId, section: Option<Section<'s>>) -> Result<Locks<'s>> {
         let critical = Critical::enter();
-        let chain = self.0.control.lock_chain(object.0);
+        let chain = self.store.control.lock_chain(object.0);
         chain
             .lock
-            .acquire(&self.0.control, self.0.process_slot()?)?;
+            .acquire(&self.store.control, self.store.process_slot()?)?;
         Ok(Locks {
-            store: self.0,
+            store: self.store,
             chain,
             object,
             freed: Cell::new(false),
@@ -397,16 +397,16 @@ impl<'s> LockTable<'s> {
         let locks = self.locks_of(request.object)?;
         match (request.sort, request.want) {
             (Sort::Use, LockType::Shared | LockType::Exclusive) => {
-                self.declared().note_use(&locks, request)
+                self.store.declared().note_use(&locks, request)
             }
             _ => locks.set(request),
         }
     }
 
     fn all_locks(self) -> impl Iterator<Item = (ObjectId, &'s FileLock)> {
-        let end = self.0.control.header().free_locks.end(MAX_FILE_LOCKS);
+        let end = self.store.control.header().free_locks.end(MAX_FILE_LOCKS);
         (0..end)
-            .map(|i| self.0.control.file_lock(i))
+            .map(|i| self.store.control.file_lock(i))
             .map(|lock| (ObjectId(lock.object.load(Acquire)), lock))
             .filter(|(object, _)| object.0 != 0)
     }
@@ -415,7 +415,7 @@ impl<'s> LockTable<'s> {
     /// notes, with the owner. The owner is read from the locks: a process that cleans up behind a
     /// dead one has taken over its slot already.
     pub(super) fn locked_from(&self, slot: u32) -> Vec<(ObjectId, Owner)> {
-        let me = self.names().node();
+        let me = self.store.names().node();
         let all = self
             .all_locks()
             .map(|(object, lock)| (object, lock.owner()));
@@ -428,7 +428,7 @@ impl<'s> LockTable<'s> {
 
     /// Returns the locks of other nodes on objects of this node.
     pub fn remote_locks(&self) -> Vec<RemoteLock> {
-        let me = self.names().node();
+        let me = self.store.names().node();
         self.all_locks()
             .filter(|(_, lock)| lock.owner().node != me && !lock.is_note())
             .map(|(object, lock)| RemoteLock {
@@ -441,7 +441,7 @@ impl<'s> LockTable<'s> {
 
     /// Whether other nodes have locks on objects of this node.
     pub fn has_remote_locks(&self) -> bool {
-        let me = self.names().node();
+        let me = self.store.names().node();
         self.all_locks()
             .any(|(_, lock)| lock.owner().node != me && !lock.is_note())
     }
@@ -525,9 +525,9 @@ impl<'s> LockTable<'s> {
         let processes = (0..MAX_PROCESSES as u32)
             .map(|slot| self.lock_owner_slot(slot).number)
             .filter(|number| *number != 0);
-        let end = self.control.header().free_open.end(MAX_OPEN);
+        let end = self.store.control.header().free_open.end(MAX_OPEN);
         let descriptions = (0..end)
-            .map(|i| self.objects().open_file(i))
+            .map(|i| self.store.objects().open_file(i))
             .filter(|o| o.refs.load(Acquire) > 0 && o.locker.load(Acquire) != 0)
             .map(|o| self.owner_of_locker(o.locker.load(Acquire)).number);
         processes.chain(descriptions).collect()
@@ -536,7 +536,7 @@ impl<'s> LockTable<'s> {
     /// During quiescence: removes locks whose owners have ended, and puts all entries that aren't
     /// in a chain into the free list.
     pub(crate) fn recount_locks(&self) -> Result<()> {
-        let (me, here) = (self.names().node(), self.owners_here());
+        let (me, here) = (self.store.names().node(), self.owners_here());
         let lost = |l: &FileLock| l.owner().node == me && !here.contains(&l.owner().number);
         let objects: HashSet<ObjectId> = (self.all_locks().filter(|(_, l)| lost(l)))
             .map(|(object, _)| object)
@@ -545,11 +545,11 @@ impl<'s> LockTable<'s> {
             self.locks_of_held(object, None)?.retain(|_, l| !lost(l));
         }
         let linked = self.linked_locks().unwrap_or_default();
-        let free = &self.control.header().free_locks;
+        let free = &self.store.control.header().free_locks;
         free.clear();
         for index in (0..free.end(MAX_FILE_LOCKS)).rev() {
             if !linked.contains(&index) {
-                let lock = self.control.file_lock(index);
+                let lock = self.store.control.file_lock(index);
                 lock.object.store(0, Release);
                 free.push(index, &lock.next);
             }
@@ -561,13 +561,13 @@ impl<'s> LockTable<'s> {
     /// table.
     pub fn linked_locks(&self) -> Option<HashSet<u32>> {
         let mut linked = HashSet::new();
-        for chain in self.control.lock_chains() {
+        for chain in self.store.control.lock_chains() {
             let mut next = chain.head.load(Acquire);
             while let Some(index) = next.checked_sub(1) {
                 if index as usize >= MAX_FILE_LOCKS || !linked.insert(index) {
                     return None;
                 }
-                next = self.control.file_lock(index).next.load(Acquire);
+                next = self.store.control.file_lock(index).next.load(Acquire);
             }
         }
         Some(linked)
@@ -575,7 +575,7 @@ impl<'s> LockTable<'s> {
 
     /// Returns, during quiescence, the locks whose owners, of this node, don't exist any more.
     pub(crate) fn stray_locks(&self) -> Vec<(ObjectId, Owner)> {
-        let (me, here) = (self.names().node(), self.owners_here());
+        let (me, here) = (self.store.names().node(), self.owners_here());
         self.all_locks()
             .map(|(object, lock)| (object, lock.owner()))
             .filter(|(_, owner)| owner.node == me && !here.contains(&owner.number))

@@ -227,7 +227,7 @@ impl LockTable<'_> {
         if !self.is_in_its_slot(owner) {
             return Vec::new();
         }
-        let places = &self.control.process(owner.slot as usize).waits;
+        let places = &self.store.control.process(owner.slot as usize).waits;
         places
             .iter()
             .filter_map(|w| {
@@ -254,7 +254,7 @@ impl LockTable<'_> {
     /// Removes the waits from a slot that is free again, or whose process has executed another
     /// program.
     pub(crate) fn forget_waits(&self, slot: u32) {
-        for wait in &self.control.process(slot as usize).waits {
+        for wait in &self.store.control.process(slot as usize).waits {
             wait.stamp.store(0, Release);
         }
     }

@@ -22,10 +22,10 @@ impl<'s> Names<'s> {
     ) -> Result<std::result::Result<ObjectId, Entry>> {
         let kind = new.mode & crate::S_IFMT;
         let slot = crate::Slot::of_entry(parent, name);
-        let at = self.entry_ref((parent, name));
+        let at = self.store.entry_ref((parent, name));
         let mut set = at.set();
         if counts {
-            set = set.with(self.shard_of(parent));
+            set = set.with(self.store.shard_of(parent));
         }
         forebay_trace::event_of!(STORE_CREATE_ENTER, name, parent.0);
         assert!(
@@ -33,44 +33,47 @@ impl<'s> Names<'s> {
             "a name has {} bytes",
             name.len()
         );
-        let made = self.transact(set, Need::Bytes(new.target.len()), |w| {
-            self.check_epoch(epoch)?;
-            self.intents().check_frozen(parent)?;
-            self.intents().check_note(w, (parent, name))?;
-            let id = ObjectId::new(self.next_seq(at.shard())?, slot);
-            let id = id.with(new.distribution.unwrap_or_default());
-            assert!(
-                id.seq() != 0 && id.slot() == slot,
-                "a new object lies in its name's slot"
-            );
-            let mut inode = new.inode(t);
-            let tail_bytes = match kind {
-                libc::S_IFDIR => {
-                    inode.parent = parent.0;
-                    inode.tail = tail::NAME;
-                    name
+        let made = self
+            .store
+            .transact(set, Need::Bytes(new.target.len()), |w| {
+                self.check_epoch(epoch)?;
+                self.store.intents().check_frozen(parent)?;
+                self.store.intents().check_note(w, (parent, name))?;
+                let id = ObjectId::new(self.next_seq(at.shard())?, slot);
+                let id = id.with(new.distribution.unwrap_or_default());
+                assert!(
+                    id.seq() != 0 && id.slot() == slot,
+                    "a new object lies in its name's slot"
+                );
+                let mut inode = new.inode(t);
+                let tail_bytes = match kind {
+                    libc::S_IFDIR => {
+                        inode.parent = parent.0;
+                        inode.tail = tail::NAME;
+                        name
+                    }
+                    libc::S_IFLNK => {
+                        inode.size = new.target.len() as u64;
+                        inode.tail = tail::TARGET;
+                        new.target
+                    }
+                    _ => &[],
+                };
+                if let Some(there) = w.create(at, Entry { id, kind }, &inode, tail_bytes)? {
+                    return Ok(Err(there.entry));
                 }
-                libc::S_IFLNK => {
-                    inode.size = new.target.len() as u64;
-                    inode.tail = tail::TARGET;
-                    new.target
+                if new.stub.is_none() {
+                    w.charge_file()?;
                 }
-                _ => &[],
-            };
-            if let Some(there) = w.create(at, Entry { id, kind }, &inode, tail_bytes)? {
-                return Ok(Err(there.entry));
-            }
-            if new.stub.is_none() {
-                w.charge_file()?;
-            }
-            self.declared()
-                .record_creator(w, id, new, Some((parent, name)))?;
-            if counts {
-                w.change_inode(parent, |p| p.nlink = p.nlink.wrapping_add(1))?;
-            }
-            self.open_new(opened, id, &inode)?;
-            Ok(Ok(id))
-        });
+                self.store
+                    .declared()
+                    .record_creator(w, id, new, Some((parent, name)))?;
+                if counts {
+                    w.change_inode(parent, |p| p.nlink = p.nlink.wrapping_add(1))?;
+                }
+                self.open_new(opened, id, &inode)?;
+                Ok(Ok(id))
+            });
         forebay_trace::event!(STORE_CREATE_EXIT, forebay_trace::points::outcome(&made));
         made
     }
@@ -83,7 +86,7 @@ impl<'s> Names<'s> {
         inode: &Inode,
     ) -> Result<()> {
         if let Some(opening) = opened {
-            let live = self.objects().live_of_new(id, inode)?;
+            let live = self.store.objects().live_of_new(id, inode)?;
             opening.held.set(live);
             opening.live = Some(live);
         }
@@ -97,30 +100,31 @@ impl<'s> Names<'s> {
     pub fn create_unnamed_here(&self, slot: crate::Slot, new: &NewObject<'_>) -> Result<ObjectId> {
         let shard = slot.shard(self.shard_count());
         let t = now();
-        self.transact(self.set(&[shard]), Need::Bytes(0), |w| {
-            let id = ObjectId::new(self.next_seq(shard)?, slot);
-            let inode = Inode {
-                nlink: 0,
-                ..new.inode(t)
-            };
-            if new.stub.is_none() {
-                w.charge_file()?;
-            }
-            w.set_inode(id, &inode, &[])?;
-            self.declared().record_creator(w, id, new, None)?;
-            w.attach(id, &Key::orphan(id), &[UNNAMED])?;
-            Ok(id)
-        })
+        self.store
+            .transact(self.store.set(&[shard]), Need::Bytes(0), |w| {
+                let id = ObjectId::new(self.next_seq(shard)?, slot);
+                let inode = Inode {
+                    nlink: 0,
+                    ..new.inode(t)
+                };
+                if new.stub.is_none() {
+                    w.charge_file()?;
+                }
+                w.set_inode(id, &inode, &[])?;
+                self.store.declared().record_creator(w, id, new, None)?;
+                w.attach(id, &Key::orphan(id), &[UNNAMED])?;
+                Ok(id)
+            })
     }
 
     /// Returns the next sequence number of `shard`, whose lock the caller holds.
     pub fn next_seq(&self, shard: usize) -> Result<u64> {
-        let last = &self.control.shard(shard).last_seq;
+        let last = &self.store.control.shard(shard).last_seq;
         if last.load(Relaxed) == 0 {
             last.store(self.highest_seq(shard)?.max(1), Relaxed);
         }
         debug_assert!(
-            !self.control.shard(shard).lock.is_free(),
+            !self.store.control.shard(shard).lock.is_free(),
             "a shard that gives a number is locked"
         );
         let next = last.fetch_add(1, Relaxed) + 1;
@@ -133,13 +137,15 @@ impl<'s> Names<'s> {
     /// The highest sequence number among the objects of `shard`.
     fn highest_seq(&self, shard: usize) -> Result<u64> {
         let mut highest = 0;
-        self.committed(shard)?.each_inode(ObjectId(0), |id, _| {
-            // A part has its file's sequence number, assigned by the file's home.
-            if !id.is_part() {
-                highest = highest.max(id.seq());
-            }
-            true
-        })?;
+        self.store
+            .committed(shard)?
+            .each_inode(ObjectId(0), |id, _| {
+                // A part has its file's sequence number, assigned by the file's home.
+                if !id.is_part() {
+                    highest = highest.max(id.seq());
+                }
+                true
+            })?;
         Ok(highest)
     }
 
@@ -156,17 +162,18 @@ impl<'s> Names<'s> {
         (parent, name): Named<'_>,
         (epoch, t): (u64, i64),
     ) -> Result<bool> {
-        let at = self.entry_ref((parent, name));
-        let set = at.set().with(self.shard_of(id));
-        self.transact(set, Need::Bytes(0), |w| {
+        let at = self.store.entry_ref((parent, name));
+        let set = at.set().with(self.store.shard_of(id));
+        self.store.transact(set, Need::Bytes(0), |w| {
             self.check_epoch(epoch)?;
-            self.intents().check_frozen(parent)?;
-            self.intents().check_note(w, (parent, name))?;
+            self.store.intents().check_frozen(parent)?;
+            self.store.intents().check_note(w, (parent, name))?;
             if w.look_up(at)?.is_some() {
                 return Err(Errno::EXIST);
             }
             let (kind, nameless) = self.count_link(w, id, t)?;
-            self.index()
+            self.store
+                .index()
                 .names_in_index(w, id, None, Some((parent, name)))?;
             w.set_entry(at, Entry { id, kind })?;
             Ok(nameless)

@@ -153,7 +153,7 @@ impl Note {
 impl Intents<'_> {
     /// In a transaction: returns the intent on an entry and its owner, if there is one.
     pub fn note_on(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<Option<(Note, u32)>> {
-        match w.intent(self.entry_ref(name))? {
+        match w.intent(self.store.entry_ref(name))? {
             None => Ok(None),
             Some(bytes) => Note::decode(bytes).map(Some).ok_or(Errno::IO),
         }
@@ -162,7 +162,7 @@ impl Intents<'_> {
     /// In a transaction that changes an entry: returns EAGAIN if the entry has an intent, since
     /// another change of it isn't finished. See `CrossNode::retry_noted`.
     pub fn check_note(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<()> {
-        if self.remote.is_none() || self.note_on(w, name)?.is_none() {
+        if self.store.remote.is_none() || self.note_on(w, name)?.is_none() {
             return Ok(());
         }
         Err(Errno::AGAIN)
@@ -170,8 +170,8 @@ impl Intents<'_> {
 
     /// Returns EAGAIN while there is an intent on the entry.
     pub fn note_gone(&self, name: Named<'_>) -> Result<()> {
-        let at = self.entry_ref(name);
-        match self.records(at.shard())?.intent(at)? {
+        let at = self.store.entry_ref(name);
+        match self.store.records(at.shard())?.intent(at)? {
             Some(_) => Err(Errno::AGAIN),
             None => Ok(()),
         }
@@ -180,7 +180,7 @@ impl Intents<'_> {
     /// Sets the intent on an entry of this node.
     pub fn put_note(&self, w: &mut Write<'_>, name: Named<'_>, note: &Note) -> Result<()> {
         let owner = self.own_identity()?;
-        w.set_intent(self.entry_ref(name), &note.encode(owner))
+        w.set_intent(self.store.entry_ref(name), &note.encode(owner))
     }
 
     /// In a transaction that removes the file `id`: records the intent to remove its parts on other
@@ -188,39 +188,42 @@ impl Intents<'_> {
     pub(crate) fn leave_parts(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
         w.leave_unsettled();
         let note = Note::Parts.encode(0);
-        w.set_intent(self.entry_ref((id, b"")), &note)
+        w.set_intent(self.store.entry_ref((id, b"")), &note)
     }
 
     pub fn forget_note(&self, name: Named<'_>) -> Result<()> {
-        let at = self.entry_ref(name);
-        self.transact(at.set(), Need::Removal, |w| w.end_intent(at))
+        let at = self.store.entry_ref(name);
+        self.store
+            .transact(at.set(), Need::Removal, |w| w.end_intent(at))
     }
 
     /// Makes the keeper complete the intents that were left.
     pub fn leave_unsettled(&self) {
-        self.control.header().unsettled.store(1, Release);
-        self.control.wake_keeper();
+        self.store.control.header().unsettled.store(1, Release);
+        self.store.control.wake_keeper();
     }
 
     /// Abandons an unconfirmed link: the keeper finds out whether its entry was made.
     pub fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            match self.links().link_state(w, id, name)? {
+        self.store.transact(
+            self.store.names().object_set(id),
+            Need::Removal,
+            |w| match self.store.links().link_state(w, id, name)? {
                 Some(Link::Unconfirmed) => {
                     let key = Key::link(id, name.0, name.1);
                     w.attach(id, &key, &Link::Unconfirmed.encode(0))
                 }
                 _ => Ok(()),
-            }
-        })
+            },
+        )
     }
 
     /// Abandons an intent, so that any process may complete it.
     pub fn disown_note(&self, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
-        let at = self.entry_ref(name);
-        self.transact(at.set(), Need::Removal, |w| {
+        let at = self.store.entry_ref(name);
+        self.store.transact(at.set(), Need::Removal, |w| {
             match self.note_on(w, name)? {
                 Some((note, _)) => w.set_intent(at, &note.encode(0)),
                 None => Ok(()),
@@ -236,9 +239,9 @@ impl Intents<'_> {
     /// # Errors
     /// EIO.
     pub(crate) fn disown_intents(&self) -> Result<()> {
-        for shard in 0..self.names().shard_count() {
+        for shard in 0..self.store.names().shard_count() {
             let (mut links, mut notes) = (Vec::new(), Vec::new());
-            let records = self.committed(shard)?;
+            let records = self.store.committed(shard)?;
             records.each_attached(b"L", |key, value| {
                 let of_process = matches!(
                     Link::decode(value),
@@ -246,7 +249,7 @@ impl Intents<'_> {
                 );
                 if of_process
                     && let Some((b'L', id, _)) = parse_key(key)
-                    && self.shard_of(id) == shard
+                    && self.store.shard_of(id) == shard
                 {
                     let link = if is_unconfirmed(value) {
                         Link::Unconfirmed
@@ -260,7 +263,7 @@ impl Intents<'_> {
             records.each_intent(|dir, name, value| {
                 if let Some((note, owner)) = Note::decode(value)
                     && owner != 0
-                    && self.shard_of_entry(dir, name) == shard
+                    && self.store.shard_of_entry(dir, name) == shard
                 {
                     notes.push((dir, name.to_vec(), note.encode(0)));
                 }
@@ -271,22 +274,23 @@ impl Intents<'_> {
                 continue;
             }
             self.leave_unsettled();
-            self.transact(self.set(&[shard]), Need::Removal, |w| {
-                for (id, key, link) in &links {
-                    w.attach(*id, key, link)?;
-                }
-                let mut notes = notes.iter();
-                notes.try_for_each(|(dir, name, note)| {
-                    w.set_intent(self.entry_ref((*dir, name)), note)
-                })
-            })?;
+            self.store
+                .transact(self.store.set(&[shard]), Need::Removal, |w| {
+                    for (id, key, link) in &links {
+                        w.attach(*id, key, link)?;
+                    }
+                    let mut notes = notes.iter();
+                    notes.try_for_each(|(dir, name, note)| {
+                        w.set_intent(self.store.entry_ref((*dir, name)), note)
+                    })
+                })?;
         }
         Ok(())
     }
 
     /// Returns ESTALE while no entry may be created in `dir`.
     pub fn check_frozen(&self, dir: ObjectId) -> Result<()> {
-        if self.control.header().frozen.load(Acquire) == dir.0 {
+        if self.store.control.header().frozen.load(Acquire) == dir.0 {
             Err(Errno::STALE)
         } else {
             Ok(())
@@ -294,14 +298,14 @@ impl Intents<'_> {
     }
 
     pub(crate) fn own_identity(&self) -> Result<u32> {
-        Ok(identity(&self.control, self.process_slot()?))
+        Ok(identity(&self.store.control, self.store.process_slot()?))
     }
 
     /// Makes the new state of an entry visible, after the object of `dropped` has lost the name.
     /// `forget`: also removes the intent.
     pub fn end_drop(&self, name: Named<'_>, dropped: Entry, forget: bool) -> Result<()> {
-        let at = self.entry_ref(name);
-        self.transact(at.set(), Need::Removal, |w| {
+        let at = self.store.entry_ref(name);
+        self.store.transact(at.set(), Need::Removal, |w| {
             self.let_see(w, name, dropped)?;
             if forget {
                 w.end_intent(at)?;
@@ -312,7 +316,7 @@ impl Intents<'_> {
 
     /// In a transaction: does what [`Intents::end_drop`] does, except for the intent.
     pub fn let_see(&self, w: &mut Write<'_>, name: Named<'_>, dropped: Entry) -> Result<()> {
-        let at = self.entry_ref(name);
+        let at = self.store.entry_ref(name);
         match w.look_up(at)? {
             Some(there) if !there.changing => Ok(()),
             Some(there) if there.entry == dropped => w.clear_entry(at).map(|_| ()),
@@ -323,8 +327,8 @@ impl Intents<'_> {
 
     /// Makes a held entry an ordinary one if it `stays`, else removes it.
     pub fn release_entry_here(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
-        let at = self.entry_ref(name);
-        self.transact(at.set(), Need::Removal, |w| {
+        let at = self.store.entry_ref(name);
+        self.store.transact(at.set(), Need::Removal, |w| {
             match self.note_on(w, name)? {
                 Some((Note::Held(held), _)) if held == entry => {}
                 // The entry was released before.
@@ -341,8 +345,8 @@ impl Intents<'_> {
 
     /// Returns the recorded entry, even if it is being changed.
     pub fn entry_here(&self, name: Named<'_>) -> Result<Option<Entry>> {
-        let at = self.entry_ref(name);
-        let found = self.records(at.shard())?.look_up(at)?;
+        let at = self.store.entry_ref(name);
+        let found = self.store.records(at.shard())?.look_up(at)?;
         Ok(found.map(|found| found.entry))
     }
 
@@ -350,34 +354,35 @@ impl Intents<'_> {
     /// resolved again. Returns whether `dir` has entries on this node. `dir` 0: only raises the
     /// epoch.
     pub fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
-        if epoch >> 32 < self.names().names_epoch() >> 32 {
+        if epoch >> 32 < self.store.names().names_epoch() >> 32 {
             // The request is older than the last change of names.
             return Err(Errno::STALE);
         }
         if dir.0 == 0 {
-            self.names().raise_epoch(epoch);
+            self.store.names().raise_epoch(epoch);
             return Ok(false);
         }
         // All shards are locked: a process that creates an entry has committed it, or will see
         // `frozen`.
-        self.transact(self.all_shards(), Need::Removal, |w| {
-            self.names().raise_epoch(epoch);
-            let frozen = &self.control.header().frozen;
-            frozen.store(dir.0, SeqCst);
-            if epoch >> 32 != self.names().names_epoch() >> 32 {
-                // A later change of names was announced meanwhile.
-                frozen.store(0, SeqCst);
-                return Err(Errno::STALE);
-            }
-            w.is_empty(dir).map(|empty| !empty)
-        })
+        self.store
+            .transact(self.store.all_shards(), Need::Removal, |w| {
+                self.store.names().raise_epoch(epoch);
+                let frozen = &self.store.control.header().frozen;
+                frozen.store(dir.0, SeqCst);
+                if epoch >> 32 != self.store.names().names_epoch() >> 32 {
+                    // A later change of names was announced meanwhile.
+                    frozen.store(0, SeqCst);
+                    return Err(Errno::STALE);
+                }
+                w.is_empty(dir).map(|empty| !empty)
+            })
     }
 
     /// Ends [`Intents::freeze`].
     pub fn thaw(&self, epoch: u64) {
-        if epoch >> 32 >= self.names().names_epoch() >> 32 {
-            self.names().raise_epoch(epoch);
-            self.control.header().frozen.store(0, Release);
+        if epoch >> 32 >= self.store.names().names_epoch() >> 32 {
+            self.store.names().raise_epoch(epoch);
+            self.store.control.header().frozen.store(0, Release);
         }
     }
 }

@@ -83,7 +83,7 @@ impl<'s> Links<'s> {
         name: Named<'_>,
         link: Link,
     ) -> Result<()> {
-        let owner = self.intents().own_identity()?;
+        let owner = self.store.intents().own_identity()?;
         let key = Key::link(id, name.0, name.1);
         w.attach(id, &key, &link.encode(owner))
     }
@@ -96,7 +96,7 @@ impl<'s> Links<'s> {
         id: ObjectId,
         name: Named<'_>,
     ) -> Result<bool> {
-        if self.remote.is_none() {
+        if self.store.remote.is_none() {
             return Ok(false);
         }
         match self.link_state(w, id, name)? {
@@ -134,7 +134,8 @@ impl<'s> Links<'s> {
         match old {
             Some(key) => {
                 if let Some((dir, name, _)) = link_in(&key[9..], &Link::Counted.encode(0)) {
-                    self.index()
+                    self.store
+                        .index()
                         .names_in_index(w, id, Some((dir, name)), None)?;
                 }
                 w.detach(id, &key)
@@ -157,110 +158,122 @@ impl<'s> Links<'s> {
     /// Records at the object the announcement that a rename will replace its name `from` by `name`.
     pub fn add_link_here(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
         let t = now();
-        self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
-            let coming = Link::Coming.encode(Slot::of_entry(from.0, from.1).0);
-            let key = Key::link(id, name.0, name.1);
-            match w.attached(id, &key)? {
-                None => w.attach(id, &key, &coming)?,
-                Some(there) if there == coming => {}
-                // The object has that name already, or another operation is adding or removing it.
-                Some(_) => return Err(Errno::ALREADY),
-            }
-            match self.link_state(w, id, from)? {
-                None => self.set_link(w, id, from, Link::Counted)?,
-                // The operation that gives the object the name `from` must end before the next one
-                // begins.
-                Some(Link::Coming | Link::Offered | Link::Exchanged) => {
-                    return Err(Errno::ALREADY);
+        self.store
+            .transact(self.store.names().object_set(id), Need::Bytes(0), |w| {
+                let coming = Link::Coming.encode(Slot::of_entry(from.0, from.1).0);
+                let key = Key::link(id, name.0, name.1);
+                match w.attached(id, &key)? {
+                    None => w.attach(id, &key, &coming)?,
+                    Some(there) if there == coming => {}
+                    // The object has that name already, or another operation is adding or removing it.
+                    Some(_) => return Err(Errno::ALREADY),
                 }
-                Some(_) => {}
-            }
-            // The inode must exist.
-            if w.exists(id)? {
-                Ok(())
-            } else {
-                Err(Errno::NOENT)
-            }
-        })?;
-        self.names().set_live_ctime(id, t)
+                match self.link_state(w, id, from)? {
+                    None => self.set_link(w, id, from, Link::Counted)?,
+                    // The operation that gives the object the name `from` must end before the next one
+                    // begins.
+                    Some(Link::Coming | Link::Offered | Link::Exchanged) => {
+                        return Err(Errno::ALREADY);
+                    }
+                    Some(_) => {}
+                }
+                // The inode must exist.
+                if w.exists(id)? {
+                    Ok(())
+                } else {
+                    Err(Errno::NOENT)
+                }
+            })?;
+        self.store.names().set_live_ctime(id, t)
     }
 
     /// Records, for a link(2), that the object may get the name. EALREADY if the object has it, or
     /// is getting or losing it.
     pub fn offer_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
-        self.transact(self.names().object_set(id), Need::Bytes(0), |w| match self
-            .link_state(w, id, name)?
-        {
-            Some(_) => Err(Errno::ALREADY),
-            None => self.set_link(w, id, name, Link::Offered),
-        })
+        self.store.transact(
+            self.store.names().object_set(id),
+            Need::Bytes(0),
+            |w| match self.link_state(w, id, name)? {
+                Some(_) => Err(Errno::ALREADY),
+                None => self.set_link(w, id, name, Link::Offered),
+            },
+        )
     }
 
     /// Counts the offered name, if the object still has another one. Counting the name makes the
     /// link(2) take effect.
     pub fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
-        let nameless = self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
-            if self.link_state(w, id, name)? != Some(Link::Offered) {
-                return Err(Errno::NOENT);
-            }
-            let (_, nameless) = self.names().count_link(w, id, t)?;
-            self.index().names_in_index(w, id, None, Some(name))?;
-            self.set_link(w, id, name, Link::Counted)?;
-            Ok(nameless)
-        })?;
+        let nameless =
+            self.store
+                .transact(self.store.names().object_set(id), Need::Bytes(0), |w| {
+                    if self.link_state(w, id, name)? != Some(Link::Offered) {
+                        return Err(Errno::NOENT);
+                    }
+                    let (_, nameless) = self.store.names().count_link(w, id, t)?;
+                    self.store.index().names_in_index(w, id, None, Some(name))?;
+                    self.set_link(w, id, name, Link::Counted)?;
+                    Ok(nameless)
+                })?;
         if nameless {
-            self.names().unmark_named(id)?;
+            self.store.names().unmark_named(id)?;
         }
-        self.names().set_live_ctime(id, t)
+        self.store.names().set_live_ctime(id, t)
     }
 
     /// Removes the record of an offered name: the object doesn't get it.
     pub fn withdraw_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            if self.link_state(w, id, name)? == Some(Link::Offered) {
-                w.detach(id, &Key::link(id, name.0, name.1))?;
-            }
-            Ok(())
-        })
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                if self.link_state(w, id, name)? == Some(Link::Offered) {
+                    w.detach(id, &Key::link(id, name.0, name.1))?;
+                }
+                Ok(())
+            })
     }
 
     /// As [`Links::withdraw_link`], if the process that offered the name has ended.
     pub fn withdraw_dead(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let key = Key::link(id, name.0, name.1);
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            match w.attached(id, &key)?.and_then(Link::decode) {
-                Some((Link::Offered, owner)) if !identity_lives(&self.control, owner) => {
+        self.store.transact(
+            self.store.names().object_set(id),
+            Need::Removal,
+            |w| match w.attached(id, &key)?.and_then(Link::decode) {
+                Some((Link::Offered, owner)) if !identity_lives(&self.store.control, owner) => {
                     w.detach(id, &key).map(|_| ())
                 }
                 _ => Ok(()),
-            }
-        })
+            },
+        )
     }
 
     /// Whether the link of a held entry counts: Some(true) if it does, Some(false) if it never
     /// will, None if that isn't decided yet.
     pub fn offered_here(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         let key = Key::link(id, name.0, name.1);
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            let link = w.attached(id, &key)?.and_then(Link::decode);
-            Ok(match link {
-                None => Some(false),
-                Some((Link::Offered, owner)) if identity_lives(&self.control, owner) => None,
-                Some((Link::Offered, _)) => {
-                    w.detach(id, &key)?;
-                    Some(false)
-                }
-                Some(_) => Some(true),
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                let link = w.attached(id, &key)?.and_then(Link::decode);
+                Ok(match link {
+                    None => Some(false),
+                    Some((Link::Offered, owner)) if identity_lives(&self.store.control, owner) => {
+                        None
+                    }
+                    Some((Link::Offered, _)) => {
+                        w.detach(id, &key)?;
+                        Some(false)
+                    }
+                    Some(_) => Some(true),
+                })
             })
-        })
     }
 
     /// Confirms a link whose entry was made.
     pub fn confirm_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            self.confirm(w, id, name)
-        })
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                self.confirm(w, id, name)
+            })
     }
 
     /// In a transaction: confirms a link whose entry was made, and adds the name to the index.
@@ -273,7 +286,7 @@ impl<'s> Links<'s> {
             }
             Some(Link::Unconfirmed) => {
                 self.set_link(w, id, name, Link::Counted)?;
-                self.index().names_in_index(w, id, None, Some(name))
+                self.store.index().names_in_index(w, id, None, Some(name))
             }
             _ => Ok(()),
         }
@@ -287,32 +300,36 @@ impl<'s> Links<'s> {
     /// announced name was to replace.
     pub fn undo_link_here(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         let key = Key::link(id, name.0, name.1);
-        self.transact(self.names().object_set(id), Need::Removal, |w| {
-            if w.attached(id, &key)? == Some(&Link::Coming.encode(from)) {
-                w.detach(id, &key)?;
-            }
-            Ok(())
-        })
+        self.store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                if w.attached(id, &key)? == Some(&Link::Coming.encode(from)) {
+                    w.detach(id, &key)?;
+                }
+                Ok(())
+            })
     }
 
     /// Removes an unconfirmed name from the object: no entry was made for the name.
     pub fn lose_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
         let mut freed = Vec::new();
-        let _section = self.section()?;
-        let done = self.transact(self.names().object_set(id), Need::Removal, |w| {
-            // Another operation has confirmed the name, or has removed it and made it again.
-            if self.link_state(w, id, name)? != Some(Link::Unconfirmed) {
-                return Ok(());
-            }
-            w.detach(id, &Key::link(id, name.0, name.1))?;
-            self.names()
-                .drop_link(w, id, name, t, &mut freed)
-                .map(|_| ())
-        });
-        self.names().undo_mark(done, id)?;
-        self.free_extents(freed);
-        self.names().set_live_ctime(id, t)
+        let _section = self.store.section()?;
+        let done = self
+            .store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                // Another operation has confirmed the name, or has removed it and made it again.
+                if self.link_state(w, id, name)? != Some(Link::Unconfirmed) {
+                    return Ok(());
+                }
+                w.detach(id, &Key::link(id, name.0, name.1))?;
+                self.store
+                    .names()
+                    .drop_link(w, id, name, t, &mut freed)
+                    .map(|_| ())
+            });
+        self.store.names().undo_mark(done, id)?;
+        self.store.free_extents(freed);
+        self.store.names().set_live_ctime(id, t)
     }
 
     /// Records at the object that it has lost a name whose entry lay on another node: replaced by
@@ -327,68 +344,74 @@ impl<'s> Links<'s> {
         let t = now();
         let key = Key::link(id, name.0, name.1);
         let mut freed = Vec::new();
-        let _section = self.section()?;
-        let done = self.transact(self.names().object_set(id), Need::Removal, |w| {
-            let Some((mut inode, old)) = w.inode(id)? else {
-                return w.detach(id, &key).map(|_| ());
-            };
-            if inode.is_dir() {
-                let old = old.to_vec();
-                w.detach(id, &key)?;
-                let Some((dir, name)) = new else {
-                    return self
-                        .names()
-                        .drop_link(w, id, name, t, &mut freed)
-                        .map(|_| ());
-                };
-                let was = (ObjectId(inode.parent), &old[..]);
-                self.index().names_in_index(w, id, Some(was), new)?;
-                inode.ctime = t;
-                inode.parent = dir.0;
-                inode.tail = tail::NAME;
-                return w.set_inode(id, &inode, name);
-            }
-            let Some(link) = self.link_state(w, id, name)? else {
-                return Ok(());
-            };
-            match link {
-                Link::Counted | Link::Unconfirmed => {}
-                // The name was removed before, and another operation is making it again.
-                Link::Offered | Link::Exchanged => return Ok(()),
-                Link::Coming if new.is_some() => return Ok(()),
-                Link::Coming if again => {
-                    // If the name is the one that a rename in progress has just given the object,
-                    // the end of that rename removes it from the count.
+        let _section = self.store.section()?;
+        let done = self
+            .store
+            .transact(self.store.names().object_set(id), Need::Removal, |w| {
+                let Some((mut inode, old)) = w.inode(id)? else {
                     return w.detach(id, &key).map(|_| ());
+                };
+                if inode.is_dir() {
+                    let old = old.to_vec();
+                    w.detach(id, &key)?;
+                    let Some((dir, name)) = new else {
+                        return self
+                            .store
+                            .names()
+                            .drop_link(w, id, name, t, &mut freed)
+                            .map(|_| ());
+                    };
+                    let was = (ObjectId(inode.parent), &old[..]);
+                    self.store.index().names_in_index(w, id, Some(was), new)?;
+                    inode.ctime = t;
+                    inode.parent = dir.0;
+                    inode.tail = tail::NAME;
+                    return w.set_inode(id, &inode, name);
                 }
-                Link::Coming => {
-                    if self.end_arrived(w, id, name)? {
-                        self.names().drop_link(w, id, name, t, &mut freed)?;
-                    }
+                let Some(link) = self.link_state(w, id, name)? else {
                     return Ok(());
+                };
+                match link {
+                    Link::Counted | Link::Unconfirmed => {}
+                    // The name was removed before, and another operation is making it again.
+                    Link::Offered | Link::Exchanged => return Ok(()),
+                    Link::Coming if new.is_some() => return Ok(()),
+                    Link::Coming if again => {
+                        // If the name is the one that a rename in progress has just given the object,
+                        // the end of that rename removes it from the count.
+                        return w.detach(id, &key).map(|_| ());
+                    }
+                    Link::Coming => {
+                        if self.end_arrived(w, id, name)? {
+                            self.store.names().drop_link(w, id, name, t, &mut freed)?;
+                        }
+                        return Ok(());
+                    }
                 }
-            }
-            w.detach(id, &key)?;
-            if let Some(new) = new
-                && let Some(Link::Coming | Link::Exchanged) = self.link_state(w, id, new)?
-            {
-                self.set_link(w, id, new, Link::Counted)?;
-                self.index().names_in_index(w, id, Some(name), Some(new))?;
-                return w.change_inode(id, |i| i.ctime = t);
-            }
-            // There is no new name, or it was removed already.
-            self.names()
-                .drop_link(w, id, name, t, &mut freed)
-                .map(|_| ())
-        });
-        self.names().undo_mark(done, id)?;
-        self.free_extents(freed);
-        self.names().set_live_ctime(id, t)
+                w.detach(id, &key)?;
+                if let Some(new) = new
+                    && let Some(Link::Coming | Link::Exchanged) = self.link_state(w, id, new)?
+                {
+                    self.set_link(w, id, new, Link::Counted)?;
+                    self.store
+                        .index()
+                        .names_in_index(w, id, Some(name), Some(new))?;
+                    return w.change_inode(id, |i| i.ctime = t);
+                }
+                // There is no new name, or it was removed already.
+                self.store
+                    .names()
+                    .drop_link(w, id, name, t, &mut freed)
+                    .map(|_| ())
+            });
+        self.store.names().undo_mark(done, id)?;
+        self.store.free_extents(freed);
+        self.store.names().set_live_ctime(id, t)
     }
 
     /// Whether a rename of the object to the name is in progress.
     pub fn has_coming_here(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
-        let records = self.records_of(id)?;
+        let records = self.store.records_of(id)?;
         let bytes = records.attached(&Key::link(id, name.0, name.1))?;
         Ok(bytes.and_then(Link::decode).map(|l| l.0) == Some(Link::Coming))
     }

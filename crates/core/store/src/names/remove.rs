@@ -16,20 +16,20 @@ impl<'s> Names<'s> {
         t: i64,
         freed: &mut Vec<Extent>,
     ) -> Result<Dropped> {
-        let shard = self.shard_of(id);
+        let shard = self.store.shard_of(id);
         w.begin_removing(shard);
         let (inode, extents) = inode_and_extents(w, id)?.ok_or(Errno::NOENT)?;
         let last = inode.nlink <= 1;
-        let open = last && !inode.is_dir() && self.objects().live_mark_unlinked(id, false)?;
+        let open = last && !inode.is_dir() && self.store.objects().live_mark_unlinked(id, false)?;
         if inode.is_dir() || last && !open {
             freed.extend_from_slice(extents.extents());
             self.remove_inode(w, id, &inode, freed)?;
             return Ok(Dropped::Gone);
         }
         if last {
-            self.index().leave_index(w, id, &inode)?
+            self.store.index().leave_index(w, id, &inode)?
         } else {
-            self.index().names_in_index(w, id, Some(name), None)?
+            self.store.index().names_in_index(w, id, Some(name), None)?
         }
         w.change_inode(id, |i| {
             i.nlink = i.nlink.saturating_sub(1);
@@ -69,7 +69,7 @@ impl<'s> Names<'s> {
         inode: &Inode,
         freed: &mut Vec<Extent>,
     ) -> Result<()> {
-        self.index().leave_index(w, id, inode)?;
+        self.store.index().leave_index(w, id, inode)?;
         w.remove_object(id)?;
         let many = self.leave_many(w, id, inode)?;
         if !id.is_part() {
@@ -84,11 +84,11 @@ impl<'s> Names<'s> {
                 self.remove_chunks(w, id, 1, freed)?;
             }
             if is_summed(inode.controls) {
-                self.content().remove_sums(w, id)?;
+                self.store.content().remove_sums(w, id)?;
             }
             if inode.is_spread {
-                self.parts().remove_places(w, id, 0)?;
-                self.intents().leave_parts(w, id)?;
+                self.store.parts().remove_places(w, id, 0)?;
+                self.store.intents().leave_parts(w, id)?;
             }
         }
         if inode.has_attributes && !many {
@@ -149,20 +149,20 @@ impl<'s> Names<'s> {
     }
 
     fn remove_entry(&self, name: Named<'_>, entry: Entry, epoch: u64, t: i64) -> Result<bool> {
-        let at = self.entry_ref(name);
+        let at = self.store.entry_ref(name);
         let mut freed = Vec::new();
-        let _section = self.section()?;
-        let set = at.set().with(self.shard_of(entry.id));
-        let done = self.transact(set, Need::Removal, |w| {
+        let _section = self.store.section()?;
+        let set = at.set().with(self.store.shard_of(entry.id));
+        let done = self.store.transact(set, Need::Removal, |w| {
             self.check_epoch(epoch)?;
-            self.intents().check_note(w, name)?;
+            self.store.intents().check_note(w, name)?;
             if !w.unlink(at, entry)? {
                 return Ok(None);
             }
             if entry.kind == libc::S_IFLNK {
                 w.names_change();
             }
-            if self.links().end_link(w, entry.id, name)? {
+            if self.store.links().end_link(w, entry.id, name)? {
                 return Ok(Some(Dropped::Stays));
             }
             self.drop_link(w, entry.id, name, t, &mut freed).map(Some)
@@ -170,7 +170,7 @@ impl<'s> Names<'s> {
         let Some(dropped) = self.undo_mark(done, entry.id)? else {
             return Ok(false);
         };
-        self.free_extents(freed);
+        self.store.free_extents(freed);
         if dropped == Dropped::Stays {
             self.set_live_ctime(entry.id, t)?;
         }
@@ -193,14 +193,15 @@ impl<'s> Names<'s> {
     /// Removes the `UNLINKED` mark from an open file that has a name.
     pub fn unmark_named(&self, id: ObjectId) -> Result<()> {
         // The shard must be locked: a removal may have marked the file and not be committed yet.
-        self.transact(self.object_set(id), Need::Removal, |w| {
-            if w.inode(id)?
-                .is_some_and(|(inode, _)| inode.nlink > 0 && !inode.is_dir())
-            {
-                self.objects().live_mark_unlinked(id, true)?;
-            }
-            Ok(())
-        })
+        self.store
+            .transact(self.object_set(id), Need::Removal, |w| {
+                if w.inode(id)?
+                    .is_some_and(|(inode, _)| inode.nlink > 0 && !inode.is_dir())
+                {
+                    self.store.objects().live_mark_unlinked(id, true)?;
+                }
+                Ok(())
+            })
     }
 
     /// Removes an empty directory, all of which lies on this node, at time `t`.
@@ -208,23 +209,24 @@ impl<'s> Names<'s> {
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
     pub fn rmdir_here(&self, (parent, name): Named<'_>, (epoch, t): (u64, i64)) -> Result<()> {
-        let at = self.entry_ref((parent, name));
+        let at = self.store.entry_ref((parent, name));
         // All shards: no entry may be made in the directory while it is removed.
-        self.transact(self.all_shards(), Need::Removal, |w| {
-            self.check_epoch(epoch)?;
-            let found = w.look_up(at)?.ok_or(Errno::NOENT)?;
-            if found.changing {
-                return Err(Errno::IO);
-            }
-            let entry = found.entry;
-            if entry.kind != libc::S_IFDIR {
-                return Err(Errno::NOTDIR);
-            }
-            w.rmdir(at, entry)?;
-            self.drop_link(w, entry.id, (parent, name), t, &mut Vec::new())?;
-            w.change_inode(parent, |p| p.nlink -= 1)?;
-            w.names_change();
-            Ok(())
-        })
+        self.store
+            .transact(self.store.all_shards(), Need::Removal, |w| {
+                self.check_epoch(epoch)?;
+                let found = w.look_up(at)?.ok_or(Errno::NOENT)?;
+                if found.changing {
+                    return Err(Errno::IO);
+                }
+                let entry = found.entry;
+                if entry.kind != libc::S_IFDIR {
+                    return Err(Errno::NOTDIR);
+                }
+                w.rmdir(at, entry)?;
+                self.drop_link(w, entry.id, (parent, name), t, &mut Vec::new())?;
+                w.change_inode(parent, |p| p.nlink -= 1)?;
+                w.names_change();
+                Ok(())
+            })
     }
 }

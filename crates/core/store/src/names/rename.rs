@@ -30,7 +30,7 @@ impl<'s> Names<'s> {
         check: impl Fn(&mut Write<'_>) -> Result<()>,
     ) -> Result<Renamed> {
         let is_dir = |e: Entry| e.kind == libc::S_IFDIR;
-        let (old, new) = (self.entry_ref(from), self.entry_ref(to));
+        let (old, new) = (self.store.entry_ref(from), self.store.entry_ref(to));
         let answer = match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => Some(Err(Errno::EXIST)),
             (RenameMode::Exchange, None) => Some(Err(Errno::NOENT)),
@@ -55,7 +55,7 @@ impl<'s> Names<'s> {
             // Checks that both entries existed at one moment: another process may have renamed one
             // of them between the two lookups.
             let set = old.set().with(new.shard());
-            let seen = self.transact(set, Need::Removal, |w| {
+            let seen = self.store.transact(set, Need::Removal, |w| {
                 self.entries_are(w, (old, source), (new, target))
             })?;
             return if seen { answer } else { Ok(Renamed::Otherwise) };
@@ -64,24 +64,24 @@ impl<'s> Names<'s> {
         let set = if dirs {
             // While all shards are locked, no directory can be moved or removed: so no loop can
             // arise.
-            self.all_shards()
+            self.store.all_shards()
         } else {
             let mut set = old.set().with(new.shard());
-            set = set.with(self.shard_of(source.id));
+            set = set.with(self.store.shard_of(source.id));
             if let Some(t) = target {
-                set = set.with(self.shard_of(t.id));
+                set = set.with(self.store.shard_of(t.id));
             }
             set
         };
         let mut freed = Vec::new();
-        let _section = self.section()?;
+        let _section = self.store.section()?;
         // A rename that replaces an object must work even if the record file is full, since it
         // removes the object.
         let need = match (mode, target) {
             (RenameMode::Replace, Some(_)) => Need::Removal,
             _ => Need::Update,
         };
-        let done = self.transact(set, need, |w| {
+        let done = self.store.transact(set, need, |w| {
             self.check_epoch(epoch)?;
             check(w)?;
             let replaced = (new, target);
@@ -94,7 +94,7 @@ impl<'s> Names<'s> {
         if !done {
             return Ok(Renamed::Otherwise);
         }
-        self.free_extents(freed);
+        self.store.free_extents(freed);
         self.set_live_ctime(source.id, t)?;
         if let Some(target) = target {
             self.set_live_ctime(target.id, t)?;
@@ -185,9 +185,10 @@ impl<'s> Names<'s> {
         (from, to): (Named<'_>, Named<'_>),
         t: i64,
     ) -> Result<()> {
-        self.index()
+        self.store
+            .index()
             .names_in_index(w, entry.id, Some(from), Some(to))?;
-        let shard = self.shard_of(entry.id);
+        let shard = self.store.shard_of(entry.id);
         if self.set_contains(w, shard) && entry.kind != libc::S_IFDIR {
             return w.change_inode(entry.id, |i| i.ctime = t);
         }
@@ -210,7 +211,7 @@ impl<'s> Names<'s> {
             if dir == ObjectId::ROOT {
                 return Ok(false);
             }
-            let records = self.committed(self.shard_of(dir))?;
+            let records = self.store.committed(self.store.shard_of(dir))?;
             let (inode, _) = records.inode(dir)?.ok_or(Errno::NOENT)?;
             dir = ObjectId(inode.parent);
         }

@@ -23,7 +23,7 @@ impl Watches<'_> {
         let _changing = self.change_watches()?;
         let all = self.watch_path("");
         let mut watched = HashSet::new();
-        for pid in self.recovery().attached() {
+        for pid in self.store.recovery().attached() {
             watched_by_process(pid, &mut watched)?;
         }
         let mut filter = [0; FILTER_WORDS];
