@@ -313,8 +313,9 @@ impl Reader<'_> {
             remedy: "it is removed",
         };
         let (tag, id, rest) = parse_key(key).ok_or_else(foreign)?;
-        let is_read =
-            |k: &&Kind| k.tags.contains(&tag) && (!k.is_remote || self.checker.store.remote.is_some());
+        let is_read = |k: &&Kind| {
+            k.tags.contains(&tag) && (!k.is_remote || self.checker.store.remote.is_some())
+        };
         let kind = KINDS.iter().find(is_read).ok_or_else(foreign)?;
         let home = match tag {
             b'D' | b'N' => self.checker.store.shard_of_entry(id, rest),
@@ -352,7 +353,8 @@ impl Reader<'_> {
         checker.assign(&mut m, self.chunks, self.others, self.orphans, report);
         let mut nobodys = |m: &mut Model, id: u64, what: String, key: Vec<u8>| {
             report.add("records", what, "that is forgotten");
-            m.changes.push((checker.store.shard_of(ObjectId(id)), key, None));
+            m.changes
+                .push((checker.store.shard_of(ObjectId(id)), key, None));
         };
         for link in links {
             let id = link.id;
