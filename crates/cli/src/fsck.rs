@@ -266,11 +266,7 @@ fn check(pool: &Pool) -> Result<Report, String> {
     let until = Instant::now() + RELEASE;
     loop {
         let before = pool.store().recovery().is_unsettled();
-        let report = pool
-            .store()
-            .checker()
-            .inspect()
-            .map_err(|e| words(pool, e))?;
+        let report = forebay_store::fsck::inspect(pool.store()).map_err(|e| words(pool, e))?;
         // The state of a dead process may look like damage: the keeper may not have released it
         // yet, or may have released it during the check. Then check again.
         if report.is_clean()
@@ -305,11 +301,7 @@ fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
         // it has left is a finding.
         let _ = pool.settle();
     }
-    let result = pool
-        .store()
-        .checker()
-        .mend()
-        .map_err(|e| failed(&words(&pool, e)));
+    let result = forebay_store::fsck::mend(pool.store()).map_err(|e| failed(&words(&pool, e)));
     let _ = pool.store().recovery().detach();
     let dir = absolute_dir(&pool);
     drop(pool);

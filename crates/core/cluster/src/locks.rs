@@ -288,8 +288,7 @@ mod tests {
         let all = |owner| range(object, owner, LockType::Exclusive, 0, TO_THE_END);
         assert_eq!(s.locks().lock_now(&all(dead)), Ok(None));
         assert!(
-            s.checker()
-                .check()
+            forebay_store::fsck::check(&s)
                 .unwrap()
                 .iter()
                 .any(|f| f.contains("locked by"))
@@ -314,7 +313,7 @@ mod tests {
         s.control().header().leaks.store(1, Relaxed);
         assert_eq!(s.recovery().put_in_order(), Ok(true));
         assert_eq!(s.locks().linked_locks().unwrap().len(), 0);
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(forebay_store::fsck::check(&s), Ok(vec![]));
     }
 
     /// Records that another process waits for a lock.

@@ -70,7 +70,7 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
                         .map(|(p, s)| (p, s.content.len()))
                         .collect::<Vec<_>>()
                 );
-                let report = pool.store().checker().inspect().unwrap();
+                let report = forebay_store::fsck::inspect(pool.store()).unwrap();
                 assert!(
                     report.is_clean() && report.left_out.is_none(),
                     "{}: {report:#?}",

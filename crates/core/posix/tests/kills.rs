@@ -312,7 +312,7 @@ fn kill_anywhere(name: &str, media: &str, summed: bool) {
             assert!(settled.elapsed() < MAX_WAIT, "{}: not put in order", what());
             pool.store().recovery().put_in_order().unwrap();
         }
-        let report = pool.store().checker().inspect().unwrap();
+        let report = forebay_store::fsck::inspect(pool.store()).unwrap();
         assert!(
             report.is_clean() && report.left_out.is_none(),
             "{}: {report:#?}",

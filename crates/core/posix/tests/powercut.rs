@@ -310,7 +310,7 @@ impl Run {
 
     /// Compares the state after the loss of power with the model.
     fn compare(&self, fs: &Fs) {
-        let findings = fs.store().checker().check().unwrap();
+        let findings = forebay_store::fsck::check(fs.store()).unwrap();
         assert!(findings.is_empty(), "not whole: {findings:#?}");
         let found = tree(fs);
         // The names found have no file ids: a state of the model's names that fits determines them.
@@ -490,7 +490,7 @@ fn check_left(run: &mut Run, left: Left) {
     let mut now = tree(left.fs());
     now.retain(|n, _| !n.starts_with("/new"));
     assert!(now == first, "new files have changed old ones");
-    let findings = left.fs().store().checker().check().unwrap();
+    let findings = forebay_store::fsck::check(left.fs().store()).unwrap();
     assert!(
         findings.is_empty(),
         "not whole after going on: {findings:#?}"

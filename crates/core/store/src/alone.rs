@@ -247,7 +247,7 @@ fn compare(s: &TestStore, model: &Model, round: usize) {
         assert_eq!(inode.nlink as usize, model.links(id), "round {round}");
         assert_eq!(inode.size, bytes.len() as u64, "round {round}");
     }
-    assert_eq!(s.checker().check(), Ok(vec![]), "round {round}");
+    assert_eq!(crate::fsck::check(s), Ok(vec![]), "round {round}");
 }
 
 #[test]
@@ -411,6 +411,6 @@ fn freed_pages_are_parked_and_come_back() {
             env.fresh_snapshot().unwrap().scan_all(count).unwrap();
         }
         assert_eq!(records, 1);
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 }

@@ -265,7 +265,7 @@ pub(crate) mod tests {
             assert!(s.objects().live(index).pages.load(Relaxed) <= pages);
             s.objects().live_release(index).unwrap();
         }
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 
     #[test]
@@ -283,7 +283,7 @@ pub(crate) mod tests {
         expected.resize(5000, 0);
         assert!(read(&s, index) == expected);
         s.objects().live_release(index).unwrap();
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 
     #[test]
@@ -312,7 +312,7 @@ pub(crate) mod tests {
             assert!(read(&s, index) == expected, "{flushed}");
             s.objects().live_release(index).unwrap();
         }
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 
     #[test]
@@ -325,7 +325,7 @@ pub(crate) mod tests {
         s.durability().journal_state().loaded.store(1, Relaxed);
         let (index, held) = s.objects().live_acquire_here(id).unwrap();
         assert_ne!(s.objects().live(index).flags.load(Relaxed) & flag::TAIL, 0);
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
         drop(held);
         s.objects().live_release(index).unwrap();
     }
@@ -342,7 +342,7 @@ pub(crate) mod tests {
         die_holding(&s, index, |_| ());
         s.objects().live_release(index).unwrap();
         assert_eq!(s.objects().live(index).id.load(Relaxed), 0);
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 
     #[test]
@@ -357,7 +357,7 @@ pub(crate) mod tests {
         let index = s.objects().live_acquire_here(id).unwrap().0;
         assert_eq!(read(&s, index), b"stays");
         s.objects().live_release(index).unwrap();
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 
     #[test]
@@ -389,7 +389,7 @@ pub(crate) mod tests {
         busy.store(0, Relaxed);
         assert_eq!(s.recovery().put_in_order(), Ok(true));
         process::free(&s.control, other);
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
         assert_eq!(
             (
                 s.objects().live(live).refs.load(Relaxed),

@@ -113,6 +113,6 @@ mod tests {
             (0, 0)
         );
         assert_eq!(s.recovery().tables()[0].complaint(), None);
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 }

@@ -98,8 +98,3 @@ view! {
     /// `recount.rs`, `accounting.rs`, `tables.rs`.
     Recovery, recovery
 }
-
-view! {
-    /// The check of a whole store: `fsck.rs`, `fsck/`.
-    Checker, checker
-}

@@ -167,7 +167,7 @@ fn damage_is_found() {
     let last = bits.len() - 1;
     bits[last] |= 1 << 63;
     cells.rebuild(&bits);
-    let findings = p.store().checker().check().unwrap();
+    let findings = forebay_store::fsck::check(p.store()).unwrap();
     for words in ["in use by nobody", "marked as free"] {
         assert!(findings.iter().any(|f| f.contains(words)), "{findings:?}");
     }

@@ -94,7 +94,7 @@ pub fn records_and_journal_agree(pool: &TestPool, name: &str) {
         .status();
     assert!(copied.unwrap().success());
     let left = Left::open(to, name, base, &copy);
-    let findings = left.fs().store().checker().check().unwrap();
+    let findings = forebay_store::fsck::check(left.fs().store()).unwrap();
     assert!(findings.is_empty(), "loaded: {findings:#?}");
     assert!(tree(left.fs()) == tree(pool), "loaded, it isn't the same");
 }

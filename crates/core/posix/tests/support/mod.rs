@@ -120,13 +120,13 @@ impl TestPool {
 
     /// Fails unless the checker finds no damage in the store.
     pub fn assert_whole(&self) {
-        let findings = self.store().checker().check().unwrap();
+        let findings = forebay_store::fsck::check(self.store()).unwrap();
         assert!(findings.is_empty(), "the store is damaged: {findings:#?}");
     }
 
     /// As [`TestPool::assert_whole`], while other processes use the store and may die.
     pub fn assert_whole_online(&self) {
-        let report = self.store().checker().inspect().unwrap();
+        let report = forebay_store::fsck::inspect(self.store()).unwrap();
         // A process that has died and wasn't reaped yet isn't damage of the store.
         let dead = report.findings.iter().any(|f| f.what.contains("is dead"));
         assert!(

@@ -304,7 +304,7 @@ impl Nodes {
     pub fn assert_whole(&self) {
         self.drop_parts();
         for (k, view) in self.views.iter().enumerate() {
-            let findings = view.store().checker().check().unwrap();
+            let findings = forebay_store::fsck::check(view.store()).unwrap();
             assert!(findings.is_empty(), "node {k} is damaged: {findings:#?}");
             let across = view.cluster().checks().inspect_across().unwrap().findings;
             assert!(across.is_empty(), "node {k} doesn't fit: {across:#?}");

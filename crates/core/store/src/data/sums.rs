@@ -502,7 +502,7 @@ mod tests {
         // Not sealed yet: there is no checksum.
         assert!(read(&s, index) == content);
         s.objects().live_release(index).unwrap();
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
         let (index, held) = s.objects().live_acquire_here(id).unwrap();
         assert!(read(&s, index) == content);
         let bad = MIB as u64 + 10_000;
@@ -510,7 +510,7 @@ mod tests {
         assert_eq!(try_read(&s, index, 0, MIB), Ok(MIB));
         assert_eq!(try_read(&s, index, bad - 8000, 5000), Ok(5000));
         assert_eq!(try_read(&s, index, bad - 8000, 9000), Err(Errno::BADMSG));
-        let found = s.checker().check().unwrap();
+        let found = crate::fsck::check(&s).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("/f (object"), "{found:?}");
         // Writes beside the damage, or over a part of its block, fail: sealing would include the
@@ -534,7 +534,7 @@ mod tests {
         assert!(read(&s, index) == content);
         drop(held);
         s.objects().live_release(index).unwrap();
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 
     #[test]
@@ -586,13 +586,13 @@ mod tests {
             assert!(read(&s, index) == model, "round {round}");
         }
         s.objects().live_release(index).unwrap();
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
         let index = s.objects().live_acquire_here(id).unwrap().0;
         assert!(read(&s, index) == model);
         s.unlink(ObjectId::ROOT, b"f").unwrap();
         s.objects().live_release(index).unwrap();
         // No checksums without a file.
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(crate::fsck::check(&s), Ok(vec![]));
         assert_eq!(s.content().summed_objects(), Ok(vec![]));
     }
 

@@ -7,8 +7,7 @@ use crate::control_region::live_flag as flag;
 use crate::data::is_memory;
 use crate::record::{ChunkMap, INLINE_MAX, Key, tail};
 use crate::recount::{LiveState, View};
-use crate::views::Checker;
-use crate::{MAX_SIZE, ObjectId};
+use crate::{MAX_SIZE, ObjectId, Store};
 
 /// An object and one of its chunks. The chunk's extents name pages that another chunk has.
 pub(crate) type Double = (u64, u64);
@@ -143,209 +142,203 @@ fn check_size(o: &mut Object, live: Option<&LiveState>, first: usize, find: Find
     }
 }
 
-impl Checker<'_> {
-    /// Checks sizes and tails, and repairs them in the model.
-    pub(crate) fn check_files(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
-        for (&id, o) in &mut m.objects {
-            let mut find = |what: String, remedy: String| {
-                report.add("files", format!("object {id}: {what}"), remedy)
-            };
-            check_kind(o, &mut find);
-            if o.inode.is_file() {
-                let first = check_content(o, &mut find);
-                check_size(o, view.live.get(&id), first, &mut find);
+/// Checks sizes and tails, and repairs them in the model.
+pub(crate) fn check_files(m: &mut Model, view: &View<'_>, report: &mut Report) {
+    for (&id, o) in &mut m.objects {
+        let mut find = |what: String, remedy: String| {
+            report.add("files", format!("object {id}: {what}"), remedy)
+        };
+        check_kind(o, &mut find);
+        if o.inode.is_file() {
+            let first = check_content(o, &mut find);
+            check_size(o, view.live.get(&id), first, &mut find);
+        }
+    }
+}
+
+/// Checks that all extents are inside their medium, and no page is used twice. Returns the
+/// pages in use, per medium, and the chunks whose pages another chunk has, too.
+pub(crate) fn check_extents(
+    store: &Store,
+    m: &mut Model,
+    view: &View<'_>,
+    report: &mut Report,
+) -> (Vec<Vec<u64>>, Vec<Double>) {
+    let mut used: Vec<Vec<u64>> = view.used.iter().map(|u| vec![0; u.len()]).collect();
+    let mut doubles = Vec::new();
+    for (&id, o) in &mut m.objects {
+        if !o.inode.is_file() {
+            continue;
+        }
+        let live = view.live.get(&id);
+        let first = match live {
+            Some(l) if l.flags & flag::INLINE != 0 => None,
+            Some(l) => Some(l.first.clone()),
+            None if o.inode.tail == tail::EXTENTS => ChunkMap::decode(&o.tail),
+            None => None,
+        };
+        let maps = first.map(|m| (0, m)).into_iter();
+        let maps: Vec<(u64, ChunkMap)> = maps
+            .chain(o.chunks.iter().map(|(n, m)| (*n, m.clone())))
+            .collect();
+        for (chunk, map) in maps {
+            let (mut good, mut twice) = (0, 0);
+            for e in map.extents() {
+                let (first, end) = (e.start(), e.start() + e.pages() as u64);
+                let inside = used
+                    .get(e.medium())
+                    .is_some_and(|u| end <= u.len() as u64 * 64)
+                    && first / 256 == (end - 1) / 256;
+                if !inside {
+                    break;
+                }
+                let bits = &mut used[e.medium()];
+                for page in first..end {
+                    let word = &mut bits[page as usize / 64];
+                    twice += usize::from(*word >> (page % 64) & 1 == 1);
+                    *word |= 1 << (page % 64);
+                }
+                good += e.pages();
+            }
+            if good < map.pages() {
+                report.add(
+                    "space",
+                    format!("object {id}: an extent of its MiB {chunk} lies outside its medium"),
+                    "it and those after it are removed; that part of the file reads as zero",
+                );
+                let mut kept = map.clone();
+                kept.truncate(good, |_| ());
+                o.inode.pages = o.inode.pages.saturating_sub((map.pages() - good) as u64);
+                o.changed = true;
+                if chunk == 0 {
+                    o.tail = kept.encode().to_vec();
+                } else {
+                    let shard = store.shard_of(ObjectId(id));
+                    let key = crate::record::Key::chunk(ObjectId(id), chunk).to_vec();
+                    let value = (kept.pages() > 0).then(|| kept.encode().to_vec());
+                    m.changes.push((shard, key, value));
+                    o.chunks.insert(chunk, kept);
+                }
+            }
+            if twice > 0 {
+                report.add("space", format!("object {id}: {twice} page(s) of its MiB {chunk} belong to another file, too"), "it gets a copy of its own; compare both files with what they should hold");
+                doubles.push((id, chunk));
             }
         }
     }
-
-    /// Checks that all extents are inside their medium, and no page is used twice. Returns the
-    /// pages in use, per medium, and the chunks whose pages another chunk has, too.
-    pub(crate) fn check_extents(
-        &self,
-        m: &mut Model,
-        view: &View<'_>,
-        report: &mut Report,
-    ) -> (Vec<Vec<u64>>, Vec<Double>) {
-        let mut used: Vec<Vec<u64>> = view.used.iter().map(|u| vec![0; u.len()]).collect();
-        let mut doubles = Vec::new();
-        for (&id, o) in &mut m.objects {
-            if !o.inode.is_file() {
-                continue;
-            }
-            let live = view.live.get(&id);
-            let first = match live {
-                Some(l) if l.flags & flag::INLINE != 0 => None,
-                Some(l) => Some(l.first.clone()),
-                None if o.inode.tail == tail::EXTENTS => ChunkMap::decode(&o.tail),
-                None => None,
-            };
-            let maps = first.map(|m| (0, m)).into_iter();
-            let maps: Vec<(u64, ChunkMap)> = maps
-                .chain(o.chunks.iter().map(|(n, m)| (*n, m.clone())))
-                .collect();
-            for (chunk, map) in maps {
-                let (mut good, mut twice) = (0, 0);
-                for e in map.extents() {
-                    let (first, end) = (e.start(), e.start() + e.pages() as u64);
-                    let inside = used
-                        .get(e.medium())
-                        .is_some_and(|u| end <= u.len() as u64 * 64)
-                        && first / 256 == (end - 1) / 256;
-                    if !inside {
-                        break;
-                    }
-                    let bits = &mut used[e.medium()];
-                    for page in first..end {
-                        let word = &mut bits[page as usize / 64];
-                        twice += usize::from(*word >> (page % 64) & 1 == 1);
-                        *word |= 1 << (page % 64);
-                    }
-                    good += e.pages();
+    // Extents of removed files are in use, too: they are about to be freed.
+    for e in m.left_chunks.iter().flat_map(ChunkMap::extents) {
+        let pages = e.start()..e.start() + e.pages() as u64;
+        if let Some(bits) = used.get_mut(e.medium()) {
+            for page in pages {
+                if let Some(word) = bits.get_mut(page as usize / 64) {
+                    *word |= 1 << (page % 64);
                 }
-                if good < map.pages() {
-                    report.add(
-                        "space",
-                        format!(
-                            "object {id}: an extent of its MiB {chunk} lies outside its medium"
-                        ),
-                        "it and those after it are removed; that part of the file reads as zero",
-                    );
-                    let mut kept = map.clone();
-                    kept.truncate(good, |_| ());
-                    o.inode.pages = o.inode.pages.saturating_sub((map.pages() - good) as u64);
-                    o.changed = true;
-                    if chunk == 0 {
-                        o.tail = kept.encode().to_vec();
-                    } else {
-                        let shard = self.store.shard_of(ObjectId(id));
-                        let key = crate::record::Key::chunk(ObjectId(id), chunk).to_vec();
-                        let value = (kept.pages() > 0).then(|| kept.encode().to_vec());
-                        m.changes.push((shard, key, value));
-                        o.chunks.insert(chunk, kept);
-                    }
-                }
-                if twice > 0 {
-                    report.add("space", format!("object {id}: {twice} page(s) of its MiB {chunk} belong to another file, too"), "it gets a copy of its own; compare both files with what they should hold");
-                    doubles.push((id, chunk));
-                }
-            }
-        }
-        // Extents of removed files are in use, too: they are about to be freed.
-        for e in m.left_chunks.iter().flat_map(ChunkMap::extents) {
-            let pages = e.start()..e.start() + e.pages() as u64;
-            if let Some(bits) = used.get_mut(e.medium()) {
-                for page in pages {
-                    if let Some(word) = bits.get_mut(page as usize / 64) {
-                        *word |= 1 << (page % 64);
-                    }
-                }
-            }
-        }
-        (used, doubles)
-    }
-
-    /// Checks that bytes which must lie on `files` media do, or that the file is recorded to be
-    /// moved there.
-    pub(crate) fn check_places(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
-        for (&id, o) in &m.objects {
-            if !o.inode.is_file()
-                || !self.store.content().keeps_on_files(o.inode.controls)
-                || m.landed.contains(&id)
-            {
-                continue;
-            }
-            let (inline, first) = match view.live.get(&id) {
-                Some(l) => (l.flags & flag::INLINE != 0, Some(l.first.clone())),
-                None if o.inode.tail == tail::EXTENTS => (false, ChunkMap::decode(&o.tail)),
-                None => (o.inode.tail == tail::DATA, None),
-            };
-            let maps = first.iter().filter(|_| !inline).chain(o.chunks.values());
-            let pages = maps
-                .flat_map(ChunkMap::extents)
-                .filter(|e| self.store.media().get(e.medium()).is_some_and(is_memory))
-                .map(|e| e.pages())
-                .sum::<usize>();
-            if inline || pages > 0 {
-                let what = match pages {
-                    0 => "its content lies in its record".into(),
-                    n => format!("{n} page(s) of it lie in memory"),
-                };
-                let what = format!("object {id}: persistence = \"node\", but {what}");
-                let remedy = "the keeper moves that to files when nobody has it open";
-                report.add("space", what, remedy);
-                let id = ObjectId(id);
-                let key = Key::landed(id).to_vec();
-                m.changes
-                    .push((self.store.shard_of(id), key, Some(Vec::new())));
             }
         }
     }
+    (used, doubles)
+}
 
-    /// Checks that the maps of the media agree with the extents.
-    pub(crate) fn check_maps(&self, used: &[Vec<u64>], view: &View<'_>, report: &mut Report) {
-        for (i, (medium, named)) in self.store.media().iter().zip(used).enumerate() {
-            let marked = &view.used[i];
-            let mut find = |what: String, remedy: &str| {
-                report.add("space", format!("medium {i}: {what}"), remedy)
+/// Checks that bytes which must lie on `files` media do, or that the file is recorded to be
+/// moved there.
+pub(crate) fn check_places(store: &Store, m: &mut Model, view: &View<'_>, report: &mut Report) {
+    for (&id, o) in &m.objects {
+        if !o.inode.is_file()
+            || !store.content().keeps_on_files(o.inode.controls)
+            || m.landed.contains(&id)
+        {
+            continue;
+        }
+        let (inline, first) = match view.live.get(&id) {
+            Some(l) => (l.flags & flag::INLINE != 0, Some(l.first.clone())),
+            None if o.inode.tail == tail::EXTENTS => (false, ChunkMap::decode(&o.tail)),
+            None => (o.inode.tail == tail::DATA, None),
+        };
+        let maps = first.iter().filter(|_| !inline).chain(o.chunks.values());
+        let pages = maps
+            .flat_map(ChunkMap::extents)
+            .filter(|e| store.media().get(e.medium()).is_some_and(is_memory))
+            .map(|e| e.pages())
+            .sum::<usize>();
+        if inline || pages > 0 {
+            let what = match pages {
+                0 => "its content lies in its record".into(),
+                n => format!("{n} page(s) of it lie in memory"),
             };
-            let count = |each: &dyn Fn(u64, u64) -> u64| -> u64 {
-                marked
-                    .iter()
-                    .zip(named)
-                    .map(|(m, n)| u64::from(each(*m, *n).count_ones()))
-                    .sum()
-            };
-            let lost = count(&|marked, named| marked & !named);
-            let missing = count(&|marked, named| named & !marked);
-            if lost > 0 {
-                find(
-                    format!("{lost} page(s) in use by nobody"),
-                    "they become free",
-                );
-            }
-            if missing > 0 {
-                find(
-                    format!("{missing} page(s) of files are marked as free"),
-                    "they are marked as in use",
-                );
-            }
-            let (total, says) = (count(&|marked, _| marked), view.counters[i].0);
-            if total != says {
-                find(
-                    format!("{total} page(s) in use, but its counter says {says}"),
-                    "they are counted anew",
-                );
-            }
-            let full = view.counters[i].1;
-            if full > 0 {
-                find(
-                    format!("{full} cell(s) with free pages are marked as full"),
-                    "the marks are removed",
-                );
-            }
-            let cells = medium.cells();
-            let reserved = view.counters[i].2;
-            let highest = marked
+            let what = format!("object {id}: persistence = \"node\", but {what}");
+            let remedy = "the keeper moves that to files when nobody has it open";
+            report.add("space", what, remedy);
+            let id = ObjectId(id);
+            let key = Key::landed(id).to_vec();
+            m.changes.push((store.shard_of(id), key, Some(Vec::new())));
+        }
+    }
+}
+
+/// Checks that the maps of the media agree with the extents.
+pub(crate) fn check_maps(store: &Store, used: &[Vec<u64>], view: &View<'_>, report: &mut Report) {
+    for (i, (medium, named)) in store.media().iter().zip(used).enumerate() {
+        let marked = &view.used[i];
+        let mut find =
+            |what: String, remedy: &str| report.add("space", format!("medium {i}: {what}"), remedy);
+        let count = |each: &dyn Fn(u64, u64) -> u64| -> u64 {
+            marked
                 .iter()
-                .rposition(|w| *w != 0)
-                .map_or(0, |w| w / 4 + 1);
-            if reserved > cells.count() || highest > reserved {
-                find(
-                    format!(
-                        "room is said to be reserved for {reserved} cells of {}, but cell {highest} is in use",
-                        cells.count()
-                    ),
-                    "it is reserved anew",
-                );
-            } else if let Some((recorded, there)) = lacks_room(medium) {
-                find(
-                    format!(
-                        "room is said to be reserved for {recorded} MiB, but its segment has {} only",
-                        there >> 20
-                    ),
-                    "it is reserved anew",
-                );
-            }
+                .zip(named)
+                .map(|(m, n)| u64::from(each(*m, *n).count_ones()))
+                .sum()
+        };
+        let lost = count(&|marked, named| marked & !named);
+        let missing = count(&|marked, named| named & !marked);
+        if lost > 0 {
+            find(
+                format!("{lost} page(s) in use by nobody"),
+                "they become free",
+            );
+        }
+        if missing > 0 {
+            find(
+                format!("{missing} page(s) of files are marked as free"),
+                "they are marked as in use",
+            );
+        }
+        let (total, says) = (count(&|marked, _| marked), view.counters[i].0);
+        if total != says {
+            find(
+                format!("{total} page(s) in use, but its counter says {says}"),
+                "they are counted anew",
+            );
+        }
+        let full = view.counters[i].1;
+        if full > 0 {
+            find(
+                format!("{full} cell(s) with free pages are marked as full"),
+                "the marks are removed",
+            );
+        }
+        let cells = medium.cells();
+        let reserved = view.counters[i].2;
+        let highest = marked
+            .iter()
+            .rposition(|w| *w != 0)
+            .map_or(0, |w| w / 4 + 1);
+        if reserved > cells.count() || highest > reserved {
+            find(
+                format!(
+                    "room is said to be reserved for {reserved} cells of {}, but cell {highest} is in use",
+                    cells.count()
+                ),
+                "it is reserved anew",
+            );
+        } else if let Some((recorded, there)) = lacks_room(medium) {
+            find(
+                format!(
+                    "room is said to be reserved for {recorded} MiB, but its segment has {} only",
+                    there >> 20
+                ),
+                "it is reserved anew",
+            );
         }
     }
 }

@@ -12,8 +12,7 @@ use crate::record::{
     parse_ordered,
 };
 use crate::recount::View;
-use crate::views::Checker;
-use crate::{NAME_MAX, ObjectId};
+use crate::{NAME_MAX, ObjectId, Store};
 use rustix::io::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -114,7 +113,7 @@ const KINDS: [Kind; 15] = [
         is_remote: false,
         read: |r, s| {
             let e = EntryRecord::decode(s.value)?;
-            if s.rest.len() > NAME_MAX || e.changing && r.checker.store.remote.is_none() {
+            if s.rest.len() > NAME_MAX || e.changing && r.store.remote.is_none() {
                 return None;
             }
             r.model.entries.insert((s.id.0, s.rest.to_vec()), e.entry);
@@ -143,7 +142,7 @@ const KINDS: [Kind; 15] = [
         is_remote: true,
         read: |r, s| {
             let (parent, name, counts) = link_in(s.rest, s.value)?;
-            let is_link = counts && r.checker.store.names().is_entry_remote(parent, name);
+            let is_link = counts && r.store.names().is_entry_remote(parent, name);
             r.links.push(Link {
                 id: s.id.0,
                 name: is_link.then(|| (parent.0, name.to_vec())),
@@ -289,7 +288,7 @@ struct Link {
 
 /// A model that is being read, and the records that are assigned to objects once all are read.
 struct Reader<'a> {
-    checker: Checker<'a>,
+    store: &'a Store,
     model: Model,
     chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>>,
     others: Others,
@@ -313,14 +312,13 @@ impl Reader<'_> {
             remedy: "it is removed",
         };
         let (tag, id, rest) = parse_key(key).ok_or_else(foreign)?;
-        let is_read = |k: &&Kind| {
-            k.tags.contains(&tag) && (!k.is_remote || self.checker.store.remote.is_some())
-        };
+        let is_read =
+            |k: &&Kind| k.tags.contains(&tag) && (!k.is_remote || self.store.remote.is_some());
         let kind = KINDS.iter().find(is_read).ok_or_else(foreign)?;
         let home = match tag {
-            b'D' | b'N' => self.checker.store.shard_of_entry(id, rest),
-            b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.checker.store.shard_of(id)),
-            _ => self.checker.store.shard_of(id),
+            b'D' | b'N' => self.store.shard_of_entry(id, rest),
+            b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.store.shard_of(id)),
+            _ => self.store.shard_of(id),
         };
         if home != shard {
             return Err(Flaw {
@@ -344,17 +342,23 @@ impl Reader<'_> {
     /// Assigns all records to their objects.
     fn finish(self, report: &mut Report) -> Model {
         let Reader {
-            checker,
+            store,
             model: mut m,
             links,
             places,
             ..
         } = self;
-        checker.assign(&mut m, self.chunks, self.others, self.orphans, report);
+        assign(
+            store,
+            &mut m,
+            self.chunks,
+            self.others,
+            self.orphans,
+            report,
+        );
         let mut nobodys = |m: &mut Model, id: u64, what: String, key: Vec<u8>| {
             report.add("records", what, "that is forgotten");
-            m.changes
-                .push((checker.store.shard_of(ObjectId(id)), key, None));
+            m.changes.push((store.shard_of(ObjectId(id)), key, None));
         };
         for link in links {
             let id = link.id;
@@ -382,149 +386,143 @@ impl Reader<'_> {
     }
 }
 
-impl Checker<'_> {
-    /// Reads all records into a model, and reports damaged ones.
-    pub(crate) fn read_model(&self, view: &View<'_>, report: &mut Report) -> Result<Model> {
-        let mut reader = Reader {
-            checker: *self,
-            model: Model::default(),
-            chunks: BTreeMap::new(),
-            others: Others::new(),
-            orphans: Vec::new(),
-            links: Vec::new(),
-            places: Vec::new(),
-        };
-        for (shard, records) in view.shards.iter().enumerate() {
-            records.each_stored(|key, value, sealed| {
-                if !sealed {
-                    let what = format!(
-                        "shard {shard}: the checksum of {} doesn't fit: something has written over it",
-                        shown(key)
-                    );
-                    let remedy = "what can be read of it is kept; look whether it is right";
-                    report.add("records", what, remedy);
-                    let change = (shard, key.to_vec(), Some(value.to_vec()));
-                    reader.model.changes.push(change);
-                }
-                if let Err(flaw) = reader.read(shard, key, value) {
-                    let what = format!("shard {shard}: {}", flaw.what);
-                    report.add("records", what, flaw.remedy);
-                    reader.model.changes.push((shard, key.to_vec(), None));
-                }
-                true
-            })?;
-        }
-        let m = reader.finish(report);
-        report.objects = m.objects.len() as u64;
-        report.entries = m.entries.len() as u64;
-        Ok(m)
-    }
-
-    /// Assigns chunks and other records to their objects.
-    fn assign(
-        &self,
-        m: &mut Model,
-        chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>>,
-        mut others: Others,
-        orphans: Vec<u64>,
-        report: &mut Report,
-    ) {
-        let mut nobodys = |m: &mut Model, id: u64, what: &str, keys: Vec<(usize, Vec<u8>)>| {
-            report.add(
-                "records",
-                format!("object {id} doesn't exist, but has {what}"),
-                "they are removed",
-            );
-            m.changes
-                .extend(keys.into_iter().map(|(shard, key)| (shard, key, None)));
-        };
-        for (id, chunks) in chunks {
-            let shard = self.store.shard_of(ObjectId(id));
-            match m.objects.get_mut(&id) {
-                Some(o) if o.inode.is_file() => o.chunks = chunks,
-                None if m.left.contains(&id) => m.left_chunks.extend(chunks.into_values()),
-                _ => {
-                    let key = |n: &u64| (shard, Key::chunk(ObjectId(id), *n).to_vec());
-                    let keys = chunks.keys().map(key).collect();
-                    nobodys(m, id, "extents", keys);
-                }
+/// Reads all records into a model, and reports damaged ones.
+pub(crate) fn read_model(store: &Store, view: &View<'_>, report: &mut Report) -> Result<Model> {
+    let mut reader = Reader {
+        store,
+        model: Model::default(),
+        chunks: BTreeMap::new(),
+        others: Others::new(),
+        orphans: Vec::new(),
+        links: Vec::new(),
+        places: Vec::new(),
+    };
+    for (shard, records) in view.shards.iter().enumerate() {
+        records.each_stored(|key, value, sealed| {
+            if !sealed {
+                let what = format!(
+                    "shard {shard}: the checksum of {} doesn't fit: something has written over it",
+                    shown(key)
+                );
+                let remedy = "what can be read of it is kept; look whether it is right";
+                report.add("records", what, remedy);
+                let change = (shard, key.to_vec(), Some(value.to_vec()));
+                reader.model.changes.push(change);
             }
-        }
-        for (id, keys) in std::mem::take(&mut others) {
-            match m.objects.get_mut(&id) {
-                Some(o) => o.attributes = keys.into_iter().map(|(_, key)| key).collect(),
-                None if m.left.contains(&id) => _ = m.words.remove(&id),
-                None => nobodys(m, id, "extended attributes", keys),
+            if let Err(flaw) = reader.read(shard, key, value) {
+                let what = format!("shard {shard}: {}", flaw.what);
+                report.add("records", what, flaw.remedy);
+                reader.model.changes.push((shard, key.to_vec(), None));
             }
-        }
-        let has_none = |id: &&u64| !m.objects.contains_key(id);
-        let lost: Vec<u64> = m.summed.keys().filter(has_none).copied().collect();
-        for id in lost {
-            let keys = m.summed.remove(&id).unwrap_or_default();
-            let shard = self.store.shard_of(ObjectId(id));
-            let keys = keys.into_iter().map(|key| (shard, key)).collect();
-            nobodys(m, id, "checksums", keys);
-        }
-        for id in orphans {
-            let shard = self.store.shard_of(ObjectId(id));
-            match m.objects.get_mut(&id) {
-                Some(o) => o.orphan = true,
-                None => {
-                    let key = (shard, Key::orphan(ObjectId(id)).to_vec());
-                    nobodys(m, id, "a note that it has no name", vec![key]);
-                }
-            }
-        }
+            true
+        })?;
     }
+    let m = reader.finish(report);
+    report.objects = m.objects.len() as u64;
+    report.entries = m.entries.len() as u64;
+    Ok(m)
+}
 
-    /// All changes, those of inodes included.
-    pub(crate) fn all_changes(&self, m: &Model) -> Vec<Change> {
-        let mut changes = m.changes.clone();
-        for (&id, o) in m.objects.iter().filter(|(_, o)| o.changed) {
-            let id = ObjectId(id);
-            let record = o.inode.encode(&o.tail).to_vec();
-            changes.push((
-                self.store.shard_of(id),
-                Key::inode(id).to_vec(),
-                Some(record),
-            ));
-        }
-        changes
-    }
-
-    /// Removes a name.
-    pub(crate) fn drop_name(&self, m: &mut Model, of: &Name) {
-        m.entries.remove(of);
-        let key = Key::entry(ObjectId(of.0), &of.1);
-        let shard = self.store.shard_of_entry(ObjectId(of.0), &of.1);
-        m.changes.push((shard, key.to_vec(), None));
-    }
-
-    /// Sets a name.
-    pub(crate) fn set_name(&self, m: &mut Model, of: Name, entry: Entry) {
-        let key = Key::entry(ObjectId(of.0), &of.1);
-        let shard = self.store.shard_of_entry(ObjectId(of.0), &of.1);
+/// Assigns chunks and other records to their objects.
+fn assign(
+    store: &Store,
+    m: &mut Model,
+    chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>>,
+    mut others: Others,
+    orphans: Vec<u64>,
+    report: &mut Report,
+) {
+    let mut nobodys = |m: &mut Model, id: u64, what: &str, keys: Vec<(usize, Vec<u8>)>| {
+        report.add(
+            "records",
+            format!("object {id} doesn't exist, but has {what}"),
+            "they are removed",
+        );
         m.changes
-            .push((shard, key.to_vec(), Some(entry.encode().to_vec())));
-        m.entries.insert(of, entry);
-    }
-
-    /// Removes an object with all its records except its names.
-    pub(crate) fn drop_object(&self, m: &mut Model, id: u64) {
-        let Some(o) = m.objects.remove(&id) else {
-            return;
-        };
-        let (id, shard) = (ObjectId(id), self.store.shard_of(ObjectId(id)));
-        let mut keys = vec![Key::inode(id).to_vec()];
-        keys.extend(o.chunks.keys().map(|n| Key::chunk(id, *n).to_vec()));
-        keys.extend(o.attributes);
-        keys.extend(m.summed.remove(&id.0).unwrap_or_default());
-        if o.orphan {
-            keys.push(Key::orphan(id).to_vec());
+            .extend(keys.into_iter().map(|(shard, key)| (shard, key, None)));
+    };
+    for (id, chunks) in chunks {
+        let shard = store.shard_of(ObjectId(id));
+        match m.objects.get_mut(&id) {
+            Some(o) if o.inode.is_file() => o.chunks = chunks,
+            None if m.left.contains(&id) => m.left_chunks.extend(chunks.into_values()),
+            _ => {
+                let key = |n: &u64| (shard, Key::chunk(ObjectId(id), *n).to_vec());
+                let keys = chunks.keys().map(key).collect();
+                nobodys(m, id, "extents", keys);
+            }
         }
-        m.changes
-            .extend(keys.into_iter().map(|key| (shard, key, None)));
     }
+    for (id, keys) in std::mem::take(&mut others) {
+        match m.objects.get_mut(&id) {
+            Some(o) => o.attributes = keys.into_iter().map(|(_, key)| key).collect(),
+            None if m.left.contains(&id) => _ = m.words.remove(&id),
+            None => nobodys(m, id, "extended attributes", keys),
+        }
+    }
+    let has_none = |id: &&u64| !m.objects.contains_key(id);
+    let lost: Vec<u64> = m.summed.keys().filter(has_none).copied().collect();
+    for id in lost {
+        let keys = m.summed.remove(&id).unwrap_or_default();
+        let shard = store.shard_of(ObjectId(id));
+        let keys = keys.into_iter().map(|key| (shard, key)).collect();
+        nobodys(m, id, "checksums", keys);
+    }
+    for id in orphans {
+        let shard = store.shard_of(ObjectId(id));
+        match m.objects.get_mut(&id) {
+            Some(o) => o.orphan = true,
+            None => {
+                let key = (shard, Key::orphan(ObjectId(id)).to_vec());
+                nobodys(m, id, "a note that it has no name", vec![key]);
+            }
+        }
+    }
+}
+
+/// All changes, those of inodes included.
+pub(crate) fn all_changes(store: &Store, m: &Model) -> Vec<Change> {
+    let mut changes = m.changes.clone();
+    for (&id, o) in m.objects.iter().filter(|(_, o)| o.changed) {
+        let id = ObjectId(id);
+        let record = o.inode.encode(&o.tail).to_vec();
+        changes.push((store.shard_of(id), Key::inode(id).to_vec(), Some(record)));
+    }
+    changes
+}
+
+/// Removes a name.
+pub(crate) fn drop_name(store: &Store, m: &mut Model, of: &Name) {
+    m.entries.remove(of);
+    let key = Key::entry(ObjectId(of.0), &of.1);
+    let shard = store.shard_of_entry(ObjectId(of.0), &of.1);
+    m.changes.push((shard, key.to_vec(), None));
+}
+
+/// Sets a name.
+pub(crate) fn set_name(store: &Store, m: &mut Model, of: Name, entry: Entry) {
+    let key = Key::entry(ObjectId(of.0), &of.1);
+    let shard = store.shard_of_entry(ObjectId(of.0), &of.1);
+    m.changes
+        .push((shard, key.to_vec(), Some(entry.encode().to_vec())));
+    m.entries.insert(of, entry);
+}
+
+/// Removes an object with all its records except its names.
+pub(crate) fn drop_object(store: &Store, m: &mut Model, id: u64) {
+    let Some(o) = m.objects.remove(&id) else {
+        return;
+    };
+    let (id, shard) = (ObjectId(id), store.shard_of(ObjectId(id)));
+    let mut keys = vec![Key::inode(id).to_vec()];
+    keys.extend(o.chunks.keys().map(|n| Key::chunk(id, *n).to_vec()));
+    keys.extend(o.attributes);
+    keys.extend(m.summed.remove(&id.0).unwrap_or_default());
+    if o.orphan {
+        keys.push(Key::orphan(id).to_vec());
+    }
+    m.changes
+        .extend(keys.into_iter().map(|key| (shard, key, None)));
 }
 
 impl Model {

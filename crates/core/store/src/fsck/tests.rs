@@ -79,7 +79,7 @@ fn filled(name: &str) -> Filled {
     fill(&s, small, b"a small one");
     fill(&s, big, &vec![7; 1_500_000]);
     fill(&s, file, &[5; 20_000]);
-    assert_eq!(s.checker().check(), Ok(vec![]));
+    assert_eq!(check(&s), Ok(vec![]));
     Filled {
         s,
         small,
@@ -95,12 +95,12 @@ fn filled(name: &str) -> Filled {
 fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
     let f = filled(name);
     damage(&f);
-    let found = f.s.checker().check().unwrap();
+    let found = check(&f.s).unwrap();
     assert!(
         found.iter().any(|x| x.contains(words)),
         "{name}: no finding says '{words}': {found:#?}"
     );
-    let report = f.s.checker().mend().unwrap();
+    let report = mend(&f.s).unwrap();
     assert!(
         report
             .findings
@@ -112,10 +112,10 @@ fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
         report.findings.iter().all(|x| x.repaired),
         "{name}: not repaired: {report:#?}"
     );
-    assert_eq!(f.s.checker().check(), Ok(vec![]), "{name}");
+    assert_eq!(check(&f.s), Ok(vec![]), "{name}");
     // The store works afterwards.
     fill(&f.s, make(&f.s, "afterwards"), &[1; 5000]);
-    assert_eq!(f.s.checker().check(), Ok(vec![]), "{name}");
+    assert_eq!(check(&f.s), Ok(vec![]), "{name}");
     f
 }
 
@@ -454,17 +454,17 @@ fn what_must_not_lie_in_memory() {
         let id = make(&s, words);
         fill(&s, id, &vec![7; size]);
         change(&s, id, |i, _| i.controls = said.bits());
-        let found = s.checker().check().unwrap();
+        let found = check(&s).unwrap();
         assert!(found.len() == 1 && found[0].contains(words), "{found:#?}");
-        let report = s.checker().mend().unwrap();
+        let report = mend(&s).unwrap();
         assert!(report.findings.iter().all(|f| f.repaired), "{report:?}");
         // A file that is recorded to be moved is no finding any more. Such a file is moved later.
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(check(&s), Ok(vec![]));
         assert_eq!(s.content().drain_here(u64::MAX, |_, _| ()).unwrap().left, 0);
         assert_eq!(s.media()[0].usage().used, 0);
         assert!(s.media()[1].usage().used >= size as u64);
         assert_eq!(content(&s, id), vec![7; size]);
-        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(check(&s), Ok(vec![]));
     }
 }
 
@@ -551,7 +551,7 @@ fn the_journal_follows_a_repair_that_fails() {
         i.pages = ChunkMap::decode(&first).unwrap().pages() as u64;
         *t = first;
     });
-    assert_eq!(s.checker().mend().map(|_| ()), Err(Errno::NOSPC));
+    assert_eq!(mend(&s).map(|_| ()), Err(Errno::NOSPC));
     assert!(!s.durability().journal_stopped());
 }
 
@@ -572,9 +572,9 @@ fn damaged_record_files_do_no_harm() {
             let medium =
                 Medium::open(0, kind, &dir.join("medium"), &dir.join("map"), 8 << 20).unwrap();
             s.store = Some(Store::open(&control, &records, 64 << 20, vec![medium], None).unwrap());
-            let report = s.checker().mend().unwrap();
+            let report = mend(&s).unwrap();
             assert!(report.findings.iter().all(|x| x.repaired), "{report:#?}");
-            assert_eq!(s.checker().check(), Ok(vec![]), "page {page}, {fill:#x}");
+            assert_eq!(check(&s), Ok(vec![]), "page {page}, {fill:#x}");
         }
     }
 }
@@ -587,14 +587,14 @@ fn a_record_file_without_meta_pages_is_told() {
         .open(f.s.envs[2].path())
         .unwrap();
     file.write_all_at(&[0x11; 8192], 0).unwrap();
-    let found = f.s.checker().check().unwrap();
+    let found = check(&f.s).unwrap();
     assert!(
         found
             .iter()
             .any(|x| x.contains("neither of its two meta pages")),
         "{found:#?}"
     );
-    assert!(!f.s.checker().mend().unwrap().findings[0].repaired);
+    assert!(!mend(&f.s).unwrap().findings[0].repaired);
 }
 
 #[test]
@@ -607,19 +607,12 @@ fn a_repair_needs_to_be_alone() {
     let slot = process::attach(&f.s.control).unwrap();
     let owner = &f.s.control.process(slot as usize).owner;
     owner.store(process::word_of(other.id()), Relaxed);
-    assert_eq!(f.s.checker().mend().map(|_| ()), Err(Errno::BUSY));
-    assert_eq!(f.s.checker().inspect().unwrap().others, 1);
-    assert!(f.s.checker().inspect().unwrap().is_clean());
+    assert_eq!(mend(&f.s).map(|_| ()), Err(Errno::BUSY));
+    assert_eq!(inspect(&f.s).unwrap().others, 1);
+    assert!(inspect(&f.s).unwrap().is_clean());
     other.kill().unwrap();
     other.wait().unwrap();
-    assert!(
-        f.s.checker()
-            .mend()
-            .unwrap()
-            .findings
-            .iter()
-            .all(|x| x.repaired)
-    );
+    assert!(mend(&f.s).unwrap().findings.iter().all(|x| x.repaired));
 }
 
 #[test]
@@ -672,7 +665,7 @@ fn no_stray_store_into_the_records_changes_anything_unnoticed() {
         file.read_exact_at(&mut before, at).unwrap();
         let stray: [u8; 8] = std::array::from_fn(|_| random.number() as u8);
         file.write_all_at(&stray, at).unwrap();
-        let description = f.s.checker().check().unwrap();
+        let description = check(&f.s).unwrap();
         if description.is_empty() {
             assert!(
                 whole(&f) == wanted,
@@ -686,7 +679,7 @@ fn no_stray_store_into_the_records_changes_anything_unnoticed() {
         file.write_all_at(&before, at).unwrap();
     }
     assert!(found > 20, "{found} found, {harmless} harmless");
-    assert_eq!(f.s.checker().check(), Ok(vec![]));
+    assert_eq!(check(&f.s), Ok(vec![]));
     println!("{found} found, {harmless} harmless");
 }
 
@@ -699,9 +692,9 @@ fn nobody_attaches_during_a_repair() {
     assert_eq!(t.process_slot(), Err(Errno::BUSY));
     assert!(!t.any_attached());
     // Nor may a repair begin during another one.
-    assert_eq!(t.checker().mend().map(|_| ()), Err(Errno::BUSY));
+    assert_eq!(mend(&t).map(|_| ()), Err(Errno::BUSY));
     drop(repair);
-    assert!(t.checker().mend().unwrap().is_clean());
+    assert!(mend(&t).unwrap().is_clean());
     assert!(t.process_slot().is_ok());
 }
 
@@ -723,7 +716,7 @@ fn the_index() {
         f.s.names()
             .set_attribute_here(f.dir, b"user.k", b"v", None, None)
             .unwrap();
-        assert_eq!(f.s.checker().check(), Ok(vec![]));
+        assert_eq!(check(&f.s), Ok(vec![]));
     };
     let listed = |f: &Filled| -> Vec<Vec<u8>> {
         let page =

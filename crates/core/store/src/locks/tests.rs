@@ -87,7 +87,7 @@ fn ranges_are_what_a_table_of_bytes_says() {
         s.locks().locks_of(object).unwrap().remove(owner(o));
     }
     assert_eq!(places_in_use(&s), 0);
-    assert_eq!(s.checker().check(), Ok(vec![]));
+    assert_eq!(crate::fsck::check(&s), Ok(vec![]));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_full_table_is_an_error_and_loses_nothing() {
     assert_eq!(s.recovery().put_in_order(), Ok(true));
     assert_eq!(s.locks().lock_now(&one(100)), Ok(None));
     assert_eq!(s.locks().lock_now(&middle), Ok(None));
-    assert_eq!(s.checker().check(), Ok(vec![]));
+    assert_eq!(crate::fsck::check(&s), Ok(vec![]));
 }
 
 #[test]
@@ -171,5 +171,5 @@ fn reaping_gives_up_what_a_killed_process_had() {
     child.wait().unwrap();
     assert_eq!(s.recovery().reap().unwrap().processes, 1);
     assert_eq!(places_in_use(&s), 0);
-    assert_eq!(s.checker().check(), Ok(vec![]));
+    assert_eq!(crate::fsck::check(&s), Ok(vec![]));
 }

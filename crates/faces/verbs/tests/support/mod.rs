@@ -124,7 +124,7 @@ impl TestPool {
         let pool = forebay_client::Pool::open(&self.name).unwrap();
         // No keeper runs in tests, so this cleans up after killed processes.
         pool.store().recovery().reap().unwrap();
-        let findings = pool.store().checker().check().unwrap();
+        let findings = forebay_store::fsck::check(pool.store()).unwrap();
         assert!(findings.is_empty(), "{findings:#?}");
     }
 }
