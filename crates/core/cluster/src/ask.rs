@@ -98,7 +98,7 @@ impl<'a> Cluster<'a> {
             Err(Errno::STALE) if kind != kind::EPOCH => {
                 // `node` may know a later epoch of names than this node.
                 let theirs = self.ask(node, request::EPOCH, &())?;
-                self.store().names().raise_epoch(theirs);
+                self.store().names_epoch().raise(theirs);
                 return Err(Errno::STALE);
             }
             other => other?,

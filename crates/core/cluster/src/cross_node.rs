@@ -88,8 +88,8 @@ impl<'a> CrossNode<'a> {
         let t = now();
         let there = self.retry_noted(name, || {
             self.store().transact(at.set(), Need::Bytes(0), |w| {
-                self.store().names().check_epoch(epoch)?;
-                self.store().intents().check_frozen(name.0)?;
+                self.store().names_epoch().check(epoch)?;
+                self.store().names_epoch().check_frozen(name.0)?;
                 self.store().intents().check_note(w, name)?;
                 if let Some(there) = w.look_up(at)? {
                     return Ok(Some(there.entry));
@@ -118,7 +118,7 @@ impl<'a> CrossNode<'a> {
         let t = now();
         let removed = self.retry_noted(name, || {
             self.store().transact(at.set(), Need::Removal, |w| {
-                self.store().names().check_epoch(epoch)?;
+                self.store().names_epoch().check(epoch)?;
                 self.store().intents().check_note(w, name)?;
                 if !w.has_entry(at, entry)? {
                     return Ok(false);
@@ -148,7 +148,7 @@ impl<'a> CrossNode<'a> {
         if !is_dir(entry) {
             return Err(Errno::NOTDIR);
         }
-        while !self.unlink_remote(name, entry, self.store().names().names_epoch())? {
+        while !self.unlink_remote(name, entry, self.store().names_epoch().now())? {
             if self.store().intents().entry_here(name)? != Some(entry) {
                 return Err(Errno::NOENT);
             }

@@ -108,7 +108,7 @@ impl<'a> Declarations<'a> {
         arguments: (ObjectId, u64, bool),
         known: &[u32],
     ) -> Result<Vec<User>> {
-        let me = self.store().names().node();
+        let me = self.store().peers().node();
         let of = |node: NodeId| {
             move |party: Party| User {
                 node: node.0,

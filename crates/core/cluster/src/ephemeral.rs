@@ -26,7 +26,7 @@ impl<'a> Declarations<'a> {
     /// EHOSTDOWN if a node can't be reached: files whose creators ran on it are left, the others
     /// are removed; EIO.
     pub fn follow_creators(&self) -> Result<Followed> {
-        let me = self.store().names().node_of_several().unwrap_or(0);
+        let me = self.store().peers().node_of_several().unwrap_or(0);
         let mut done = Followed::default();
         let mut run: HashMap<Creator, bool> = HashMap::new();
         let mut notes = Vec::new();
@@ -140,7 +140,7 @@ impl<'a> Declarations<'a> {
     /// removed.
     fn unlink_from(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         for _ in 0..TRIES {
-            let epoch = self.store().names().names_epoch();
+            let epoch = self.store().names_epoch().now();
             let Some(entry) = self
                 .cluster
                 .namespace()

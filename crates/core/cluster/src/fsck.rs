@@ -268,7 +268,7 @@ impl<'a> Checks<'a> {
             let back = match (there, home, self.cluster.namespace().stat(dir)) {
                 (None, Some(home), Ok(_)) => {
                     let entry = Entry { id, kind };
-                    let epoch = self.store().names().names_epoch();
+                    let epoch = self.store().names_epoch().now();
                     let arguments = (dir, &name[..], entry, false, epoch);
                     self.cluster
                         .ask(home, request::INSERT, &arguments)?
@@ -336,7 +336,7 @@ impl<'a> Checks<'a> {
             Err(e) => return Err(e),
         };
         if there.is_none() && is_dir_there {
-            let arguments = (dir, name, entry, false, self.store().names().names_epoch());
+            let arguments = (dir, name, entry, false, self.store().names_epoch().now());
             if self
                 .cluster
                 .ask(home, request::INSERT, &arguments)?

@@ -190,7 +190,7 @@ pub(crate) fn with_open<T>(
         e => e,
     })?;
     // This description doesn't count as a further use: the requesting process has the file open.
-    let opener = Opener::Kept(cluster.store().names().node());
+    let opener = Opener::Kept(cluster.store().peers().node());
     let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
     let open = cluster
         .store()

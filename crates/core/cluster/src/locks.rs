@@ -80,7 +80,7 @@ impl<'a> Locks<'a> {
         let chain = self.store().control.lock_chain(request.object.0);
         let _counted = Counted::new(chain);
         let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
-        let mut waiting = Waiting::new(self.store(), request, self.store().names().node(), &search);
+        let mut waiting = Waiting::new(self.store(), request, self.store().peers().node(), &search);
         loop {
             let seen = chain.changes.load(Acquire);
             match self.store().locks().lock_now(request)? {
@@ -221,7 +221,7 @@ impl<'a> Locks<'a> {
     /// Returns the processes whose locks conflict with `wait`. An unreachable node counts as having
     /// no locks, so no deadlock through such a node is found.
     fn blockers(&self, wait: &Waited, ask: bool) -> Vec<Owner> {
-        if wait.home == self.store().names().node() {
+        if wait.home == self.store().peers().node() {
             let locks = self.store().locks().locks_of(wait.request.object);
             return locks.map_or(Vec::new(), |l| l.blockers(&wait.request));
         }
@@ -235,7 +235,7 @@ impl<'a> Locks<'a> {
     }
 
     fn waits(&self, owner: Owner, ask: bool) -> Vec<Waited> {
-        if owner.node == self.store().names().node() {
+        if owner.node == self.store().peers().node() {
             return self.store().locks().waits_here(owner);
         }
         if !ask {

@@ -271,7 +271,7 @@ impl<'a> Mappings<'a> {
     /// that node isn't `by`.
     fn changed_beside(&self, index: u32, by: Option<NodeId>) -> Option<u32> {
         match self.store().objects().live(index).changed_beside(by)? {
-            None => self.store().names().node_of_several(),
+            None => self.store().peers().node_of_several(),
             Some(node) => Some(node.0),
         }
     }

@@ -19,7 +19,7 @@ impl TestStore {
             mode: libc::S_IFREG | 0o600,
             ..NewObject::default()
         };
-        let epoch = self.names().names_epoch();
+        let epoch = self.names_epoch().now();
         let made =
             self.cluster()
                 .namespace()

@@ -209,7 +209,7 @@ impl<'a> ControlGate<'a> {
         if rules.is_empty() {
             return Ok(Declared::NOTHING);
         }
-        let key = (dir.id, self.store().names().names_epoch());
+        let key = (dir.id, self.store().names_epoch().now());
         let find = || Ok(rules.at(&self.cluster().namespace().path_of(dir.id)?));
         self.ruled.with(key, find, |at| of(rules, at))
     }
@@ -400,7 +400,7 @@ impl Fs {
             in_words(
                 &done,
                 controls.parallelism,
-                self.store().names().node_of_several(),
+                self.store().peers().node_of_several(),
             )
         };
         if done.refused {
@@ -500,7 +500,7 @@ impl Fs {
         if cluster.store().declared().counts() != counts
             && cluster
                 .store()
-                .names()
+                .peers()
                 .is_object_remote(cluster.store().content().live_id(live))
         {
             word = match cluster

@@ -23,7 +23,7 @@ impl Description<'_> {
             return Err(Errno::ACCESS);
         }
         let live = fs.live_of(self.open).map_err(|_| Errno::INVAL)?;
-        if fs.store().names().node_of_several().is_some() {
+        if fs.store().peers().node_of_several().is_some() {
             return Err(Errno::INVAL);
         }
         let me = rustix::process::getpid().as_raw_nonzero().get();

@@ -58,7 +58,7 @@ impl Fs {
         let noted = self.pool().note_violation(hash.finish(), || {
             let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
             let path = String::from_utf8_lossy(&path).into_owned();
-            let what = what(self.store().names().node_of_several(), conflict);
+            let what = what(self.store().peers().node_of_several(), conflict);
             let mount = String::from_utf8_lossy(self.mount());
             let end = path.floor_char_boundary(SHOWN);
             sentence = format!(

@@ -56,7 +56,7 @@ impl Fs {
     /// # Errors
     /// As open(2).
     pub fn keep_place(&self, place: &Place, flags: i32) -> Result<u32> {
-        self.open_place_by(place, flags, 0, Opener::Kept(self.store().names().node()))
+        self.open_place_by(place, flags, 0, Opener::Kept(self.store().peers().node()))
     }
 
     fn open_place_by(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
@@ -232,7 +232,7 @@ impl Fs {
     /// # Errors
     /// As for [`Fs::open_object`].
     pub fn keep_object(&self, e: Entry, flags: i32) -> Result<u32> {
-        let opener = Opener::Kept(self.store().names().node());
+        let opener = Opener::Kept(self.store().peers().node());
         let by = (ObjectId::ROOT, &b""[..]);
         self.open_found(e, flags, false, by, &mut RemoteOpen::default(), opener)
     }
@@ -310,9 +310,9 @@ impl Fs {
                     Some(inode) => self.check_inode(&inode, flags),
                     None => self.check_open(e.id, flags),
                 };
-                // If the home hasn't opened the object yet, the reply to the request to open it may
-                // contain the attributes.
-                let late = remote.inode.is_none() && cluster.store().names().is_object_remote(e.id);
+                // If the home must still be asked to open the object, it may return the attributes
+                // with its reply.
+                let late = remote.inode.is_none() && cluster.store().peers().is_object_remote(e.id);
                 if check && !late {
                     permitted(remote)?;
                 }
@@ -333,7 +333,7 @@ impl Fs {
                 }
                 if let Some(inode) = &remote.inode {
                     cluster.declarations().note_controls(live, inode);
-                    if cluster.store().names().is_object_remote(e.id) {
+                    if cluster.store().peers().is_object_remote(e.id) {
                         cluster
                             .store()
                             .objects()
@@ -359,7 +359,7 @@ impl Fs {
                 let cut = check && flags & libc::O_TRUNC != 0;
                 // The controls in the live entry may come from an older reply, to another process
                 // that opens the file: use those of this reply.
-                let at_home = if cluster.store().names().is_object_remote(e.id) {
+                let at_home = if cluster.store().peers().is_object_remote(e.id) {
                     remote.inode.map_or(0, |inode| inode.controls)
                 } else {
                     0

@@ -408,7 +408,7 @@ impl Fs {
         mode: u32,
     ) -> Result<Vec<Result<()>>> {
         let cluster = self.cluster();
-        let epoch = cluster.store().names().names_epoch();
+        let epoch = cluster.store().names_epoch().now();
         let info = self.resolver().dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let attributes = files.iter().flat_map(|file| file.attributes);
@@ -477,7 +477,7 @@ impl Fs {
         files: &[(&[u8], Entry)],
     ) -> Result<Vec<Result<bool>>> {
         let cluster = self.cluster();
-        let epoch = cluster.store().names().names_epoch();
+        let epoch = cluster.store().names_epoch().now();
         let info = self.resolver().dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let allow = |(name, e): &(&[u8], Entry)| {
@@ -736,7 +736,7 @@ impl Fs {
         };
         let cluster = self.cluster();
         cluster.namespace().set_attr(id, &set)?;
-        if cluster.store().names().is_object_remote(id) {
+        if cluster.store().peers().is_object_remote(id) {
             // Updates this node's live entry of a file that has its home on a peer.
             let known = |index| cluster.store().objects().live(index).set_privileged(mode);
             cluster.store().objects().with_live(id, known)?;

@@ -217,7 +217,7 @@ impl<'a> OriginGate<'a> {
     pub(crate) fn lead(&self, dir: ObjectId, name: &[u8]) -> Result<Lead> {
         match self.off() {
             Some(off) if !dir.is_view() => {
-                let key = (dir, self.store().names().names_epoch());
+                let key = (dir, self.store().names_epoch().now());
                 off.lead(key, name, || self.path_behind(dir))
             }
             _ => Ok(Lead::Pool),
@@ -254,7 +254,7 @@ impl<'a> OriginGate<'a> {
             Lead::Origin => false,
         };
         let at = |(dir, name): (ObjectId, &[u8])| {
-            let key = (dir, self.store().names().names_epoch());
+            let key = (dir, self.store().names_epoch().now());
             off.at(key, name, || self.path_behind(dir))
         };
         let is_same = match from {
@@ -297,7 +297,7 @@ impl<'a> OriginGate<'a> {
     pub(crate) fn show_origin_only(&self, dir: ObjectId) -> Result<()> {
         match self.off() {
             Some(off) if !dir.is_view() => {
-                let key = (dir, self.store().names().names_epoch());
+                let key = (dir, self.store().names_epoch().now());
                 if off.may_hold_origin_only(key, || self.path_behind(dir))? {
                     self.ask_origin(&Request::OriginOnly { dir })
                 } else {

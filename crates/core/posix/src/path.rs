@@ -419,7 +419,7 @@ impl<'a> Resolver<'a> {
             return Err(Errno::XDEV.into());
         }
         for attempt in 0..MAX_ATTEMPTS {
-            let epoch = self.store().names().names_epoch();
+            let epoch = self.store().names_epoch().now();
             match f(&self.walk_slowly(base, path, epoch, follow.into(), false, rules)?) {
                 Err(Errno::STALE) => pause(attempt),
                 result => return Ok(result?),
@@ -430,7 +430,7 @@ impl<'a> Resolver<'a> {
 
     /// A place for an object that the caller knows by a descriptor, not by a path.
     pub fn place_of(&self, parent: ObjectId, name: Name, entry: Entry) -> Place {
-        let epoch = self.store().names().names_epoch();
+        let epoch = self.store().names_epoch().now();
         let dir = DirInfo::unknown(parent);
         Place::Entry {
             dir,
@@ -448,7 +448,7 @@ impl<'a> Resolver<'a> {
     /// # Errors
     /// ENOENT if it was removed, ENOTDIR.
     pub fn dir_place(&self, id: ObjectId) -> Result<Place> {
-        let epoch = self.store().names().names_epoch();
+        let epoch = self.store().names_epoch().now();
         Ok(Place::Dir {
             dir: self.dir_info(id)?,
             last: Name::new(b".")?,
@@ -519,7 +519,7 @@ impl<'a> Resolver<'a> {
         if path.len() >= PATH_MAX && !self.takes_long_paths {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let epoch = self.store().names().names_epoch();
+        let epoch = self.store().names_epoch().now();
         // The common case: everything up to the last name is in the cache.
         let base = if path[0] == b'/' {
             ObjectId::ROOT
@@ -635,7 +635,7 @@ impl<'a> Resolver<'a> {
     /// look-up takes a request to that peer, and so does the attempt to make the file. A process
     /// that may not make files here needs the look-up: EEXIST precedes EACCES.
     fn may_make_unseen(&self, dir: &DirInfo, name: &Name) -> bool {
-        self.store().names().is_entry_remote(dir.id, name)
+        self.store().peers().is_entry_remote(dir.id, name)
             && self.cred().check_dir(dir, WRITE | EXEC).is_ok()
     }
 

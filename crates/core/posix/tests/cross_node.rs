@@ -383,16 +383,16 @@ fn what_a_killed_daemon_has_left_frozen_is_thawed() {
     let id = forebay_posix::ObjectId(nodes.views[0].stat(b"/d", true).unwrap().ino);
     let freeze = || {
         for view in &nodes.views {
-            let epoch = ((view.store().names().names_epoch() >> 32) + 1) << 32;
+            let epoch = ((view.store().names_epoch().now() >> 32) + 1) << 32;
             view.store().intents().freeze(epoch, id).unwrap();
-            assert!(view.store().intents().check_frozen(id).is_err());
+            assert!(view.store().names_epoch().check_frozen(id).is_err());
         }
     };
     let thawed = || {
         nodes
             .views
             .iter()
-            .all(|v| v.store().intents().check_frozen(id).is_ok())
+            .all(|v| v.store().names_epoch().check_frozen(id).is_ok())
     };
     freeze();
     let begin = |n: usize| nodes.together.servers[n].begin_names(&nodes.views[n].cluster());
@@ -405,8 +405,8 @@ fn what_a_killed_daemon_has_left_frozen_is_thawed() {
     freeze();
     for view in &nodes.views {
         view.store()
-            .names()
-            .raise_epoch(((view.store().names().names_epoch() >> 32) + 1) << 32);
+            .names_epoch()
+            .raise(((view.store().names_epoch().now() >> 32) + 1) << 32);
     }
     assert!(thawed());
     nodes.assert_whole();

@@ -32,7 +32,7 @@ impl TestStore {
             let t = now();
             if self
                 .names()
-                .remove_beside((dir, name), entry, self.names().names_epoch(), t)?
+                .remove_beside((dir, name), entry, self.names_epoch().now(), t)?
             {
                 return self.names().note_dir_time(dir, t);
             }
@@ -42,7 +42,7 @@ impl TestStore {
     fn rmdir(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
         let t = now();
         self.names()
-            .rmdir_here((dir, name), (self.names().names_epoch(), t))?;
+            .rmdir_here((dir, name), (self.names_epoch().now(), t))?;
         self.names().note_dir_time(dir, t)
     }
 
@@ -50,7 +50,7 @@ impl TestStore {
         let t = now();
         let nameless = self
             .names()
-            .link_here(id, (dir, name), (self.names().names_epoch(), t))?;
+            .link_here(id, (dir, name), (self.names_epoch().now(), t))?;
         assert!(!nameless);
         self.names().set_live_ctime(id, t)?;
         self.names().note_dir_time(dir, t)
@@ -60,7 +60,7 @@ impl TestStore {
         loop {
             let source = self.names().entry_of(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let target = self.names().entry_of(to.0, to.1)?;
-            let times = (self.names().names_epoch(), now());
+            let times = (self.names_epoch().now(), now());
             match self.names().rename_known(
                 (from, source),
                 (to, target),
@@ -108,7 +108,7 @@ pub(crate) fn create_object(
     let made = s.names().create_here(
         (dir, name),
         new,
-        (s.names().names_epoch(), t),
+        (s.names_epoch().now(), t),
         is_dir,
         &mut None,
     )?;

@@ -54,7 +54,7 @@ impl DeclaredControls<'_> {
             Some(_) => None,
         };
         let word = known.or_else(|| process::word_running(pid.unwrap_or_else(process::pid)));
-        let node = self.store.names().node_of_several().unwrap_or(0);
+        let node = self.store.peers().node_of_several().unwrap_or(0);
         Ok(Creator::here(node, word.ok_or(Errno::SRCH)?))
     }
 

@@ -10,7 +10,7 @@
 use crate::Result;
 use crate::control_region::MAX_PROCESSES;
 use crate::process::{identity, identity_lives, slot_of};
-use crate::views::DeclaredControls;
+use crate::views::SoleUse;
 use forebay_runtime::atomics::futex;
 use forebay_runtime::atomics::{AtomicU32, Ordering::*};
 use rustix::io::Errno;
@@ -23,57 +23,49 @@ const HOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of intervals (30 s in all) after which attaching fails: the holder may be stopped.
 const MAX_TURNS: u32 = 1500;
 
-impl<'s> DeclaredControls<'s> {
-    fn exclusive_user(self) -> &'s AtomicU32 {
-        &self.store.control.header().exclusive_user
+impl<'s> SoleUse<'s> {
+    fn word(self) -> &'s AtomicU32 {
+        &self.control.header().exclusive_user
     }
 
-    /// Makes this process the sole user, if no other process is attached and nothing is left to be
-    /// repaired. Returns whether it has become the sole user.
-    ///
-    /// # Errors
-    /// As for attaching.
-    pub fn take_exclusive(&self) -> Result<bool> {
-        let me = self.store.process_slot()?;
-        let mine = identity(&self.store.control, me);
-        let before = self.exclusive_user().load(Relaxed);
-        if before != 0 && identity_lives(&self.store.control, before & !WANTED) {
-            return Ok(false);
+    /// Makes this process, in slot `me`, the sole user, if no other process is attached and nothing
+    /// is left to be repaired. Returns whether it has become the sole user.
+    pub fn take(self, me: u32) -> bool {
+        let mine = identity(self.control, me);
+        let before = self.word().load(Relaxed);
+        if before != 0 && identity_lives(self.control, before & !WANTED) {
+            return false;
         }
-        if (self
-            .exclusive_user()
-            .compare_exchange(before, mine, SeqCst, Relaxed))
-        .is_err()
-        {
-            return Ok(false);
+        if (self.word().compare_exchange(before, mine, SeqCst, Relaxed)).is_err() {
+            return false;
         }
         let is_other = |slot: &usize| {
-            *slot != me as usize && self.store.control.process(*slot).owner.load(SeqCst) != 0
+            *slot != me as usize && self.control.process(*slot).owner.load(SeqCst) != 0
         };
-        let header = self.store.control.header();
+        let header = self.control.header();
         let is_alone = !(0..MAX_PROCESSES).any(|slot| is_other(&slot))
             && header.leaks.load(SeqCst) == 0
             && header.recover.load(SeqCst) == 0;
         if !is_alone {
-            self.end_exclusive();
+            self.end();
         }
-        Ok(is_alone)
+        is_alone
     }
 
     /// Waits, for `most` at most, until another process wants the end of this process's sole use.
     /// Returns whether one does.
-    pub fn is_exclusive_end_wanted(&self, most: Duration) -> bool {
-        let word = self.exclusive_user().load(SeqCst);
+    pub fn is_end_wanted(self, most: Duration) -> bool {
+        let word = self.word().load(SeqCst);
         if word & WANTED == 0 {
-            let _ = futex::wait(self.exclusive_user(), word, most);
+            let _ = futex::wait(self.word(), word, most);
         }
-        self.exclusive_user().load(SeqCst) & WANTED != 0
+        self.word().load(SeqCst) & WANTED != 0
     }
 
     /// Ends this process's sole use.
-    pub fn end_exclusive(&self) {
-        self.exclusive_user().store(0, SeqCst);
-        futex::wake(self.exclusive_user(), i32::MAX as u32);
+    pub fn end(self) {
+        self.word().store(0, SeqCst);
+        futex::wake(self.word(), i32::MAX as u32);
     }
 
     /// Ends the sole use of the pool by another process: requests the end, and waits for it. The
@@ -81,34 +73,28 @@ impl<'s> DeclaredControls<'s> {
     ///
     /// # Errors
     /// ETIMEDOUT: the sole user doesn't end its sole use within 30 s.
-    pub(crate) fn end_exclusive_of_others(&self, slot: u32) -> Result<()> {
+    pub(crate) fn end_of_others(self, slot: u32) -> Result<()> {
         for _ in 0..MAX_TURNS {
-            let word = self.exclusive_user().load(SeqCst);
+            let word = self.word().load(SeqCst);
             let holder = word & !WANTED;
             if word == 0 || slot_of(holder) == slot {
                 return Ok(());
             }
-            if !identity_lives(&self.store.control, holder) {
-                let _ = self
-                    .exclusive_user()
-                    .compare_exchange(word, 0, SeqCst, Relaxed);
+            if !identity_lives(self.control, holder) {
+                let _ = self.word().compare_exchange(word, 0, SeqCst, Relaxed);
                 continue;
             }
             if word & WANTED == 0 {
                 if (self
-                    .exclusive_user()
+                    .word()
                     .compare_exchange(word, word | WANTED, SeqCst, Relaxed))
                 .is_err()
                 {
                     continue;
                 }
-                futex::wake(self.exclusive_user(), i32::MAX as u32);
+                futex::wake(self.word(), i32::MAX as u32);
             }
-            let _ = futex::wait(
-                self.exclusive_user(),
-                holder | WANTED,
-                HOLDER_CHECK_INTERVAL,
-            );
+            let _ = futex::wait(self.word(), holder | WANTED, HOLDER_CHECK_INTERVAL);
         }
         Err(Errno::TIMEDOUT)
     }
@@ -121,33 +107,37 @@ mod tests {
     use crate::process;
     use crate::repair::tests::store;
 
-    /// As `end_exclusive_of_others`, for a process that attaches. Returns its slot.
+    /// As `end_of_others`, for a process that attaches. Returns its slot.
     fn attaches(s: &Store) -> u32 {
         let slot = process::attach(&s.control).unwrap();
-        s.declared().end_exclusive_of_others(slot).unwrap();
+        s.sole_use().end_of_others(slot).unwrap();
         slot
+    }
+
+    fn take(s: &Store) -> bool {
+        s.sole_use().take(s.process_slot().unwrap())
     }
 
     #[test]
     fn whoever_attaches_waits_until_nobody_is_alone() {
         let s = store("sole-use");
         let other = attaches(&s);
-        assert_eq!(s.declared().take_exclusive(), Ok(false));
+        assert!(!take(&s));
         process::free(&s.control, other);
-        assert_eq!(s.declared().take_exclusive(), Ok(true));
+        assert!(take(&s));
         // A second time is refused.
-        assert_eq!(s.declared().take_exclusive(), Ok(false));
-        assert!(!s.declared().is_exclusive_end_wanted(Duration::ZERO));
+        assert!(!take(&s));
+        assert!(!s.sole_use().is_end_wanted(Duration::ZERO));
         std::thread::scope(|scope| {
             let other = scope.spawn(|| attaches(&s));
-            while !s.declared().is_exclusive_end_wanted(HOLDER_CHECK_INTERVAL) {}
+            while !s.sole_use().is_end_wanted(HOLDER_CHECK_INTERVAL) {}
             assert!(!other.is_finished());
-            s.declared().end_exclusive();
+            s.sole_use().end();
             let slot = other.join().unwrap();
-            assert_eq!(s.declared().take_exclusive(), Ok(false));
+            assert!(!take(&s));
             process::free(&s.control, slot);
         });
-        assert_eq!(s.declared().take_exclusive(), Ok(true));
+        assert!(take(&s));
     }
 
     #[test]
@@ -156,14 +146,14 @@ mod tests {
         let me = s.process_slot().unwrap();
         let dead = process::attach(&s.control).unwrap();
         let owner = &s.control.process(dead as usize).owner;
-        s.declared()
-            .exclusive_user()
+        s.sole_use()
+            .word()
             .store(identity(&s.control, dead), SeqCst);
         // No process has this start time, so the sole user counts as dead.
         owner.store(owner.load(Relaxed) ^ 1, Relaxed);
-        s.declared().end_exclusive_of_others(me).unwrap();
-        assert_eq!(s.declared().exclusive_user().load(SeqCst), 0);
+        s.sole_use().end_of_others(me).unwrap();
+        assert_eq!(s.sole_use().word().load(SeqCst), 0);
         // The slot of the dead process hasn't been released yet.
-        assert_eq!(s.declared().take_exclusive(), Ok(false));
+        assert!(!take(&s));
     }
 }

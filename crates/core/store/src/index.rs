@@ -298,7 +298,7 @@ impl<'s> Index<'s> {
                 return false;
             };
             if let Some((dir, name, true)) = link_in(rest, value)
-                && self.store.names().is_entry_remote(dir, name)
+                && self.store.peers().is_entry_remote(dir, name)
             {
                 found = Some((dir, name.to_vec()));
             }
@@ -416,7 +416,7 @@ impl<'s> Index<'s> {
         if name.1.is_empty() {
             return Ok(false);
         }
-        if self.store.names().is_entry_remote(name.0, name.1) {
+        if self.store.peers().is_entry_remote(name.0, name.1) {
             return self.store.links().counts_link(w, id, name);
         }
         let found = w.look_up(self.store.entry_ref(name))?;
@@ -429,7 +429,7 @@ impl<'s> Index<'s> {
         let set = self.store.names().object_set(id);
         match known {
             Some((dir, name))
-                if !name.is_empty() && !self.store.names().is_entry_remote(dir, name) =>
+                if !name.is_empty() && !self.store.peers().is_entry_remote(dir, name) =>
             {
                 set.with(self.store.shard_of_entry(dir, name))
             }

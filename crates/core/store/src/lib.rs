@@ -71,6 +71,7 @@ mod loom_models;
 pub mod map_table;
 pub mod mapped;
 pub mod names;
+mod names_epoch;
 mod node;
 mod object;
 mod open;

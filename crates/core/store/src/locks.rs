@@ -45,7 +45,7 @@ impl LockTable<'_> {
     /// The process in `slot`, as an owner of locks. The process may have died.
     pub fn lock_owner_slot(&self, slot: u32) -> Owner {
         Owner {
-            node: self.store.names().node(),
+            node: self.store.peers().node(),
             number: self
                 .store
                 .control
@@ -82,7 +82,7 @@ impl LockTable<'_> {
     fn owner_of_locker(&self, locker: u32) -> Owner {
         let born = u64::from(self.store.control.header().born.load(Relaxed));
         Owner {
-            node: self.store.names().node(),
+            node: self.store.peers().node(),
             number: DESCRIPTION | (born << 33 >> 1) | u64::from(locker),
             slot: 0,
         }
@@ -110,7 +110,7 @@ impl LockTable<'_> {
     }
 
     fn is_dead(&self, owner: Owner) -> bool {
-        owner.node == self.store.names().node()
+        owner.node == self.store.peers().node()
             && owner.pid().is_some()
             && !process::runs(owner.number)
     }
@@ -197,7 +197,7 @@ impl LockTable<'_> {
     fn end_locks(&self, object: ObjectId, owner: Owner) -> Result<()> {
         let noted = self.locks_of(object)?.remove(owner);
         match &self.store.remote {
-            Some(remote) if noted && self.store.names().is_object_remote(object) => {
+            Some(remote) if noted && self.store.peers().is_object_remote(object) => {
                 remote.unlocked(self.store, object, owner)
             }
             _ => Ok(()),

@@ -73,23 +73,6 @@ const UNNAMED: u8 = 1;
 const LINK_MAX: u32 = 1 << 20;
 
 impl<'s> Names<'s> {
-    /// The epoch of names: changes whenever a resolved path may have become wrong.
-    pub fn names_epoch(&self) -> u64 {
-        self.store.control.header().names_epoch.load(Acquire)
-    }
-
-    pub(crate) fn bump_epoch(&self) {
-        self.store.control.header().names_epoch.fetch_add(1, AcqRel);
-    }
-
-    pub fn check_epoch(&self, epoch: u64) -> Result<()> {
-        if self.names_epoch() == epoch {
-            Ok(())
-        } else {
-            Err(Errno::STALE)
-        }
-    }
-
     /// The entry `name` of `parent`, in the records of this node, and whether it is moving: being
     /// renamed or removed by several nodes.
     ///
@@ -306,36 +289,5 @@ impl<'s> Names<'s> {
     /// The set of shards of a transaction over one object.
     pub fn object_set(&self, id: ObjectId) -> ShardSet {
         self.store.set(&[self.store.shard_of(id)])
-    }
-
-    /// Raises this node's epoch of names to another node's, if that is later. Only the upper 32
-    /// bits count, which hold for the whole pool.
-    pub fn raise_epoch(&self, theirs: u64) {
-        let pools = theirs >> 32 << 32;
-        let header = self.store.control.header();
-        let before = header.names_epoch.fetch_max(pools, AcqRel);
-        debug_assert!(
-            header.names_epoch.load(Acquire) >= before,
-            "the epoch of names doesn't go back"
-        );
-        if before >> 32 < pools >> 32 {
-            // The change for which a directory was frozen has ended, whether or not this node got
-            // the message.
-            header.frozen.store(0, Release);
-        }
-    }
-
-    /// This node's epoch of names for a request that was made under `theirs`.
-    ///
-    /// # Errors
-    /// ESTALE if one of the two nodes doesn't know of a change.
-    pub fn epoch_for(&self, theirs: u64) -> Result<u64> {
-        self.raise_epoch(theirs);
-        let here = self.names_epoch();
-        if here >> 32 == theirs >> 32 {
-            Ok(here)
-        } else {
-            Err(Errno::STALE)
-        }
     }
 }

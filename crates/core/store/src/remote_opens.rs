@@ -11,8 +11,7 @@ use crate::control_region::live_flag as flag;
 use crate::live::Chain;
 use crate::process::Critical;
 use crate::record::{Entry, Inode};
-use crate::views::Index;
-use crate::views::Names;
+use crate::views::{Index, Names, Peers};
 use crate::{NodeId, ObjectId, Result, Slot};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
@@ -35,10 +34,11 @@ pub struct Opened {
     pub asked_at: Instant,
 }
 
-impl<'s> Names<'s> {
+impl Peers<'_> {
     /// Whether the object lies on another node.
-    pub fn is_object_remote(&self, id: ObjectId) -> bool {
-        match &self.store.remote {
+    #[inline]
+    pub fn is_object_remote(self, id: ObjectId) -> bool {
+        match self.remote {
             // Each node has its own parts, and views.
             Some(remote) => !id.is_part() && !id.is_view() && !remote.keeps(id.slot()),
             None => false,
@@ -46,13 +46,28 @@ impl<'s> Names<'s> {
     }
 
     /// Whether the entry `name` of `parent` lies on another node.
-    pub fn is_entry_remote(&self, parent: ObjectId, name: &[u8]) -> bool {
+    #[inline]
+    pub fn is_entry_remote(self, parent: ObjectId, name: &[u8]) -> bool {
         // A store alone in its pool needs no hash.
-        self.store.remote.as_ref().is_some_and(|remote| {
+        self.remote.is_some_and(|remote| {
             !Index::is_in_view(parent, name) && !remote.keeps(Slot::of_entry(parent, name))
         })
     }
 
+    /// This node's number; 0 in a pool of one node.
+    #[inline]
+    pub fn node(self) -> NodeId {
+        self.remote.map_or(NodeId(0), |remote| remote.node())
+    }
+
+    /// This node's number; None in a pool of one node.
+    #[inline]
+    pub fn node_of_several(self) -> Option<u32> {
+        self.remote.map(|remote| remote.node().0)
+    }
+}
+
+impl<'s> Names<'s> {
     /// The attributes of an object of any node, and the tail of its record.
     ///
     /// # Errors
@@ -113,16 +128,6 @@ impl<'s> Names<'s> {
     /// Whether a live entry stands for an object of another node.
     pub(crate) fn is_live_remote(&self, index: u32) -> bool {
         self.store.objects().live(index).flags.load(Acquire) & flag::REMOTE != 0
-    }
-
-    /// This node's number; 0 in a pool of one node.
-    pub fn node(&self) -> NodeId {
-        self.store.remote.as_ref().map_or(NodeId(0), |f| f.node())
-    }
-
-    /// This node's number; None in a pool of one node.
-    pub fn node_of_several(&self) -> Option<u32> {
-        self.store.remote.as_ref().map(|f| f.node().0)
     }
 
     /// The number of this node's use of another node's object; 0 if the object isn't open on this

@@ -407,7 +407,7 @@ impl Records for Store {
         }
         if w.names_change {
             // A caller that resolved a path while the commit was in progress must resolve it again.
-            self.names().bump_epoch();
+            self.names_epoch().bump();
         }
         for shard in set.iter() {
             self.control.shard(shard).lock.release();
@@ -599,7 +599,7 @@ impl<'s> Write<'s> {
         };
         let store = self.store;
         if self.names_change {
-            store.names().bump_epoch();
+            store.names_epoch().bump();
         }
         let log = self.log.take();
         let noted = match (store.durability().active_journal(), &log) {

@@ -4,7 +4,8 @@
 //! (`store.names().lookup_here(..)`), and is copied freely. The methods are in the modules of their
 //! theme. They reach the store's state by `self.store`, and other themes by its accessors.
 
-use crate::Store;
+use crate::control_region::{Control, Header};
+use crate::{Remote, Store};
 
 macro_rules! view {
     ($(#[$doc:meta])* $name:ident, $accessor:ident) => {
@@ -97,4 +98,48 @@ view! {
     /// Release of what dead processes held, repair, and usage counts: `recover.rs`, `repair.rs`,
     /// `recount.rs`, `accounting.rs`, `tables.rs`.
     Recovery, recovery
+}
+
+/// The epoch of names, by which resolved paths are known to be wrong: `names_epoch.rs`.
+#[derive(Clone, Copy)]
+pub struct NamesEpoch<'s> {
+    pub(crate) header: &'s Header,
+}
+
+/// Which objects and entries lie on other nodes: `remote_opens.rs`.
+#[derive(Clone, Copy)]
+pub struct Peers<'s> {
+    pub(crate) remote: Option<&'s dyn Remote>,
+}
+
+/// The sole use of a pool by one process: `exclusive_mount.rs`.
+#[derive(Clone, Copy)]
+pub struct SoleUse<'s> {
+    pub(crate) control: &'s Control,
+}
+
+impl Store {
+    /// The epoch of names.
+    #[inline]
+    pub fn names_epoch(&self) -> NamesEpoch<'_> {
+        NamesEpoch {
+            header: self.control.header(),
+        }
+    }
+
+    /// What is known of the pool's other nodes.
+    #[inline]
+    pub fn peers(&self) -> Peers<'_> {
+        Peers {
+            remote: self.remote.as_deref(),
+        }
+    }
+
+    /// The sole use of the pool by one process.
+    #[inline]
+    pub fn sole_use(&self) -> SoleUse<'_> {
+        SoleUse {
+            control: &self.control,
+        }
+    }
 }

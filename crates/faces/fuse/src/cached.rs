@@ -329,7 +329,7 @@ fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
             return Some(());
         }
         for (&node, file) in files.iter() {
-            let is_remote = fs.store().names().is_object_remote(ObjectId(node));
+            let is_remote = fs.store().peers().is_object_remote(ObjectId(node));
             if let Some(&open) = file.handles.first()
                 && (!is_remote || file.at.elapsed() >= REMOTE_PERIOD)
             {

@@ -1,6 +1,6 @@
 //! Decides which names (and attributes, see [`KEEPS_ATTRIBUTES`]) the kernel may cache.
 //!
-//! The kernel may cache names while the mount is the sole user of the store ([`take_exclusive`]).
+//! The kernel may cache names while the mount is the sole user of the store ([`SoleUse`]).
 //! Then only the mount's clients change anything, and replies are valid for [`HOLDS`]. A process
 //! that attaches to the pool first requests the end of sole use. From then on replies have no
 //! validity. Before sole use is given back, the validity of all names given so far ([`Names`]) is
@@ -32,7 +32,7 @@
 //!   requests for which no program waits.
 //! - The view by attributes (`.by`) changes without requests and is never cached.
 //!
-//! [`take_exclusive`]: forebay_store::views::DeclaredControls::take_exclusive
+//! [`SoleUse`]: forebay_store::views::SoleUse
 
 use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
@@ -220,7 +220,11 @@ impl Keeping {
         if now < state.next || state.is_over || self.current.load(SeqCst) != 0 {
             return;
         }
-        if self.store().declared().take_exclusive() == Ok(true) {
+        if self
+            .store()
+            .process_slot()
+            .is_ok_and(|slot| self.store().sole_use().take(slot))
+        {
             state.count += 1;
             state.begun = now;
             self.current.store(state.count, SeqCst);
@@ -376,7 +380,7 @@ impl Keeping {
         let mut state = self.state();
         state.is_over = true;
         if self.current.swap(0, SeqCst) != 0 {
-            self.store().declared().end_exclusive();
+            self.store().sole_use().end();
         }
     }
 
@@ -404,7 +408,7 @@ impl Keeping {
         for (node, _) in nodes.into_iter().filter(|(_, seen)| seen.is_kept) {
             self.notices.forget_attributes(node);
         }
-        self.store().declared().end_exclusive();
+        self.store().sole_use().end();
     }
 
     /// Ends the validity of all names, including those that renames add during the call.
@@ -447,7 +451,7 @@ fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
         return Some(());
     }
     drop(state);
-    if keeping.store().declared().is_exclusive_end_wanted(LOOK) {
+    if keeping.store().sole_use().is_end_wanted(LOOK) {
         keeping.give_back();
     }
     Some(())

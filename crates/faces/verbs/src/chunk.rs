@@ -91,7 +91,7 @@ impl Chunk {
             );
             return Err(Error::new(Errno::XDEV, text));
         }
-        let here = fs.store().names().node().0;
+        let here = fs.store().peers().node().0;
         if named.node != here {
             return Err(Error::new(
                 Errno::REMOTE,
@@ -180,7 +180,7 @@ pub(crate) fn share(mapped: &Mapped, from: usize, len: usize) -> Result<Token> {
     let (object, at) = mapped.object();
     Ok(Named {
         pool: identity(fs),
-        node: fs.store().names().node().0,
+        node: fs.store().peers().node().0,
         object,
         at: at + from as u64,
         len: len as u64,

@@ -276,7 +276,7 @@ impl ExternalChanges {
             if !inode.origin.is_released() && !self.tree.entries(entry.id)?.is_empty() {
                 return Ok(());
             }
-            let epoch = self.shared.fs.store().names().names_epoch();
+            let epoch = self.shared.fs.store().names_epoch().now();
             return self.shared.cluster().namespace().rmdir(dir, name, epoch);
         }
         if inode.nlink > 1 && !is_clean(&inode) {
@@ -287,7 +287,7 @@ impl ExternalChanges {
             // Only the pool has this version. The next pass writes it to the origin.
             return self.marks.set_mark(entry.id, OriginMark::default());
         }
-        let epoch = self.shared.fs.store().names().names_epoch();
+        let epoch = self.shared.fs.store().names_epoch().now();
         self.shared
             .cluster()
             .namespace()

@@ -245,7 +245,7 @@ impl Listing {
             }),
         };
         for _ in 0..ATTEMPTS {
-            let epoch = self.shared.fs.store().names().names_epoch();
+            let epoch = self.shared.fs.store().names_epoch().now();
             match self
                 .shared
                 .cluster()

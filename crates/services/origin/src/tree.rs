@@ -204,7 +204,7 @@ impl Tree {
     /// ESTALE, but at most [`ATTEMPTS`] times.
     pub fn change_pool(&self, change: impl Fn(u64) -> Result<()>) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            match change(self.shared.fs.store().names().names_epoch()) {
+            match change(self.shared.fs.store().names_epoch().now()) {
                 Err(Errno::STALE) => std::thread::sleep(STALE_RETRY_INTERVAL),
                 done => return done,
             }

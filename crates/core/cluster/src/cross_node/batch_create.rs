@@ -231,8 +231,8 @@ impl<'a> CrossNode<'a> {
         let pages = part.iter().map(|&i| files[i].pages()).sum();
         self.store()
             .transact(self.store().set(&[shard]), Need::Bytes(bytes), |w| {
-                self.store().names().check_epoch(epoch)?;
-                self.store().intents().check_frozen(parent)?;
+                self.store().names_epoch().check(epoch)?;
+                self.store().names_epoch().check_frozen(parent)?;
                 w.more_room(shard, pages)?;
                 let each = part.iter().map(|&i| self.put_file(w, parent, &files[i], t));
                 each.collect()
@@ -442,8 +442,8 @@ impl<'a> CrossNode<'a> {
                 let made =
                     self.store()
                         .transact(self.store().set(&[shard]), Need::Bytes(bytes), |w| {
-                            self.store().names().check_epoch(epoch)?;
-                            self.store().intents().check_frozen(parent)?;
+                            self.store().names_epoch().check(epoch)?;
+                            self.store().names_epoch().check_frozen(parent)?;
                             let each = part.iter().map(|&i| {
                                 let (name, entry) = &entries[i];
                                 self.put_entry(w, (parent, name), *entry)

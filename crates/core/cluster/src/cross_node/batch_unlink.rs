@@ -148,7 +148,7 @@ impl<'a> CrossNode<'a> {
                     .store()
                     .transact(self.store().set(&[shard]), Need::Removal, |w| {
                         w.more_room(shard, PAGES * part.len())?;
-                        self.store().names().check_epoch(epoch)?;
+                        self.store().names_epoch().check(epoch)?;
                         let each = part
                             .iter()
                             .map(|&i| self.note_drop(w, (parent, &entries[i].0), entries[i].1));

@@ -109,7 +109,7 @@ impl<'a> CrossNode<'a> {
         let t = now();
         let mut exchange = self.retry_noted(x, || {
             self.store().transact(at.set(), Need::Bytes(0), |w| {
-                self.store().names().check_epoch(epoch)?;
+                self.store().names_epoch().check(epoch)?;
                 self.store().intents().check_note(w, x)?;
                 let source = w.look_up(at)?.ok_or(Errno::NOENT)?.entry;
                 if is_on_paths(source) && !names {
@@ -286,7 +286,7 @@ impl<'a> CrossNode<'a> {
         let at = self.store().entry_ref(y);
         let there = self.retry_noted(y, || {
             self.store().transact(at.set(), Need::Bytes(0), |w| {
-                self.store().names().check_epoch(epoch)?;
+                self.store().names_epoch().check(epoch)?;
                 match self.store().intents().note_on(w, y)? {
                     // The operation that has marked `y` may be waiting for this exchange, so
                     // waiting for that operation could be a deadlock.

@@ -127,7 +127,7 @@ impl<'a> CrossNode<'a> {
         if self.store().remote.is_none() {
             return Ok(());
         }
-        self.store().intents().check_frozen(to.0)?;
+        self.store().names_epoch().check_frozen(to.0)?;
         self.store().intents().check_note(w, from)?;
         if self.store().intents().note_on(w, to)?.is_some() {
             return Err(Errno::REMOTE);
@@ -272,7 +272,7 @@ impl<'a> CrossNode<'a> {
         let mut note = None;
         let source = self.retry_noted(from, || {
             self.store().transact(at.set(), Need::Bytes(0), |w| {
-                self.store().names().check_epoch(epoch)?;
+                self.store().names_epoch().check(epoch)?;
                 self.store().intents().check_note(w, from)?;
                 let source = w.look_up(at)?.ok_or(Errno::NOENT)?.entry;
                 if is_on_paths(source) && names.is_none() {
@@ -407,8 +407,8 @@ impl<'a> CrossNode<'a> {
             // Replacing removes an object, which must work even if the record file is full.
             let need = seen.map_or(Need::Bytes(0), |_| Need::Removal);
             self.store().transact(set, need, |w| {
-                self.store().names().check_epoch(epoch)?;
-                self.store().intents().check_frozen(to.0)?;
+                self.store().names_epoch().check(epoch)?;
+                self.store().names_epoch().check_frozen(to.0)?;
                 match self.store().intents().note_on(w, to)? {
                     // The operation of this intent may be waiting for this rename, so waiting for
                     // that operation could be a deadlock.

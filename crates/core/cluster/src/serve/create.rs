@@ -112,7 +112,7 @@ impl Server {
         usage: Option<u64>,
     ) -> Result<Created, Errno> {
         let cluster = &call.cluster;
-        let epoch = cluster.store().names().epoch_for(epoch)?;
+        let epoch = cluster.store().names_epoch().agreed_with(epoch)?;
         let is_file = new.mode & forebay_store::S_IFMT == libc::S_IFREG;
         let Some(usage) = usage.filter(|_| is_file) else {
             return cluster

@@ -19,7 +19,7 @@ fn check_all(
 ) -> Result<u64, Errno> {
     let check = |(name, _): &(Vec<u8>, Entry)| home_of_entry(&call.cluster, dir, name);
     entries.iter().try_for_each(check)?;
-    call.store().names().epoch_for(epoch)
+    call.store().names_epoch().agreed_with(epoch)
 }
 
 impl Entries<Call<'_>> for Server {
@@ -33,7 +33,7 @@ impl Entries<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<Option<Entry>, Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
-        let epoch = call.store().names().epoch_for(epoch)?;
+        let epoch = call.store().names_epoch().agreed_with(epoch)?;
         let cross_node = call.cluster.cross_node();
         cross_node.insert((parent, &name), entry, held, epoch)
     }
@@ -75,7 +75,7 @@ impl Entries<Call<'_>> for Server {
         names: bool,
     ) -> Result<(), Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
-        let epoch = call.store().names().epoch_for(epoch)?;
+        let epoch = call.store().names_epoch().agreed_with(epoch)?;
         call.cluster
             .namespace()
             .unlink_here(parent, &name, None, epoch, names)
@@ -90,7 +90,7 @@ impl Entries<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<bool, Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
-        let epoch = call.store().names().epoch_for(epoch)?;
+        let epoch = call.store().names_epoch().agreed_with(epoch)?;
         call.cluster
             .namespace()
             .unlink_entry((parent, &name), entry, epoch)
@@ -106,7 +106,7 @@ impl Entries<Call<'_>> for Server {
     ) -> Result<(), Errno> {
         check_name(&name)?;
         let id = home(&call.cluster, id)?;
-        let epoch = call.store().names().epoch_for(epoch)?;
+        let epoch = call.store().names_epoch().agreed_with(epoch)?;
         call.cluster.namespace().link(id, parent, &name, epoch)
     }
 
@@ -121,7 +121,7 @@ impl Entries<Call<'_>> for Server {
     ) -> Result<(), Errno> {
         home_of_entry(&call.cluster, from.0, &from.1)?;
         check_name(&to.1)?;
-        let epoch = call.store().names().epoch_for(epoch)?;
+        let epoch = call.store().names_epoch().agreed_with(epoch)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
         let cross_node = call.cluster.cross_node();
         cross_node.rename_from(from, to, mode, names, epoch)
@@ -138,7 +138,7 @@ impl Entries<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<bool, Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
-        let epoch = call.store().names().epoch_for(epoch)?;
+        let epoch = call.store().names_epoch().agreed_with(epoch)?;
         let cross_node = call.cluster.cross_node();
         let placed = cross_node.replace((parent, &name), entry, mode, names, epoch)?;
         Ok(placed == Placed::Same)
@@ -173,7 +173,7 @@ impl Entries<Call<'_>> for Server {
     ) -> Result<(), Errno> {
         home_of_entry(&call.cluster, parent, &name)?;
         check_name(&with)?;
-        let epoch = call.store().names().epoch_for(epoch)?;
+        let epoch = call.store().names_epoch().agreed_with(epoch)?;
         let cross_node = call.cluster.cross_node();
         cross_node.exchange((parent, &name), (other, &with), names, epoch)
     }
@@ -190,7 +190,7 @@ impl Entries<Call<'_>> for Server {
     ) -> Result<Option<Entry>, Errno> {
         home_of_entry(&call.cluster, at.0, &at.1)?;
         check_name(&leads.1)?;
-        let epoch = call.store().names().epoch_for(epoch)?;
+        let epoch = call.store().names_epoch().agreed_with(epoch)?;
         let led = ((leads.0, &leads.1[..]), exchange);
         let cross_node = call.cluster.cross_node();
         cross_node.join_exchange((at.0, &at.1), comes, led, names, epoch)

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 impl Directories<Call<'_>> for Server {
     fn epoch(&self, call: &Call<'_>) -> Result<u64> {
-        Ok(call.store().names().names_epoch())
+        Ok(call.store().names_epoch().now())
     }
 
     fn freeze(&self, call: &Call<'_>, epoch: u64, dir: ObjectId) -> Result<bool> {
@@ -27,7 +27,7 @@ impl Directories<Call<'_>> for Server {
     }
 
     fn thaw(&self, call: &Call<'_>, epoch: u64) -> Result<()> {
-        call.store().intents().thaw(epoch);
+        call.store().names_epoch().thaw(epoch);
         Ok(())
     }
 
@@ -39,7 +39,7 @@ impl Directories<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<()> {
         let cross_node = call.cluster.cross_node();
-        call.store().names().epoch_for(epoch)?;
+        call.store().names_epoch().agreed_with(epoch)?;
         let entry = call
             .cluster
             .namespace()
@@ -70,7 +70,7 @@ impl Directories<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<()> {
         let cross_node = call.cluster.cross_node();
-        call.store().names().epoch_for(epoch)?;
+        call.store().names_epoch().agreed_with(epoch)?;
         let source = call
             .cluster
             .namespace()
@@ -139,7 +139,7 @@ impl Directories<Call<'_>> for Server {
         epoch: u64,
     ) -> Result<()> {
         let cluster = &call.cluster;
-        cluster.store().names().epoch_for(epoch)?;
+        cluster.store().names_epoch().agreed_with(epoch)?;
         cluster.cross_node().while_frozen(ObjectId(0), |epoch, _| {
             match cluster.remote_home_of_entry(parent, &name) {
                 Some(home) => cluster.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),
@@ -168,9 +168,9 @@ impl<'a> Namespace<'a> {
     pub fn begin_names(&self) -> Result<()> {
         let nodes = self.cluster.other_nodes()?;
         for epoch in self.cluster.ask_each(nodes.nodes(), request::EPOCH, &()) {
-            self.store().names().raise_epoch(epoch?);
+            self.store().names_epoch().raise(epoch?);
         }
-        let epoch = ((self.store().names().names_epoch() >> 32) + 1) << 32;
+        let epoch = ((self.store().names_epoch().now() >> 32) + 1) << 32;
         let reply = self.cluster.ask_each(nodes.nodes(), request::THAW, &epoch);
         reply.into_iter().collect()
     }
@@ -256,7 +256,7 @@ impl<'a> CrossNode<'a> {
             .filter(|n| *n != nodes.this_node())
             .collect();
         let next = |epoch: u64| (epoch >> 32).wrapping_add(1) << 32;
-        let epoch = next(self.store().names().names_epoch());
+        let epoch = next(self.store().names_epoch().now());
         let mut empty = !self.store().intents().freeze(epoch, dir)?;
         let mut result = Ok(());
         for reply in self
@@ -274,13 +274,13 @@ impl<'a> CrossNode<'a> {
             for node in &others {
                 match self.cluster.ask(*node, request::EPOCH, &()) {
                     Err(Errno::HOSTDOWN) if unreachable == Unreachable::IsLeftOut => {}
-                    epoch => self.store().names().raise_epoch(epoch?),
+                    epoch => self.store().names_epoch().raise(epoch?),
                 }
             }
         }
-        let result = result.and_then(|()| change(self.store().names().names_epoch(), empty));
-        let after = next(self.store().names().names_epoch());
-        self.store().intents().thaw(after);
+        let result = result.and_then(|()| change(self.store().names_epoch().now(), empty));
+        let after = next(self.store().names_epoch().now());
+        self.store().names_epoch().thaw(after);
         // An unreachable node learns the epoch later: its next request is refused with ESTALE.
         let _ = self.cluster.ask_each(&others, request::THAW, &after);
         result

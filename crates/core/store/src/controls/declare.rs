@@ -165,7 +165,7 @@ impl DeclaredControls<'_> {
                 // A process that maps the file first records the mapping, and then reads the
                 // controls.
                 fence(SeqCst);
-                let node = self.store.names().node().0;
+                let node = self.store.peers().node().0;
                 let user = |party| User { node, party };
                 result.mapped = self
                     .store

@@ -142,7 +142,7 @@ const KINDS: [Kind; 15] = [
         is_remote: true,
         read: |r, s| {
             let (parent, name, counts) = link_in(s.rest, s.value)?;
-            let is_link = counts && r.store.names().is_entry_remote(parent, name);
+            let is_link = counts && r.store.peers().is_entry_remote(parent, name);
             r.links.push(Link {
                 id: s.id.0,
                 name: is_link.then(|| (parent.0, name.to_vec())),

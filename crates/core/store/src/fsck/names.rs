@@ -25,7 +25,7 @@ pub(crate) fn check_names(store: &Store, m: &mut Model, view: &View<'_>, report:
 }
 
 fn check_root(store: &Store, m: &mut Model, report: &mut Report) {
-    if store.names().is_object_remote(ObjectId::ROOT) {
+    if store.peers().is_object_remote(ObjectId::ROOT) {
         return;
     }
     let there = m.objects.get(&ROOT).map(|o| o.inode.is_dir());
@@ -73,7 +73,7 @@ fn check_homes(store: &Store, m: &mut Model, report: &mut Report) {
     }
     // Each node has an object for the root. Only the one on the root's home is used.
     let remote = m.objects.keys().copied().filter(|&id| id != ROOT);
-    let remote = remote.filter(|&id| store.names().is_object_remote(ObjectId(id)));
+    let remote = remote.filter(|&id| store.peers().is_object_remote(ObjectId(id)));
     for id in remote.collect::<Vec<_>>() {
         let is_dir = m.objects[&id].inode.is_dir();
         let remedy = if is_dir {
@@ -91,7 +91,7 @@ fn check_homes(store: &Store, m: &mut Model, report: &mut Report) {
         }
     }
     let all = m.entries.iter();
-    let remote = all.filter(|(at, _)| store.names().is_entry_remote(ObjectId(at.0), &at.1));
+    let remote = all.filter(|(at, _)| store.peers().is_entry_remote(ObjectId(at.0), &at.1));
     for (at, e) in remote.map(|(at, e)| (at.clone(), *e)).collect::<Vec<_>>() {
         report.add(
             PART,
@@ -122,8 +122,8 @@ fn check_entries(store: &Store, m: &mut Model, report: &mut Report) {
             || at.1 == b".."
             || at.1.iter().any(|b| matches!(b, b'/' | 0));
         let dir = m.objects.get(&at.0).is_some_and(|o| o.inode.is_dir())
-            || store.names().is_object_remote(ObjectId(at.0));
-        let object = if store.names().is_object_remote(e.id) {
+            || store.peers().is_object_remote(ObjectId(at.0));
+        let object = if store.peers().is_object_remote(e.id) {
             // Whether the object exists on its node is checked by `inspect_across`.
             Some(e.kind)
         } else {
@@ -191,8 +191,8 @@ fn check_directories(store: &Store, m: &mut Model, report: &mut Report) {
         for &id in &dirs {
             let o = &m.objects[&id];
             let parent = ObjectId(o.inode.parent);
-            if store.names().is_entry_remote(parent, &o.tail)
-                || store.names().is_object_remote(parent)
+            if store.peers().is_entry_remote(parent, &o.tail)
+                || store.peers().is_object_remote(parent)
             {
                 reach(id, &children, &mut reached);
             }
@@ -374,7 +374,7 @@ fn name_of_here(store: &Store, dir: u64, name: &str) -> Vec<u8> {
     const MAX_NUMBERED_NAMES: usize = 1 << 20;
     let others = (1..MAX_NUMBERED_NAMES).map(|n| format!("{name}.{n}").into_bytes());
     let mut all = std::iter::once(name.as_bytes().to_vec()).chain(others);
-    all.find(|name| !store.names().is_entry_remote(ObjectId(dir), name))
+    all.find(|name| !store.peers().is_entry_remote(ObjectId(dir), name))
         .unwrap_or_else(|| name.as_bytes().to_vec())
 }
 

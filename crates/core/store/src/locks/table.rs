@@ -415,7 +415,7 @@ impl<'s> LockTable<'s> {
     /// notes, with the owner. The owner is read from the locks: a process that cleans up behind a
     /// dead one has taken over its slot already.
     pub(super) fn locked_from(&self, slot: u32) -> Vec<(ObjectId, Owner)> {
-        let me = self.store.names().node();
+        let me = self.store.peers().node();
         let all = self
             .all_locks()
             .map(|(object, lock)| (object, lock.owner()));
@@ -428,7 +428,7 @@ impl<'s> LockTable<'s> {
 
     /// Returns the locks of other nodes on objects of this node.
     pub fn remote_locks(&self) -> Vec<RemoteLock> {
-        let me = self.store.names().node();
+        let me = self.store.peers().node();
         self.all_locks()
             .filter(|(_, lock)| lock.owner().node != me && !lock.is_note())
             .map(|(object, lock)| RemoteLock {
@@ -441,7 +441,7 @@ impl<'s> LockTable<'s> {
 
     /// Whether other nodes have locks on objects of this node.
     pub fn has_remote_locks(&self) -> bool {
-        let me = self.store.names().node();
+        let me = self.store.peers().node();
         self.all_locks()
             .any(|(_, lock)| lock.owner().node != me && !lock.is_note())
     }
@@ -536,7 +536,7 @@ impl<'s> LockTable<'s> {
     /// During quiescence: removes locks whose owners have ended, and puts all entries that aren't
     /// in a chain into the free list.
     pub(crate) fn recount_locks(&self) -> Result<()> {
-        let (me, here) = (self.store.names().node(), self.owners_here());
+        let (me, here) = (self.store.peers().node(), self.owners_here());
         let lost = |l: &FileLock| l.owner().node == me && !here.contains(&l.owner().number);
         let objects: HashSet<ObjectId> = (self.all_locks().filter(|(_, l)| lost(l)))
             .map(|(object, _)| object)
@@ -575,7 +575,7 @@ impl<'s> LockTable<'s> {
 
     /// Returns, during quiescence, the locks whose owners, of this node, don't exist any more.
     pub(crate) fn stray_locks(&self) -> Vec<(ObjectId, Owner)> {
-        let (me, here) = (self.store.names().node(), self.owners_here());
+        let (me, here) = (self.store.peers().node(), self.owners_here());
         self.all_locks()
             .map(|(object, lock)| (object, lock.owner()))
             .filter(|(_, owner)| owner.node == me && !here.contains(&owner.number))

@@ -36,8 +36,8 @@ impl<'s> Names<'s> {
         let made = self
             .store
             .transact(set, Need::Bytes(new.target.len()), |w| {
-                self.check_epoch(epoch)?;
-                self.store.intents().check_frozen(parent)?;
+                self.store.names_epoch().check(epoch)?;
+                self.store.names_epoch().check_frozen(parent)?;
                 self.store.intents().check_note(w, (parent, name))?;
                 let id = ObjectId::new(self.next_seq(at.shard())?, slot);
                 let id = id.with(new.distribution.unwrap_or_default());
@@ -165,8 +165,8 @@ impl<'s> Names<'s> {
         let at = self.store.entry_ref((parent, name));
         let set = at.set().with(self.store.shard_of(id));
         self.store.transact(set, Need::Bytes(0), |w| {
-            self.check_epoch(epoch)?;
-            self.store.intents().check_frozen(parent)?;
+            self.store.names_epoch().check(epoch)?;
+            self.store.names_epoch().check_frozen(parent)?;
             self.store.intents().check_note(w, (parent, name))?;
             if w.look_up(at)?.is_some() {
                 return Err(Errno::EXIST);

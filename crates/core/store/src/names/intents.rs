@@ -288,15 +288,6 @@ impl Intents<'_> {
         Ok(())
     }
 
-    /// Returns ESTALE while no entry may be created in `dir`.
-    pub fn check_frozen(&self, dir: ObjectId) -> Result<()> {
-        if self.store.control.header().frozen.load(Acquire) == dir.0 {
-            Err(Errno::STALE)
-        } else {
-            Ok(())
-        }
-    }
-
     pub(crate) fn own_identity(&self) -> Result<u32> {
         Ok(identity(&self.store.control, self.store.process_slot()?))
     }
@@ -354,35 +345,27 @@ impl Intents<'_> {
     /// resolved again. Returns whether `dir` has entries on this node. `dir` 0: only raises the
     /// epoch.
     pub fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
-        if epoch >> 32 < self.store.names().names_epoch() >> 32 {
+        if epoch >> 32 < self.store.names_epoch().now() >> 32 {
             // The request is older than the last change of names.
             return Err(Errno::STALE);
         }
         if dir.0 == 0 {
-            self.store.names().raise_epoch(epoch);
+            self.store.names_epoch().raise(epoch);
             return Ok(false);
         }
         // All shards are locked: a process that creates an entry has committed it, or will see
         // `frozen`.
         self.store
             .transact(self.store.all_shards(), Need::Removal, |w| {
-                self.store.names().raise_epoch(epoch);
+                self.store.names_epoch().raise(epoch);
                 let frozen = &self.store.control.header().frozen;
                 frozen.store(dir.0, SeqCst);
-                if epoch >> 32 != self.store.names().names_epoch() >> 32 {
+                if epoch >> 32 != self.store.names_epoch().now() >> 32 {
                     // A later change of names was announced meanwhile.
                     frozen.store(0, SeqCst);
                     return Err(Errno::STALE);
                 }
                 w.is_empty(dir).map(|empty| !empty)
             })
-    }
-
-    /// Ends [`Intents::freeze`].
-    pub fn thaw(&self, epoch: u64) {
-        if epoch >> 32 >= self.store.names().names_epoch() >> 32 {
-            self.store.names().raise_epoch(epoch);
-            self.store.control.header().frozen.store(0, Release);
-        }
     }
 }

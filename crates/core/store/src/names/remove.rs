@@ -154,7 +154,7 @@ impl<'s> Names<'s> {
         let _section = self.store.section()?;
         let set = at.set().with(self.store.shard_of(entry.id));
         let done = self.store.transact(set, Need::Removal, |w| {
-            self.check_epoch(epoch)?;
+            self.store.names_epoch().check(epoch)?;
             self.store.intents().check_note(w, name)?;
             if !w.unlink(at, entry)? {
                 return Ok(None);
@@ -213,7 +213,7 @@ impl<'s> Names<'s> {
         // All shards: no entry may be made in the directory while it is removed.
         self.store
             .transact(self.store.all_shards(), Need::Removal, |w| {
-                self.check_epoch(epoch)?;
+                self.store.names_epoch().check(epoch)?;
                 let found = w.look_up(at)?.ok_or(Errno::NOENT)?;
                 if found.changing {
                     return Err(Errno::IO);

@@ -82,7 +82,7 @@ impl<'s> Names<'s> {
             _ => Need::Update,
         };
         let done = self.store.transact(set, need, |w| {
-            self.check_epoch(epoch)?;
+            self.store.names_epoch().check(epoch)?;
             check(w)?;
             let replaced = (new, target);
             self.rename_locked(w, (old, source), replaced, mode, t, &mut freed)

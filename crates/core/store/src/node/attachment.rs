@@ -134,7 +134,7 @@ impl Store {
             // The order matters: either a repair sees this slot, or this process sees the repair.
             let alone = self
                 .no_repair()
-                .and_then(|()| self.declared().end_exclusive_of_others(slot));
+                .and_then(|()| self.sole_use().end_of_others(slot));
             let done = alone.and_then(|()| self.adopt(slot));
             done.inspect_err(|_| process::free(&self.control, slot))
                 .map(|()| slot)
@@ -279,7 +279,7 @@ impl Store {
         self.between_slots();
         let lent = process::attach(&self.control)
             .and_then(|slot| {
-                let alone = self.declared().end_exclusive_of_others(slot);
+                let alone = self.sole_use().end_of_others(slot);
                 let area = alone.and_then(|()| self.map_area(slot));
                 let area = area.inspect_err(|_| process::free(&self.control, slot))?;
                 Ok((slot, area))

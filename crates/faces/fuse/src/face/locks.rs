@@ -203,7 +203,7 @@ impl Call<'_> {
         };
         // An owner that uses another mount or node has no process id here.
         let pid = match other.owner.pid() {
-            Some(pid) if other.owner.node == cluster.store().names().node() => pid,
+            Some(pid) if other.owner.node == cluster.store().peers().node() => pid,
             Some(_) => u32::MAX,
             None => self.pid_behind(other.owner),
         };

@@ -135,7 +135,7 @@ fn ranges(
             };
             // -1: the lock of a description has no process, and a process of another node has no
             // number on this node.
-            let here = other.owner.node == fs.cluster().store().names().node();
+            let here = other.owner.node == fs.cluster().store().peers().node();
             request.l_pid = match other.owner.pid() {
                 Some(pid) if here => pid as i32,
                 _ => -1,

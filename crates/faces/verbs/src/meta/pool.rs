@@ -607,7 +607,7 @@ impl Store for Pool {
     }
 
     fn removes_together(&self) -> bool {
-        self.fs.store().names().node_of_several().is_some()
+        self.fs.store().peers().node_of_several().is_some()
     }
 
     fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>> {
