@@ -5,14 +5,14 @@
 //! limit of address space, has room for all threads that are about to begin. [`BEGINNING`] is
 //! larger than a thread needs: the surplus is for what other threads map meanwhile.
 //!
-//! [`lock`] locks a mutex even if a thread that held it has panicked.
+//! [`lock`], [`read_lock`] and [`write_lock`] take a lock even if a thread that held it has panicked.
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -74,6 +74,16 @@ pub fn have_begun() {
 /// Locks a mutex. Data left by a thread that panicked is used as it is.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], for reading what a lock for readers and writers protects.
+pub fn read_lock<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`read_lock`], for writing.
+pub fn write_lock<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether `len` bytes can be mapped now.

@@ -5,6 +5,7 @@ use super::local_node::LocalNode;
 use super::wire::{HELLO, Hello};
 use crate::Error;
 use forebay_net::{Connection, Peer, Request};
+use forebay_runtime::threads::lock;
 use forebay_runtime::threads::{STACK, start};
 use rustix::io::Errno;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -44,11 +45,11 @@ impl Link {
         loop {
             let links = self.links.upgrade();
             let Some(links) = links.filter(|links| !links.local.stopped()) else {
-                let mut state = self.state();
+                let mut state = lock(&self.state);
                 state.connecting = false;
                 return;
             };
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.drop_ended();
             if state.connection.is_some() && !std::mem::take(&mut waited) {
                 // The connection can't take more requests now.
@@ -61,7 +62,7 @@ impl Link {
                         return;
                     }
                     drop(links);
-                    drop(self.pause(self.state(), &mut pause));
+                    drop(self.pause(lock(&self.state), &mut pause));
                     waited = true;
                     continue;
                 }
@@ -70,7 +71,7 @@ impl Link {
                 drop(state);
             }
             self.pump(&links.local);
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.connection.is_some() && state.queue.is_empty() {
                 state.connecting = false;
                 return;
@@ -97,7 +98,7 @@ impl Link {
 
     fn try_to_connect(self: &Arc<Self>, links: &Links) -> Result<(), Error> {
         let local = &links.local;
-        let state = self.state();
+        let state = lock(&self.state);
         let first = state.queue.iter().map(|q| q.deadline()).min();
         let most = if state.given_up(local) {
             PROBE
@@ -180,7 +181,7 @@ impl Link {
     /// Returns whether to try again.
     fn failed(&self, local: &LocalNode, why: &Error) -> bool {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.drop_ended();
         if state.connection.is_some() {
             // The other side has connected meanwhile: the link has that connection.

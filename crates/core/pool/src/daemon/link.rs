@@ -20,10 +20,10 @@ use super::wire::{self, Hello, PROGRESS, ProgressQuery, RequestHead};
 use forebay_cluster::peers::requests::kind;
 use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
 use forebay_placement::{PoolMap, planted};
-use forebay_runtime::threads::lock;
+use forebay_runtime::threads::{lock, read_lock, write_lock};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Maximum number of requests in progress on a connection. The rest of the window is for the
@@ -89,7 +89,7 @@ pub struct Links {
 pub struct Link {
     pub(super) links: Weak<Links>,
     pub(super) node: NodeId,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     pub(super) wake: Condvar,
 }
 
@@ -171,16 +171,16 @@ impl Links {
     pub fn set(self: &Arc<Self>, nodes: impl Iterator<Item = NodeId>) {
         let weak = Arc::downgrade(self);
         let links = nodes.map(|node| (node, Link::new(&weak, node))).collect();
-        *self.all.write().unwrap_or_else(PoisonError::into_inner) = links;
+        *write_lock(&self.all) = links;
     }
 
     pub fn get(&self, node: NodeId) -> Option<Arc<Link>> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = read_lock(&self.all);
         all.get(&node).cloned()
     }
 
     pub fn all(&self) -> Vec<Arc<Link>> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = read_lock(&self.all);
         all.values().cloned().collect()
     }
 
@@ -243,13 +243,9 @@ impl Link {
         })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
     /// The state of the link.
     pub fn about(&self) -> NodeState {
-        let state = self.state();
+        let state = lock(&self.state);
         NodeState {
             node: self.node,
             reach: state.reach,
@@ -265,7 +261,7 @@ impl Link {
             return pending.fail(Errno::HOSTDOWN);
         };
         let local = &links.local;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let lately = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < FAILED_LATELY);
         if state.connection.is_none() && state.given_up(local) && lately(state.failed) {
             state.open.remove(&pending.number());
@@ -286,7 +282,7 @@ impl Link {
     /// Registers the number of a request that an earlier daemon left, and that is about to be
     /// posted.
     pub fn expect(&self, number: u64) {
-        self.state().open.insert(number);
+        lock(&self.state).open.insert(number);
     }
 
     /// Asks the node whether it still carries out these requests. If so, extends their deadlines.
@@ -300,7 +296,7 @@ impl Link {
         let (this, until) = (self.clone(), Instant::now() + request_timeout);
         let done = Box::new(move |result: Result<Reply, Error>| {
             let Ok(reply) = result else { return };
-            this.state().heard = Instant::now();
+            lock(&this.state).heard = Instant::now();
             for (pending, at_work) in requests.iter().zip(reply.head) {
                 if at_work == 1 {
                     pending.renew(until);
@@ -317,7 +313,7 @@ impl Link {
             return pending.fail(Errno::HOSTDOWN);
         };
         let request_timeout = links.local.options.request_timeout;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.queue.retain(|q| !Arc::ptr_eq(q, pending));
         state.open.remove(&pending.number());
         // As in `done`: if nothing has arrived on the connection, it may be broken.
@@ -339,7 +335,7 @@ impl Link {
         for_: Duration,
     ) {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.drop_ended();
         let is_current = |live: &Live| Arc::ptr_eq(&live.connection, connection);
         if state.connection.as_ref().is_some_and(is_current) {
@@ -365,7 +361,7 @@ impl Link {
         let request = progress_query(&links.local, Duration::ZERO, Vec::new());
         let (this, asked) = (self.clone(), connection.clone());
         let done = Box::new(move |result: Result<Reply, Error>| match result {
-            Ok(_) => this.state().heard = Instant::now(),
+            Ok(_) => lock(&this.state).heard = Instant::now(),
             Err(Error::Deadline { .. }) => this.is_silent(&links.local, &asked, PROBE),
             Err(_) => {}
         });
@@ -377,7 +373,7 @@ impl Link {
     /// Notes that a message of the node has arrived: requests to the node no longer fail at once,
     /// and a connecting thread tries again now.
     pub fn heard(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.connection.is_none() {
             (state.failed, state.down) = (None, None);
             self.wake.notify_all();
@@ -387,7 +383,7 @@ impl Link {
     /// Connects, if there is no connection, to find out whether the node can be reached, and to
     /// send it this node's addresses.
     pub fn watch(self: &Arc<Self>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.drop_ended();
         if state.connection.is_none() {
             state.watch = true;
@@ -398,7 +394,7 @@ impl Link {
     /// Waits until the node knows of this daemon or an attempt to connect has failed, at the latest
     /// until the time `until`.
     pub(super) fn wait_announced(&self, until: Instant) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         while state.reach == Reach::Untried {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -427,7 +423,7 @@ impl Link {
 
     /// The connection, if there is one.
     pub fn connection(&self) -> Option<Arc<dyn Connection>> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.drop_ended();
         state.connection.as_ref().map(|c| c.connection.clone())
     }
@@ -436,7 +432,7 @@ impl Link {
     /// is preferred. Requests in progress on the replaced connection are finished on it, or sent
     /// again if it is closed.
     pub(super) fn offer(self: &Arc<Self>, local: &LocalNode, new: Live) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.drop_ended();
         if new.connection.ended().is_some() {
             return;
@@ -469,7 +465,7 @@ impl Link {
 
     fn pump_some(self: &Arc<Self>, local: &LocalNode, lazily: bool) {
         loop {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.queue.is_empty() {
                 return;
             }
@@ -574,12 +570,12 @@ impl Link {
                     let errno = reply.status;
                     forebay_trace::event!(LINK_REPLY, self.node.0, pending.kind, errno);
                 });
-                self.state().heard = Instant::now();
+                lock(&self.state).heard = Instant::now();
                 self.settle(&pending, Ok(reply));
             }
             Err(Error::Deadline { .. }) => {
                 // If nothing has arrived on the connection since, it may be broken.
-                let silent = self.state().heard < sent;
+                let silent = lock(&self.state).heard < sent;
                 self.settle(&pending, Err(Errno::HOSTDOWN));
                 if silent && let Some(links) = self.links.upgrade() {
                     match connection.upgrade() {
@@ -612,7 +608,7 @@ impl Link {
 
     /// Answers the request with the reply or the error.
     fn settle(&self, pending: &PendingRequest, result: Result<Reply, Errno>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         assert!(state.under_way > 0, "a request that ends was in progress");
         state.under_way -= 1;
         state.open.remove(&pending.number());
@@ -633,7 +629,7 @@ impl Link {
 
     /// Queues the request again.
     fn later(self: &Arc<Self>, pending: Arc<PendingRequest>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         assert!(
             state.under_way > 0,
             "a request that is sent again was in progress"
@@ -646,7 +642,7 @@ impl Link {
 
     /// Stops sending: the daemon ends. The next daemon answers the waiting requesters.
     pub fn stop(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.queue.clear();
         self.wake.notify_all();
     }

@@ -564,14 +564,6 @@ impl Daemon {
     pub fn states(&self) -> Vec<NodeState> {
         self.core.links.states()
     }
-
-    /// The current pool map.
-    pub fn map(&self) -> Option<Arc<PoolMap>> {
-        self.core.local().maps.get()
-    }
-
-    /// Ends the daemon. Unanswered requests of processes are left for the next daemon.
-    pub fn shutdown(self) {}
 }
 
 impl Drop for Daemon {

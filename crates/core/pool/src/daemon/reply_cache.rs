@@ -12,8 +12,9 @@
 //! ([`Verdict::Full`]): the requester sends it again, until the requester's timeout.
 
 use forebay_client::requests::{Known, Left, Replies, ahead, clock};
+use forebay_runtime::threads::lock;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Maximum number of requests of one requester in the cache. A requester has at most 256 in
@@ -225,10 +226,6 @@ impl<R> ReplyCache<R> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a request of `requester`. The requester reports that the requests in `settled` are
     /// settled.
     pub fn begin(
@@ -241,7 +238,7 @@ impl<R> ReplyCache<R> {
         reply: R,
     ) -> Verdict<R> {
         assert!(number != 0, "a request has a number");
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let state = &mut *state;
         debug_assert_eq!(
             state.bytes,
@@ -332,7 +329,7 @@ impl<R> ReplyCache<R> {
 
     /// Whether the requester still waits for the reply.
     pub fn is_wanted(&self, requester: u64, number: u64) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         let seen = state
             .requesters
             .get(&requester)
@@ -342,7 +339,7 @@ impl<R> ReplyCache<R> {
 
     /// Extends the deadline of an unanswered request. Returns whether it is still unanswered.
     pub fn renew(&self, requester: u64, number: u64, until: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let requester = state.requesters.get_mut(&requester);
         match requester.and_then(|a| a.seen.get_mut(&number)) {
             Some(Seen::Open {
@@ -367,7 +364,7 @@ impl<R> ReplyCache<R> {
         answer: Option<&Arc<Kept>>,
         again: bool,
     ) -> Option<R> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let state = &mut *state;
         let entry = state.requesters.get_mut(&requester)?;
         if !matches!(entry.seen.get(&number)?, Seen::Open { .. }) {
@@ -522,14 +519,14 @@ mod tests {
             assert_eq!(begin(n, 1, ONCE), Verdict::New);
             cache.finish(1, n, Some(&kept(0, 1 << 20)), false);
         }
-        assert_eq!(cache.state().bytes, ROOM);
+        assert_eq!(lock(&cache.state).bytes, ROOM);
         assert_eq!(begin(99, 1, ONCE), Verdict::Forgotten(()));
         begin(100, 100, ONCE);
-        assert_eq!(cache.state().bytes, 0);
+        assert_eq!(lock(&cache.state).bytes, 0);
         for n in 101..2 * MAX_REPLIES_PER_REQUESTER as u64 {
             begin(n, 100, HARMLESS);
         }
-        assert!(cache.state().requesters[&1].seen.len() <= MAX_REPLIES_PER_REQUESTER);
+        assert!(lock(&cache.state).requesters[&1].seen.len() <= MAX_REPLIES_PER_REQUESTER);
         // A request without room isn't carried out, and doesn't fail.
         assert_eq!(
             begin(3 * MAX_REPLIES_PER_REQUESTER as u64, 100, HARMLESS),
@@ -554,7 +551,7 @@ mod tests {
             assert_eq!(verdict, Verdict::New, "{n}");
             cache.finish(1, n, Some(&kept(0, 0)), false);
         }
-        assert!(cache.state().requesters[&1].seen.len() <= 65);
+        assert!(lock(&cache.state).requesters[&1].seen.len() <= 65);
         assert_eq!(cache.finish(1, 1, Some(&kept(0, 0)), false), Some(1));
         assert_eq!(
             cache.begin(1, 1, &below(1), soon, ONCE, 9),
@@ -614,7 +611,7 @@ mod tests {
             }
         }
         assert!(full > 0, "they may all still come again");
-        let state = cache.state();
+        let state = lock(&cache.state);
         for seen in state.requesters[&3].seen.values() {
             cache.records.expire(seen.record().unwrap());
         }

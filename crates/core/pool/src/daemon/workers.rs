@@ -2,9 +2,10 @@
 //! thread, up to a limit. A thread ends when fewer threads would have sufficed for a while.
 //! Occasional work, which wakes one thread after the other, keeps only one thread alive.
 
+use forebay_runtime::threads::lock;
 use forebay_runtime::threads::{STACK, start};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a thread without work waits before it ends.
@@ -41,13 +42,9 @@ impl Workers {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues `job` for a thread; starts one if none is idle and the limit isn't reached.
     pub fn submit(self: &Arc<Self>, job: Job) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.stopped {
             return;
         }
@@ -70,19 +67,19 @@ impl Workers {
         if start(thread, STACK, 0, move || this.run()).is_err() {
             // Other threads carry the job out later. If there are none, the requester's timeout
             // bounds the wait.
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             assert!(state.threads > 0, "a thread that didn't start was counted");
             state.threads -= 1;
         }
     }
 
     fn run(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         loop {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
                 job();
-                state = self.state();
+                state = lock(&self.state);
                 continue;
             }
             let needed = state.short.is_none_or(|t| t.elapsed() < STAYS);
@@ -105,7 +102,7 @@ impl Workers {
 
     /// Makes the threads end when they have finished their present jobs; drops queued jobs.
     pub fn stop(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.stopped = true;
         state.queue.clear();
         self.wake.notify_all();

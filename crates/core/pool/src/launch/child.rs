@@ -3,13 +3,14 @@
 use super::Launcher;
 use super::messages::{Begin, Unread, encode_down, greet, hear_greeting, read_up};
 use crate::start::{Down, Event};
+use forebay_runtime::threads::lock;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::process::{ChildStderr, ChildStdin, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
@@ -147,7 +148,7 @@ impl Words {
     fn hear(&self, mut from: ChildStderr) {
         let mut buffer = [0; 512];
         while let Ok(n @ 1..) = from.read(&mut buffer) {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = lock(&self.0);
             kept.extend(&buffer[..n]);
             let excess = kept.len().saturating_sub(WORDS);
             kept.drain(..excess);
@@ -156,7 +157,7 @@ impl Words {
 
     /// Why the launch has ended: the last line of its error output, if there is any.
     fn why(&self, end: &Unread) -> String {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         let output = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
         let mut lines = output.lines().map(str::trim).filter(|l| !l.is_empty());
         let text = match end {
