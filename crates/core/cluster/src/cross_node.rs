@@ -73,6 +73,12 @@ fn is_for_later(e: Errno) -> bool {
 }
 
 impl<'a> CrossNode<'a> {
+    /// Returns the entry of a name. ENOENT if there is none.
+    fn existing(&self, name: Named<'_>) -> Result<Entry> {
+        let found = self.cluster.namespace().lookup(name.0, name.1)?;
+        found.ok_or(Errno::NOENT)
+    }
+
     // ---- entries: at the entry's home ----
 
     /// Makes an entry for an object that lies on another node. Returns the existing entry, if there

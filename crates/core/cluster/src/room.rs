@@ -50,32 +50,7 @@ impl<'a> FileData<'a> {
     /// # Errors
     /// ENOSPC, EFBIG.
     pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
-        self.cluster.locks().check_lease(index)?;
-        if let Some(file) = self.cluster.stripes().striped(index) {
-            self.cluster
-                .declarations()
-                .check_striped(index, Change::Size(MAX_SIZE))?;
-            return self
-                .cluster
-                .stripes()
-                .room_striped(&file, (offset, len), grow, false);
-        }
-        let reserved = match self.cluster.opens().remote_live(index) {
-            Some((home, id)) => self
-                .cluster
-                .ask(home, request::RESERVE, &(id, offset, len, grow)),
-            None => self
-                .store()
-                .content()
-                .reserve_here(index, offset, len, grow),
-        };
-        match self.cluster.stripes().spilled_by(index, &reserved)? {
-            Some(file) => self
-                .cluster
-                .stripes()
-                .room_striped(&file, (offset, len), grow, false),
-            None => reserved,
-        }
+        self.change_room(index, offset, len, grow, false)
     }
 
     /// Makes `offset..offset + len` read as zero; with `grow`, the file becomes at least
@@ -84,32 +59,48 @@ impl<'a> FileData<'a> {
     /// # Errors
     /// EFBIG, EIO.
     pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
-        self.cluster.locks().check_lease(index)?;
-        if let Some(file) = self.cluster.stripes().striped(index) {
-            self.cluster
-                .declarations()
-                .check_striped(index, Change::From(Some(offset)))?;
-            return self
-                .cluster
-                .stripes()
-                .room_striped(&file, (offset, len), grow, true);
+        self.change_room(index, offset, len, grow, true)
+    }
+
+    /// Makes a hole if `punch`, and reserves room otherwise.
+    fn change_room(
+        &self,
+        index: u32,
+        offset: u64,
+        len: u64,
+        grow: bool,
+        punch: bool,
+    ) -> Result<()> {
+        let (cluster, store) = (self.cluster, self.store());
+        let (stripes, range) = (cluster.stripes(), (offset, len));
+        cluster.locks().check_lease(index)?;
+        if let Some(file) = stripes.striped(index) {
+            let change = if punch {
+                Change::From(Some(offset))
+            } else {
+                Change::Size(MAX_SIZE)
+            };
+            cluster.declarations().check_striped(index, change)?;
+            return stripes.room_striped(&file, range, grow, punch);
         }
-        let punched = match self.cluster.opens().remote_live(index) {
-            Some((home, id)) => self
-                .cluster
-                .ask(home, request::PUNCH, &(id, offset, len, grow)),
-            None => self
-                .store()
-                .content()
-                .punch_here(index, offset, len, grow)
-                .and(self.store().parts().not_spilled(index)),
+        let done = match cluster.opens().remote_live(index) {
+            Some((home, id)) => {
+                let request = if punch {
+                    request::PUNCH
+                } else {
+                    request::RESERVE
+                };
+                cluster.ask(home, request, &(id, offset, len, grow))
+            }
+            None if punch => {
+                let punched = store.content().punch_here(index, offset, len, grow);
+                punched.and(store.parts().not_spilled(index))
+            }
+            None => store.content().reserve_here(index, offset, len, grow),
         };
-        match self.cluster.stripes().spilled_by(index, &punched)? {
-            Some(file) => self
-                .cluster
-                .stripes()
-                .room_striped(&file, (offset, len), grow, true),
-            None => punched,
+        match stripes.spilled_by(index, &done)? {
+            Some(file) => stripes.room_striped(&file, range, grow, punch),
+            None => done,
         }
     }
 

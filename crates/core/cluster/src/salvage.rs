@@ -23,6 +23,7 @@
 use forebay_placement::{NodeId, Slot};
 use forebay_store::record::{Entry, Inode, tail};
 use forebay_store::{ObjectId, Result};
+use forebay_runtime::threads::write_lock;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
@@ -157,7 +158,7 @@ impl SalvageCell {
 
     /// Replaces the salvage.
     pub fn set(&self, salvage: Option<Arc<Salvage>>) {
-        let mut held = self.salvage.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = write_lock(&self.salvage);
         self.is_set.store(salvage.is_some(), Release);
         *held = salvage;
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Server::serve`] lets a request pass or refuses it (`fences.rs`), and chooses by the request's
 //! class whether its operation may wait. The table's `dispatch` then calls the request's handler.
-//! The handlers are methods of [`Server`], in files by theme with one trait each
+//! The handlers are methods of [`Call`], in files by theme with one trait each
 //! (`peers/requests.rs`).
 //!
 //! A handler makes the call that a process of this node would make; no rule is implemented here.
@@ -41,12 +41,13 @@ use crate::peers::requests::kind;
 use crate::peers::requests::{Repeat, Time, dispatch, find};
 use call::*;
 use forebay_placement::NodeId;
+use forebay_runtime::threads::lock;
 use forebay_store::ObjectId;
 use opened::OpenThere;
 use parts::OpenParts;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// The daemon's state about other nodes: the files that they have open here, and their fences.
 #[derive(Default)]
@@ -59,10 +60,6 @@ pub struct Server {
     /// Locked during each request of the class `Names`, so that they run one at a time. True after
     /// [`Server::begin_names`] has thawed the directories that an earlier daemon left frozen.
     names: Mutex<bool>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Server {
@@ -145,6 +142,11 @@ impl Server {
                 *cluster
             }
         };
-        dispatch(self, &Call { cluster, from }, kind, head, body)
+        let call = Call {
+            server: self,
+            cluster,
+            from,
+        };
+        dispatch(&call, kind, head, body)
     }
 }

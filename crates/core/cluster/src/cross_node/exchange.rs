@@ -26,12 +26,7 @@ impl<'a> CrossNode<'a> {
     /// Exchanges two names in a pool of several nodes.
     pub(crate) fn exchange_among(&self, x: Named<'_>, y: Named<'_>, epoch: u64) -> Result<()> {
         if x == y {
-            return self
-                .cluster
-                .namespace()
-                .lookup(x.0, x.1)?
-                .ok_or(Errno::NOENT)
-                .map(|_| ());
+            return self.existing(x).map(|_| ());
         }
         // Two exchanges of the same names begin with the same name, so that neither has to be
         // undone.
@@ -42,16 +37,8 @@ impl<'a> CrossNode<'a> {
         };
         let mut backoff = Backoff::new();
         loop {
-            let source = self
-                .cluster
-                .namespace()
-                .lookup(x.0, x.1)?
-                .ok_or(Errno::NOENT)?;
-            let target = self
-                .cluster
-                .namespace()
-                .lookup(y.0, y.1)?
-                .ok_or(Errno::NOENT)?;
+            let source = self.existing(x)?;
+            let target = self.existing(y)?;
             let on_paths = is_on_paths(source) || is_on_paths(target);
             if source.id == target.id && !on_paths {
                 if self.are_together((x, source), (y, target))? {

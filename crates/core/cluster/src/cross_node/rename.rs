@@ -37,20 +37,12 @@ impl<'a> CrossNode<'a> {
             return self.exchange_among(from, to, epoch);
         }
         if from == to {
-            let there = self
-                .cluster
-                .namespace()
-                .lookup(from.0, from.1)?
-                .ok_or(Errno::NOENT)?;
+            let there = self.existing(from)?;
             return without_change(mode, there, there).unwrap_or(Ok(()));
         }
         let mut backoff = Backoff::new();
         loop {
-            let source = self
-                .cluster
-                .namespace()
-                .lookup(from.0, from.1)?
-                .ok_or(Errno::NOENT)?;
+            let source = self.existing(from)?;
             let target = self.cluster.namespace().lookup(to.0, to.1)?;
             // For names on paths, the node of names makes this check.
             let on_paths = is_on_paths(source) || target.is_some_and(is_on_paths);
@@ -236,11 +228,7 @@ impl<'a> CrossNode<'a> {
                 // The object has the new name already, or another operation is adding or removing
                 // it.
                 Err(Errno::ALREADY) => {
-                    let source = self
-                        .cluster
-                        .namespace()
-                        .lookup(from.0, from.1)?
-                        .ok_or(Errno::NOENT)?;
+                    let source = self.existing(from)?;
                     if let Some(target) = self.cluster.namespace().lookup(to.0, to.1)?
                         && target.id == source.id
                         && self.are_together((from, source), (to, target))?

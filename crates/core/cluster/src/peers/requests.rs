@@ -9,7 +9,7 @@
 //! - the properties of a request, which daemons look up ([`find`]), and
 //!   `docs/reference/protocol.md`;
 //! - a trait for each theme (`Lookups` and others) with a method for each request, its handler;
-//!   `serve.rs` implements them. The context of a call is a parameter of the trait;
+//!   `serve.rs` implements them;
 //! - `dispatch`, which decodes the arguments, calls the handler and encodes its reply.
 //!
 //! Two requests with one number don't compile. Numbers are never used again for another request:
@@ -279,10 +279,8 @@ macro_rules! requests {
 
         $(
             $(#[$theme])+
-            ///
-            /// `C`: the context of a call.
             #[allow(clippy::too_many_arguments, reason = "a request has as many as it needs")]
-            pub(crate) trait $trait<C> {$(
+            pub(crate) trait $trait {$(
                 handler! { $body $what, $handler($($arg: $t),*) -> $reply }
             )+}
         )+
@@ -292,22 +290,18 @@ macro_rules! requests {
         /// # Errors
         /// EPROTO if `kind` isn't the number of a request, or `head` isn't its arguments; else
         /// those of the handler.
-        pub(crate) fn dispatch<C, H>(
-            handlers: &H,
+        pub(crate) fn dispatch<C: $($trait +)+>(
             call: &C,
             kind: u16,
             head: &[u8],
             body: &[u8],
-        ) -> Result<Reply, Errno>
-        where
-            H: $($trait<C> +)+
-        {
+        ) -> Result<Reply, Errno> {
             match kind {
                 $($(
                     kind::$name => {
                         let names!($($arg),*): arguments::$name = decode(head).ok_or(Errno::PROTO)?;
-                        let handler = <H as $trait<C>>::$handler;
-                        reply!($body, body, handler, handlers, call $(, $arg)*)
+                        let handler = <C as $trait>::$handler;
+                        reply!($body, body, handler, call $(, $arg)*)
                     }
                 )+)+
                 _ => Err(Errno::PROTO),
@@ -321,15 +315,15 @@ macro_rules! requests {
 macro_rules! handler {
     (None $what:literal, $name:ident($($arg:ident: $t:ty),*) -> $reply:ty) => {
         #[doc = $what]
-        fn $name(&self, call: &C, $($arg: $t),*) -> Result<$reply, Errno>;
+        fn $name(&self, $($arg: $t),*) -> Result<$reply, Errno>;
     };
     (Sent $what:literal, $name:ident($($arg:ident: $t:ty),*) -> $reply:ty) => {
         #[doc = $what]
-        fn $name(&self, call: &C, $($arg: $t,)* body: &[u8]) -> Result<$reply, Errno>;
+        fn $name(&self, $($arg: $t,)* body: &[u8]) -> Result<$reply, Errno>;
     };
     (Received $what:literal, $name:ident($($arg:ident: $t:ty),*) -> $reply:ty) => {
         #[doc = $what]
-        fn $name(&self, call: &C, $($arg: $t),*) -> Result<($reply, Vec<u8>), Errno>;
+        fn $name(&self, $($arg: $t),*) -> Result<($reply, Vec<u8>), Errno>;
     };
 }
 

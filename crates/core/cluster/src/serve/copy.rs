@@ -4,7 +4,7 @@
 //! during the copy, and reads bytes of other nodes as any node does. The node replies within about
 //! half a second, but after at least one byte ([`crate::copy_range`]).
 
-use super::{Call, Server, check_size, home, part_here};
+use super::{Call, check_size};
 use crate::Cluster;
 use crate::copy_range::{COPIED_AT_ONCE, Range, Source, Target};
 use crate::live::with_open;
@@ -14,23 +14,23 @@ use forebay_store::stripe_units::CHANGED;
 use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 
-impl Copying<Call<'_>> for Server {
+impl Copying for Call<'_> {
     fn copy(
         &self,
-        call: &Call<'_>,
         source: ObjectId,
         id: ObjectId,
         cuts: Option<u64>,
         List(ranges): List<Range>,
     ) -> Result<u64> {
-        let cluster = &call.cluster;
+        let cluster = &self.cluster;
+        let store = self.store();
         check_ranges(&ranges)?;
         let (to, target) = match cuts {
-            None => (home(cluster, id)?, Target::File(Some(call.from))),
-            Some(cuts) if home(cluster, id).is_ok() => (id, Target::Behind(cuts)),
+            None => (self.home(id)?, Target::File(Some(self.from))),
+            Some(cuts) if self.home(id).is_ok() => (id, Target::Behind(cuts)),
             Some(cuts) => {
-                let id = part_here(cluster, id)?;
-                self.parts.with_part(cluster, id, true, |_| Ok(()))?;
+                let id = self.part_here(id)?;
+                self.server.parts.with_part(self, id, true, |_| Ok(()))?;
                 (id.part(), Target::Part(cuts))
             }
         };
@@ -41,9 +41,7 @@ impl Copying<Call<'_>> for Server {
             match done {
                 // The target was marked as spilled: the requesting process continues the copy on
                 // other nodes.
-                Err(Errno::NOSPC)
-                    if cuts.is_none() && cluster.store().parts().spill_here(to)? =>
-                {
+                Err(Errno::NOSPC) if cuts.is_none() && store.parts().spill_here(to)? => {
                     Err(CHANGED)
                 }
                 done => done,
@@ -54,15 +52,14 @@ impl Copying<Call<'_>> for Server {
 
     /// Moves this node's bytes of a file to its `files` media for about half a second. Returns the
     /// chunk with which the next request must begin; None if all bytes are moved.
-    fn to_files(&self, call: &Call<'_>, id: ObjectId, chunk: u64) -> Result<Option<u64>> {
-        let cluster = &call.cluster;
-        let id = match home(cluster, id) {
+    fn to_files(&self, id: ObjectId, chunk: u64) -> Result<Option<u64>> {
+        let cluster = &self.cluster;
+        let store = self.store();
+        let id = match self.home(id) {
             Ok(id) => id,
-            Err(_) => part_here(cluster, id)?.part(),
+            Err(_) => self.part_here(id)?.part(),
         };
-        with_open(cluster, id, |live| {
-            cluster.store().content().to_files(live, chunk)
-        })
+        with_open(cluster, id, |live| store.content().to_files(live, chunk))
     }
 }
 

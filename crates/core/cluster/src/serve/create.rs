@@ -1,7 +1,7 @@
 //! Requests that create objects, and requests about the processes that have created ephemeral
 //! files.
 
-use super::{Call, Server, checked, home_of_entry};
+use super::{Call, Server, checked};
 use crate::Cluster;
 use crate::peers::messages::{List, decode};
 use crate::peers::requests::{Creating, arguments, replies};
@@ -14,10 +14,9 @@ use rustix::io::Errno;
 type New = (u32, u32, u32, u64, Vec<u8>);
 type Created = Result<ObjectId, Entry>;
 
-impl Creating<Call<'_>> for Server {
+impl Creating for Call<'_> {
     fn create(
         &self,
-        call: &Call<'_>,
         at: (ObjectId, Vec<u8>),
         new: New,
         distribution: u8,
@@ -27,14 +26,13 @@ impl Creating<Call<'_>> for Server {
         also: (Option<Creator>, Option<Stub>),
     ) -> Result<Created, Errno> {
         let distribution = Distribution::from_bits(distribution).ok_or(Errno::PROTO)?;
-        home_of_entry(&call.cluster, at.0, &at.1)?;
+        self.home_of_entry(at.0, &at.1)?;
         let new = new_object(&new, distribution, controls, also)?;
-        self.make(call, at, &new, epoch, usage)
+        self.make(at, &new, epoch, usage)
     }
 
     fn create_there(
         &self,
-        call: &Call<'_>,
         at: (ObjectId, Vec<u8>),
         new: New,
         distribution: u8,
@@ -45,14 +43,10 @@ impl Creating<Call<'_>> for Server {
     ) -> Result<Created, Errno> {
         let distribution = Distribution::from_bits(distribution).ok_or(Errno::PROTO)?;
         let new = new_object(&new, distribution, controls, also)?;
-        self.make(call, at, &new, epoch, usage)
+        self.make(at, &new, epoch, usage)
     }
 
-    fn creators(
-        &self,
-        _call: &Call<'_>,
-        List(creators): List<Creator>,
-    ) -> Result<List<bool>, Errno> {
+    fn creators(&self, List(creators): List<Creator>) -> Result<List<bool>, Errno> {
         Ok(List(DeclaredControls::creators_run(&creators)))
     }
 }
@@ -100,19 +94,21 @@ impl Server {
             let _ = self.keep_open(cluster, node, id, usage);
         }
     }
+}
 
+impl Call<'_> {
     /// Creates an object on this node. With `usage`, a file is open for the requesting node from
     /// the start.
     fn make(
         &self,
-        call: &Call<'_>,
         (dir, name): (ObjectId, Vec<u8>),
         new: &NewObject<'_>,
         epoch: u64,
         usage: Option<u64>,
     ) -> Result<Created, Errno> {
-        let cluster = &call.cluster;
-        let epoch = cluster.store().names_epoch().agreed_with(epoch)?;
+        let cluster = &self.cluster;
+        let store = self.store();
+        let epoch = store.names().epoch_for(epoch)?;
         let is_file = new.mode & forebay_store::S_IFMT == libc::S_IFREG;
         let Some(usage) = usage.filter(|_| is_file) else {
             return cluster
@@ -125,7 +121,8 @@ impl Server {
                 .create_open_near(dir, &name, new, epoch)?
             {
                 Ok((id, live, held)) => {
-                    self.keep(cluster, (call.from, id, usage), (live, held))?;
+                    self.server
+                        .keep(cluster, (self.from, id, usage), (live, held))?;
                     Ok(id)
                 }
                 Err(there) => Err(there),

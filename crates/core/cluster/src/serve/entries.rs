@@ -1,7 +1,7 @@
 //! Requests about entries that may require requests to further nodes: making, removing, linking,
 //! renaming, exchanging.
 
-use super::{Call, Server, check_name, each, home, home_of_entry};
+use super::{Call, check_name, each};
 use crate::cross_node::Placed;
 use crate::peers::messages::List;
 use crate::peers::requests::Entries;
@@ -17,36 +17,34 @@ fn check_all(
     entries: &[(Vec<u8>, Entry)],
     epoch: u64,
 ) -> Result<u64, Errno> {
-    let check = |(name, _): &(Vec<u8>, Entry)| home_of_entry(&call.cluster, dir, name);
+    let check = |(name, _): &(Vec<u8>, Entry)| call.home_of_entry(dir, name);
     entries.iter().try_for_each(check)?;
     call.store().names_epoch().agreed_with(epoch)
 }
 
-impl Entries<Call<'_>> for Server {
+impl Entries for Call<'_> {
     fn insert(
         &self,
-        call: &Call<'_>,
         parent: ObjectId,
         name: Vec<u8>,
         entry: Entry,
         held: bool,
         epoch: u64,
     ) -> Result<Option<Entry>, Errno> {
-        home_of_entry(&call.cluster, parent, &name)?;
-        let epoch = call.store().names_epoch().agreed_with(epoch)?;
-        let cross_node = call.cluster.cross_node();
+        self.home_of_entry(parent, &name)?;
+        let epoch = self.store().names().epoch_for(epoch)?;
+        let cross_node = self.cluster.cross_node();
         cross_node.insert((parent, &name), entry, held, epoch)
     }
 
     fn insert_all(
         &self,
-        call: &Call<'_>,
         parent: ObjectId,
         List(entries): List<(Vec<u8>, Entry)>,
         epoch: u64,
     ) -> Result<List<Result<Option<Entry>, u32>>, Errno> {
-        let epoch = check_all(call, parent, &entries, epoch)?;
-        let cross_node = call.cluster.cross_node();
+        let epoch = check_all(self, parent, &entries, epoch)?;
+        let cross_node = self.cluster.cross_node();
         Ok(each(
             cross_node.insert_all(parent, &entries, epoch).into_iter(),
         ))
@@ -54,13 +52,12 @@ impl Entries<Call<'_>> for Server {
 
     fn remove_all(
         &self,
-        call: &Call<'_>,
         parent: ObjectId,
         List(entries): List<(Vec<u8>, Entry)>,
         epoch: u64,
     ) -> Result<List<Result<bool, u32>>, Errno> {
-        let epoch = check_all(call, parent, &entries, epoch)?;
-        let cross_node = call.cluster.cross_node();
+        let epoch = check_all(self, parent, &entries, epoch)?;
+        let cross_node = self.cluster.cross_node();
         Ok(each(
             cross_node.remove_all(parent, &entries, epoch).into_iter(),
         ))
@@ -68,68 +65,57 @@ impl Entries<Call<'_>> for Server {
 
     fn unlink(
         &self,
-        call: &Call<'_>,
         parent: ObjectId,
         name: Vec<u8>,
         epoch: u64,
         names: bool,
     ) -> Result<(), Errno> {
-        home_of_entry(&call.cluster, parent, &name)?;
-        let epoch = call.store().names_epoch().agreed_with(epoch)?;
-        call.cluster
+        self.home_of_entry(parent, &name)?;
+        let epoch = self.store().names().epoch_for(epoch)?;
+        self.cluster
             .namespace()
             .unlink_here(parent, &name, None, epoch, names)
     }
 
     fn unlink_from(
         &self,
-        call: &Call<'_>,
         parent: ObjectId,
         name: Vec<u8>,
         entry: Entry,
         epoch: u64,
     ) -> Result<bool, Errno> {
-        home_of_entry(&call.cluster, parent, &name)?;
-        let epoch = call.store().names_epoch().agreed_with(epoch)?;
-        call.cluster
+        self.home_of_entry(parent, &name)?;
+        let epoch = self.store().names().epoch_for(epoch)?;
+        self.cluster
             .namespace()
             .unlink_entry((parent, &name), entry, epoch)
     }
 
-    fn link(
-        &self,
-        call: &Call<'_>,
-        id: ObjectId,
-        parent: ObjectId,
-        name: Vec<u8>,
-        epoch: u64,
-    ) -> Result<(), Errno> {
+    fn link(&self, id: ObjectId, parent: ObjectId, name: Vec<u8>, epoch: u64) -> Result<(), Errno> {
         check_name(&name)?;
-        let id = home(&call.cluster, id)?;
-        let epoch = call.store().names_epoch().agreed_with(epoch)?;
-        call.cluster.namespace().link(id, parent, &name, epoch)
+        let id = self.home(id)?;
+        let epoch = self.store().names().epoch_for(epoch)?;
+        self.cluster.namespace().link(id, parent, &name, epoch)
     }
 
     fn rename(
         &self,
-        call: &Call<'_>,
         from: Name,
         to: Name,
         mode: RenameMode,
         names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<(), Errno> {
-        home_of_entry(&call.cluster, from.0, &from.1)?;
+        self.home_of_entry(from.0, &from.1)?;
         check_name(&to.1)?;
-        let epoch = call.store().names_epoch().agreed_with(epoch)?;
+        let epoch = self.store().names().epoch_for(epoch)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
-        let cross_node = call.cluster.cross_node();
+        let cross_node = self.cluster.cross_node();
         cross_node.rename_from(from, to, mode, names, epoch)
     }
 
     fn replace(
         &self,
-        call: &Call<'_>,
         parent: ObjectId,
         name: Vec<u8>,
         entry: Entry,
@@ -137,16 +123,15 @@ impl Entries<Call<'_>> for Server {
         names: Option<ObjectId>,
         epoch: u64,
     ) -> Result<bool, Errno> {
-        home_of_entry(&call.cluster, parent, &name)?;
-        let epoch = call.store().names_epoch().agreed_with(epoch)?;
-        let cross_node = call.cluster.cross_node();
+        self.home_of_entry(parent, &name)?;
+        let epoch = self.store().names().epoch_for(epoch)?;
+        let cross_node = self.cluster.cross_node();
         let placed = cross_node.replace((parent, &name), entry, mode, names, epoch)?;
         Ok(placed == Placed::Same)
     }
 
     fn together(
         &self,
-        call: &Call<'_>,
         parent: ObjectId,
         name: Vec<u8>,
         entry: Entry,
@@ -154,16 +139,15 @@ impl Entries<Call<'_>> for Server {
         with: Vec<u8>,
         there: Entry,
     ) -> Result<bool, Errno> {
-        home_of_entry(&call.cluster, parent, &name)?;
+        self.home_of_entry(parent, &name)?;
         check_name(&with)?;
         let (x, y) = ((parent, &name[..]), (other, &with[..]));
-        let cross_node = call.cluster.cross_node();
+        let cross_node = self.cluster.cross_node();
         cross_node.are_together((x, entry), (y, there))
     }
 
     fn exchange(
         &self,
-        call: &Call<'_>,
         parent: ObjectId,
         name: Vec<u8>,
         other: ObjectId,
@@ -171,16 +155,15 @@ impl Entries<Call<'_>> for Server {
         names: bool,
         epoch: u64,
     ) -> Result<(), Errno> {
-        home_of_entry(&call.cluster, parent, &name)?;
+        self.home_of_entry(parent, &name)?;
         check_name(&with)?;
-        let epoch = call.store().names_epoch().agreed_with(epoch)?;
-        let cross_node = call.cluster.cross_node();
+        let epoch = self.store().names().epoch_for(epoch)?;
+        let cross_node = self.cluster.cross_node();
         cross_node.exchange((parent, &name), (other, &with), names, epoch)
     }
 
     fn join_exchange(
         &self,
-        call: &Call<'_>,
         at: Name,
         comes: Entry,
         leads: Name,
@@ -188,16 +171,16 @@ impl Entries<Call<'_>> for Server {
         names: bool,
         epoch: u64,
     ) -> Result<Option<Entry>, Errno> {
-        home_of_entry(&call.cluster, at.0, &at.1)?;
+        self.home_of_entry(at.0, &at.1)?;
         check_name(&leads.1)?;
-        let epoch = call.store().names_epoch().agreed_with(epoch)?;
+        let epoch = self.store().names().epoch_for(epoch)?;
         let led = ((leads.0, &leads.1[..]), exchange);
-        let cross_node = call.cluster.cross_node();
+        let cross_node = self.cluster.cross_node();
         cross_node.join_exchange((at.0, &at.1), comes, led, names, epoch)
     }
 
-    fn remove_dir(&self, call: &Call<'_>, parent: ObjectId, name: Vec<u8>) -> Result<(), Errno> {
-        home_of_entry(&call.cluster, parent, &name)?;
-        call.cluster.cross_node().remove_dir_entry((parent, &name))
+    fn remove_dir(&self, parent: ObjectId, name: Vec<u8>) -> Result<(), Errno> {
+        self.home_of_entry(parent, &name)?;
+        self.cluster.cross_node().remove_dir_entry((parent, &name))
     }
 }

@@ -258,10 +258,4 @@ impl Server {
         let late = lock(&self.fences.late).clone();
         late.iter().for_each(|&n| self.fences.release(cluster, n));
     }
-
-    /// Returns the number of fences (pairs of a node and an object). Those of removed objects may
-    /// be counted, too.
-    pub fn fences(&self, cluster: &Cluster<'_>) -> usize {
-        lock(self.fences.all(cluster)).len()
-    }
 }

@@ -6,7 +6,7 @@
 //! Then the node of names makes the entry's home carry out the change, and notifies all nodes of
 //! its end (THAW). Changes of other files' names continue meanwhile.
 
-use super::{Call, Server};
+use super::Call;
 use crate::backoff::Backoff;
 use crate::cross_node::without_change;
 use crate::peers::requests::{Directories, request};
@@ -17,30 +17,24 @@ use forebay_store::names::is_on_paths;
 use forebay_store::{Entry, ObjectId, RenameMode, Result, SetAttr};
 use rustix::io::Errno;
 
-impl Directories<Call<'_>> for Server {
-    fn epoch(&self, call: &Call<'_>) -> Result<u64> {
-        Ok(call.store().names_epoch().now())
+impl Directories for Call<'_> {
+    fn epoch(&self) -> Result<u64> {
+        Ok(self.store().names().names_epoch())
     }
 
-    fn freeze(&self, call: &Call<'_>, epoch: u64, dir: ObjectId) -> Result<bool> {
-        call.store().intents().freeze(epoch, dir)
+    fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
+        self.store().intents().freeze(epoch, dir)
     }
 
-    fn thaw(&self, call: &Call<'_>, epoch: u64) -> Result<()> {
-        call.store().names_epoch().thaw(epoch);
+    fn thaw(&self, epoch: u64) -> Result<()> {
+        self.store().intents().thaw(epoch);
         Ok(())
     }
 
-    fn names_rmdir(
-        &self,
-        call: &Call<'_>,
-        parent: ObjectId,
-        name: Vec<u8>,
-        epoch: u64,
-    ) -> Result<()> {
-        let cross_node = call.cluster.cross_node();
-        call.store().names_epoch().agreed_with(epoch)?;
-        let entry = call
+    fn names_rmdir(&self, parent: ObjectId, name: Vec<u8>, epoch: u64) -> Result<()> {
+        let cross_node = self.cluster.cross_node();
+        self.store().names().epoch_for(epoch)?;
+        let entry = self
             .cluster
             .namespace()
             .lookup(parent, &name)?
@@ -61,7 +55,6 @@ impl Directories<Call<'_>> for Server {
 
     fn names_rename(
         &self,
-        call: &Call<'_>,
         from: ObjectId,
         name: Vec<u8>,
         to: ObjectId,
@@ -69,14 +62,14 @@ impl Directories<Call<'_>> for Server {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
-        let cross_node = call.cluster.cross_node();
-        call.store().names_epoch().agreed_with(epoch)?;
-        let source = call
+        let cross_node = self.cluster.cross_node();
+        self.store().names().epoch_for(epoch)?;
+        let source = self
             .cluster
             .namespace()
             .lookup(from, &name)?
             .ok_or(Errno::NOENT)?;
-        let target = call.cluster.namespace().lookup(to, &new)?;
+        let target = self.cluster.namespace().lookup(to, &new)?;
         if let Some(target) = target
             && let Some(answer) = without_change(mode, source, target)
         {
@@ -112,8 +105,9 @@ impl Directories<Call<'_>> for Server {
         cross_node.unless_filled(frozen, || cross_node.while_frozen(frozen, rename))
     }
 
-    fn names_set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<()> {
-        let cluster = &call.cluster;
+    fn names_set_attr(&self, id: ObjectId, set: SetAttr) -> Result<()> {
+        let cluster = &self.cluster;
+        let store = self.store();
         // Setting an origin's mark must wait for all changes of names that began before. Freezing
         // the object waits for these changes, since it takes the locks of all shards, as freezing a
         // directory does.
@@ -126,20 +120,15 @@ impl Directories<Call<'_>> for Server {
             Unreachable::of_set_attr(&set),
             |_, _| match cluster.remote_home(id) {
                 Some(home) => cluster.ask(home, request::SET_ATTR, &(id, set)),
-                None => cluster.store().names().set_attr_here(id, &set),
+                None => store.names().set_attr_here(id, &set),
             },
         )
     }
 
-    fn names_unlink(
-        &self,
-        call: &Call<'_>,
-        parent: ObjectId,
-        name: Vec<u8>,
-        epoch: u64,
-    ) -> Result<()> {
-        let cluster = &call.cluster;
-        cluster.store().names_epoch().agreed_with(epoch)?;
+    fn names_unlink(&self, parent: ObjectId, name: Vec<u8>, epoch: u64) -> Result<()> {
+        let cluster = &self.cluster;
+        let store = self.store();
+        store.names().epoch_for(epoch)?;
         cluster.cross_node().while_frozen(ObjectId(0), |epoch, _| {
             match cluster.remote_home_of_entry(parent, &name) {
                 Some(home) => cluster.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),

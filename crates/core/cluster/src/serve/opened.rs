@@ -12,7 +12,7 @@ use forebay_placement::NodeId;
 use forebay_store::controls::Opener;
 use forebay_store::remote_opens::UNKNOWN_USE;
 use forebay_store::{Held, NewOpen, ObjectId};
-use rustix::io::Errno;
+use rustix::io::{Errno, Result};
 use std::time::Duration;
 
 /// Minimum time between two calls of [`Server::check_open`].
@@ -39,29 +39,29 @@ impl OpenThere {
     }
 }
 
-impl Opened<Call<'_>> for Server {
-    fn open(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<Record, Errno> {
+impl Opened for Call<'_> {
+    fn open(&self, id: ObjectId, usage: u64) -> Result<Record> {
         // The node sends this request only if it has no use of the file: all earlier descriptors
         // there are closed.
-        let id = home(&call.cluster, id)?;
-        self.fences.lift(&call.cluster, call.from, id)?;
-        self.keep_open(&call.cluster, call.from, id, usage)?;
-        Ok(Record(call.cluster.namespace().stat(id)?, Vec::new()))
+        let id = self.home(id)?;
+        self.server.fences.lift(&self.cluster, self.from, id)?;
+        self.server.keep_open(&self.cluster, self.from, id, usage)?;
+        Ok(Record(self.cluster.namespace().stat(id)?, Vec::new()))
     }
 
-    fn reopen(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<(), Errno> {
-        self.keep_open(&call.cluster, call.from, id, usage)
+    fn reopen(&self, id: ObjectId, usage: u64) -> Result<()> {
+        self.server.keep_open(&self.cluster, self.from, id, usage)
     }
 
-    fn close(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<(), Errno> {
-        self.end_use(&call.cluster, call.from, id, usage)
+    fn close(&self, id: ObjectId, usage: u64) -> Result<()> {
+        self.server.end_use(&self.cluster, self.from, id, usage)
     }
 
     /// Unlike other handlers, this one doesn't check that this node is the home: the requesting
     /// node is the home of the objects, and the uses are this node's.
-    fn uses(&self, call: &Call<'_>, List(ids): List<ObjectId>) -> Result<List<u64>, Errno> {
-        let uses = ids.iter().map(|&id| call.store().names().use_of(id));
-        uses.collect::<Result<_, _>>().map(List)
+    fn uses(&self, List(ids): List<ObjectId>) -> Result<List<u64>> {
+        let uses = ids.iter().map(|&id| self.store().names().use_of(id));
+        uses.collect::<Result<_>>().map(List)
     }
 }
 
@@ -73,7 +73,7 @@ impl Server {
         node: NodeId,
         id: ObjectId,
         number: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<()> {
         if self.fences.has(cluster, node, home(cluster, id)?) {
             return Err(Errno::OWNERDEAD);
         }
@@ -94,7 +94,7 @@ impl Server {
         cluster: &Cluster<'_>,
         (node, id, number): (NodeId, ObjectId, u64),
         (live, held): (u32, Held<'_>),
-    ) -> Result<(), Errno> {
+    ) -> Result<()> {
         let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(Opener::Kept(node));
         let open = cluster
             .store()
@@ -123,7 +123,7 @@ impl Server {
         node: NodeId,
         id: ObjectId,
         number: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<()> {
         let mut all = lock(&self.open);
         let Some(there) = all.get_mut(&(node, id)) else {
             return Ok(());

@@ -6,7 +6,7 @@
 //! message after the other. No handler waits for the service, which may take minutes. A restarted
 //! daemon has lost the connections; the requesting node then begins again.
 
-use super::{Call, Server, home, lock};
+use super::{Call, lock};
 use crate::peers::requests::Origin;
 use forebay_placement::NodeId;
 use forebay_store::ObjectId;
@@ -68,16 +68,16 @@ impl Origins {
     }
 }
 
-impl Origin<Call<'_>> for Server {
-    fn origin(&self, call: &Call<'_>, number: u64, request: Vec<u8>) -> Result<Option<Vec<u8>>> {
-        let key = (call.from, number);
-        let mut in_progress = lock(&self.origins.in_progress);
+impl Origin for Call<'_> {
+    fn origin(&self, number: u64, request: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let key = (self.from, number);
+        let mut in_progress = lock(&self.server.origins.in_progress);
         if !request.is_empty() {
             in_progress.retain(|_, in_progress| in_progress.at.elapsed() < FORGOTTEN);
             if in_progress.len() >= CONNECTED {
                 return Err(Errno::AGAIN);
             }
-            let begun = self.origins.begin(&request).map_err(|e| match e {
+            let begun = self.server.origins.begin(&request).map_err(|e| match e {
                 Errno::AGAIN => e,
                 _ => Errno::NOTCONN,
             })?;
@@ -102,11 +102,11 @@ impl Origin<Call<'_>> for Server {
         Ok(Some(message))
     }
 
-    fn quota(&self, call: &Call<'_>, granted: Option<(i64, i64)>) -> Result<(i64, i64)> {
-        Ok(call.store().quota().exchange(granted))
+    fn quota(&self, granted: Option<(i64, i64)>) -> Result<(i64, i64)> {
+        Ok(self.store().quota().exchange(granted))
     }
 
-    fn is_open(&self, call: &Call<'_>, id: ObjectId) -> Result<bool> {
-        call.store().objects().is_open(home(&call.cluster, id)?)
+    fn is_open(&self, id: ObjectId) -> Result<bool> {
+        self.store().objects().is_open(self.home(id)?)
     }
 }

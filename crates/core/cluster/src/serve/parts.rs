@@ -4,9 +4,7 @@
 //! The daemon keeps up to [`MAX_OPEN_PARTS`] parts open between requests, so that their records
 //! aren't read again each time.
 
-use super::{
-    Call, Server, bytes_read, check_size, home, lock, part_here, with_file, with_file_in_room,
-};
+use super::{Call, bytes_read, check_size, lock};
 use crate::Cluster;
 use crate::merge::Conflict;
 use crate::peers::MAX_BODY;
@@ -29,12 +27,13 @@ impl OpenParts {
     /// without, returns None.
     pub(super) fn with_part<T>(
         &self,
-        cluster: &Cluster<'_>,
+        call: &Call<'_>,
         id: ObjectId,
         make: bool,
         f: impl FnOnce(u32) -> Result<T, Errno>,
     ) -> Result<Option<T>, Errno> {
-        let part = part_here(cluster, id)?.part();
+        let cluster = &call.cluster;
+        let part = call.part_here(id)?.part();
         let (live, held) = match cluster.opens().live_acquire_held(part) {
             Err(Errno::NOENT) if make => {
                 cluster.store().parts().make_part(id)?;
@@ -86,67 +85,50 @@ impl OpenParts {
     }
 }
 
-impl Parts<Call<'_>> for Server {
+impl Parts for Call<'_> {
     fn read_part(
         &self,
-        call: &Call<'_>,
         id: ObjectId,
         cuts: u64,
         offset: u64,
         length: u64,
     ) -> Result<((), Vec<u8>), Errno> {
-        let cluster = &call.cluster;
+        let store = self.store();
         let len = usize::try_from(length).map_err(|_| Errno::PROTO)?;
         let len = len.min(MAX_BODY);
         let read = |part| {
             // SAFETY: the buffer has room for `len` bytes.
             unsafe {
                 bytes_read(len, |to| {
-                    cluster
-                        .store()
-                        .parts()
-                        .read_part(part, cuts, offset, to, len)
+                    store.parts().read_part(part, cuts, offset, to, len)
                 })
             }
         };
-        let bytes = if home(cluster, id).is_ok() {
-            Some(with_file(cluster, id, read)?)
+        let bytes = if self.home(id).is_ok() {
+            Some(self.with_file(id, read)?)
         } else {
-            self.parts.with_part(cluster, id, false, read)?
+            self.server.parts.with_part(self, id, false, read)?
         };
         Ok(((), bytes.unwrap_or_default()))
     }
 
-    fn write_part(
-        &self,
-        call: &Call<'_>,
-        id: ObjectId,
-        cuts: u64,
-        offset: u64,
-        body: &[u8],
-    ) -> Result<u64, Errno> {
-        let cluster = &call.cluster;
+    fn write_part(&self, id: ObjectId, cuts: u64, offset: u64, body: &[u8]) -> Result<u64, Errno> {
+        let store = self.store();
         check_size(offset.saturating_add(body.len() as u64))?;
         let bytes = (body.as_ptr(), body.len());
-        if home(cluster, id).is_ok() {
-            let n = with_file(cluster, id, |live| {
+        if self.home(id).is_ok() {
+            let n = self.with_file(id, |live| {
                 // SAFETY: pointer and length are those of `body`.
-                cluster.store().recovery().with_room_of_the_dead(|| unsafe {
-                    cluster
-                        .store()
-                        .parts()
-                        .write_behind(live, cuts, offset, bytes)
+                store.recovery().with_room_of_the_dead(|| unsafe {
+                    store.parts().write_behind(live, cuts, offset, bytes)
                 })
             })?;
             return Ok(n as u64);
         }
-        let written = self.parts.with_part(cluster, id, true, |part| {
+        let written = self.server.parts.with_part(self, id, true, |part| {
             // SAFETY: pointer and length are those of `body`.
-            cluster.store().recovery().with_room_of_the_dead(|| unsafe {
-                cluster
-                    .store()
-                    .parts()
-                    .write_part(part, cuts, offset, bytes)
+            store.recovery().with_room_of_the_dead(|| unsafe {
+                store.parts().write_part(part, cuts, offset, bytes)
             })
         })?;
         Ok(written.ok_or(Errno::IO)? as u64)
@@ -154,117 +136,103 @@ impl Parts<Call<'_>> for Server {
 
     fn merge(
         &self,
-        call: &Call<'_>,
         id: ObjectId,
         cuts: Option<u64>,
         offset: u64,
         body: &[u8],
     ) -> Result<Option<(u64, u64, Option<u32>)>, Errno> {
-        let cluster = &call.cluster;
+        let cluster = &self.cluster;
+        let store = self.store();
         check_size(offset.saturating_add(2 * MAX_BODY as u64))?;
-        if home(cluster, id).is_ok() {
+        if self.home(id).is_ok() {
             let merge = |live| {
                 if cuts.is_none() {
-                    cluster.store().parts().not_spilled(live)?;
+                    store.parts().not_spilled(live)?;
                 }
                 cluster
                     .mappings()
-                    .merge_here(live, cuts, Some(call.from), offset, body)
+                    .merge_here(live, cuts, Some(self.from), offset, body)
             };
             let merged = match cuts {
-                None => with_file_in_room(cluster, id, merge),
-                Some(_) => with_file(cluster, id, merge),
+                None => self.with_file_in_room(id, merge),
+                Some(_) => self.with_file(id, merge),
             };
             return merged.map(Conflict::reply);
         }
         let cuts = cuts.ok_or(Errno::REMCHG)?;
         let merge = |part| cluster.mappings().merge_part(part, cuts, offset, body);
-        let merged = self.parts.with_part(cluster, id, true, merge)?;
+        let merged = self.server.parts.with_part(self, id, true, merge)?;
         merged.map(Conflict::reply).ok_or(Errno::IO)
     }
 
-    fn cut_part(&self, call: &Call<'_>, id: ObjectId, cuts: u64, size: u64) -> Result<(), Errno> {
+    fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<(), Errno> {
         check_size(size)?;
-        let id = part_here(&call.cluster, id)?;
-        call.store().parts().cut_part(id, cuts, size)
+        let id = self.part_here(id)?;
+        self.store().parts().cut_part(id, cuts, size)
     }
 
-    fn stat_part(&self, call: &Call<'_>, id: ObjectId) -> Result<Option<Record>, Errno> {
-        let id = part_here(&call.cluster, id)?;
-        let inode = call.store().parts().stat_part(id)?;
+    fn stat_part(&self, id: ObjectId) -> Result<Option<Record>, Errno> {
+        let id = self.part_here(id)?;
+        let inode = self.store().parts().stat_part(id)?;
         Ok(inode.map(|inode| Record(inode, Vec::new())))
     }
 
-    fn sync_part(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
-        let cluster = &call.cluster;
-        let sync = |part| cluster.store().durability().sync_here(part);
-        if home(cluster, id).is_ok() {
-            with_file(cluster, id, sync)
+    fn sync_part(&self, id: ObjectId) -> Result<(), Errno> {
+        let store = self.store();
+        let sync = |part| store.durability().sync_here(part);
+        if self.home(id).is_ok() {
+            self.with_file(id, sync)
         } else {
-            self.parts.with_part(cluster, id, false, sync).map(|_| ())
+            let synced = self.server.parts.with_part(self, id, false, sync);
+            synced.map(|_| ())
         }
     }
 
     fn room_part(
         &self,
-        call: &Call<'_>,
         id: ObjectId,
         cuts: u64,
         offset: u64,
         length: u64,
         punch: bool,
     ) -> Result<(), Errno> {
-        let cluster = &call.cluster;
+        let store = self.store();
         check_size(offset.saturating_add(length))?;
         let len = length.min(MAX_BODY as u64);
-        if home(cluster, id).is_ok() {
-            return with_file(cluster, id, |live| {
-                forebay_store::views::Parts::check_cuts(
-                    cluster.store().objects().live(live),
-                    cuts,
-                )?;
+        if self.home(id).is_ok() {
+            return self.with_file(id, |live| {
+                forebay_store::views::Parts::check_cuts(store.objects().live(live), cuts)?;
                 if punch {
-                    cluster
-                        .store()
-                        .content()
-                        .punch_here(live, offset, len, false)
+                    store.content().punch_here(live, offset, len, false)
                 } else {
-                    cluster.store().recovery().with_room_of_the_dead(|| {
-                        cluster
-                            .store()
-                            .content()
-                            .reserve_here(live, offset, len, false)
+                    store.recovery().with_room_of_the_dead(|| {
+                        store.content().reserve_here(live, offset, len, false)
                     })
                 }
             });
         }
-        self.parts.with_part(cluster, id, !punch, |part| {
-            let room = || {
-                cluster
-                    .store()
-                    .parts()
-                    .room_part(part, cuts, (offset, len), punch)
-            };
-            cluster.store().recovery().with_room_of_the_dead(room)
+        self.server.parts.with_part(self, id, !punch, |part| {
+            let room = || store.parts().room_part(part, cuts, (offset, len), punch);
+            store.recovery().with_room_of_the_dead(room)
         })?;
         Ok(())
     }
 
-    fn drop_part(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
-        let id = part_here(&call.cluster, id)?;
-        let closed = self.parts.let_go(&call.cluster, id);
-        call.store().parts().drop_part(id).and(closed)
+    fn drop_part(&self, id: ObjectId) -> Result<(), Errno> {
+        let id = self.part_here(id)?;
+        let closed = self.server.parts.let_go(&self.cluster, id);
+        self.store().parts().drop_part(id).and(closed)
     }
 
     /// The part is closed first: a part that is open isn't moved.
-    fn landed(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
-        let id = part_here(&call.cluster, id)?;
-        let closed = self.parts.let_go(&call.cluster, id);
-        call.store().content().part_landed(id).and(closed)
+    fn landed(&self, id: ObjectId) -> Result<(), Errno> {
+        let id = self.part_here(id)?;
+        let closed = self.server.parts.let_go(&self.cluster, id);
+        self.store().content().part_landed(id).and(closed)
     }
 
-    fn part_on_files(&self, call: &Call<'_>, id: ObjectId, word: u64) -> Result<(), Errno> {
-        let id = part_here(&call.cluster, id)?;
-        call.store().content().set_part_word(id, word)
+    fn part_on_files(&self, id: ObjectId, word: u64) -> Result<(), Errno> {
+        let id = self.part_here(id)?;
+        self.store().content().set_part_word(id, word)
     }
 }
