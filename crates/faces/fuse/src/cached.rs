@@ -19,11 +19,12 @@ use crate::fetched::Fetched;
 use crate::notices::Notices;
 use forebay_posix::controls::ASIDE;
 use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_runtime::threads::lock;
 use forebay_runtime::threads::watch;
 use forebay_store::process::{core_time_of_runnable, is_answering};
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(5);
@@ -139,14 +140,10 @@ impl Cached {
         }
     }
 
-    fn files(&self) -> MutexGuard<'_, HashMap<u64, File>> {
-        self.files.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
     /// Records that the kernel requests pages through this handle. Must be called before they are
     /// read, so that changes from then on are noticed.
     pub fn note(&self, fs: &Fs, open: u32, node: u64) {
-        if let Some(file) = self.files().get_mut(&node) {
+        if let Some(file) = lock(&self.files).get_mut(&node) {
             return file.add(open);
         }
         // The table isn't locked, because the call may send a request to another node.
@@ -166,7 +163,7 @@ impl Cached {
             kernels: size,
             telling: Arc::default(),
         };
-        self.files().entry(node).or_insert_with(new).add(open);
+        lock(&self.files).entry(node).or_insert_with(new).add(open);
         self.some.notify_one();
     }
 
@@ -174,7 +171,7 @@ impl Cached {
     /// table for a while: a reply about it may be sent while the kernel is still being notified
     /// about its pages.
     pub fn forget(&self, open: u32, node: u64) {
-        if let Some(file) = self.files().get_mut(&node) {
+        if let Some(file) = lock(&self.files).get_mut(&node) {
             file.handles.retain(|&h| h != open);
             file.at = Instant::now();
         }
@@ -199,7 +196,7 @@ impl Cached {
         if is_answering() {
             return Err(ASIDE);
         }
-        let one = telling.lock().unwrap_or_else(|e| e.into_inner());
+        let one = lock(&telling);
         if self.answers(node, size, thread).is_some() {
             // The notices act like a reply that isn't discarded. After the notices, all older
             // replies are processed, and the last byte is written back if a program has stored to
@@ -218,7 +215,7 @@ impl Cached {
     /// Records a reply with this size. Returns the file's mutex `telling` if the kernel assumes a
     /// smaller size.
     fn answers(&self, node: u64, size: u64, thread: u32) -> Option<Arc<Mutex<()>>> {
-        let mut files = self.files();
+        let mut files = lock(&self.files);
         let file = files.get_mut(&node)?;
         file.saw(size);
         file.replies_to(thread);
@@ -236,7 +233,7 @@ impl Cached {
     /// Records that the kernel assumes this size: the kernel has set the size itself, or takes it
     /// from a reply that it doesn't discard.
     pub fn set(&self, node: u64, size: u64) {
-        if let Some(file) = self.files().get_mut(&node) {
+        if let Some(file) = lock(&self.files).get_mut(&node) {
             file.saw(size);
             file.replied = Instant::now();
             file.kernels = size;
@@ -246,7 +243,7 @@ impl Cached {
 
     /// Records that the kernel assumes that it has written up to `end`.
     pub fn reaches(&self, node: u64, end: u64) {
-        if let Some(file) = self.files().get_mut(&node) {
+        if let Some(file) = lock(&self.files).get_mut(&node) {
             file.kernels = file.kernels.max(end);
         }
     }
@@ -254,14 +251,14 @@ impl Cached {
     /// Records that the kernel gets a page that ends at `at`, from which it concludes that the file
     /// ends there.
     pub fn ends(&self, node: u64, at: u64) {
-        if let Some(file) = self.files().get_mut(&node) {
+        if let Some(file) = lock(&self.files).get_mut(&node) {
             file.kernels = file.kernels.min(at);
         }
     }
 
     /// Records that the kernel has appended `n` bytes at the end that it assumes.
     pub fn appended(&self, node: u64, n: u64) {
-        if let Some(file) = self.files().get_mut(&node) {
+        if let Some(file) = lock(&self.files).get_mut(&node) {
             file.kernels += n;
         }
     }
@@ -269,7 +266,7 @@ impl Cached {
     /// Records the result `now` of a check. Returns whether the kernel has to forget the file's
     /// pages now.
     fn must_forget(&self, fs: &Fs, node: u64, open: u32, now: Option<(i64, u64)>) -> bool {
-        let mut files = self.files();
+        let mut files = lock(&self.files);
         let Some(file) = files.get_mut(&node) else {
             return false;
         };
@@ -321,7 +318,7 @@ fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
     let fs = server.fs();
     let mut due = Vec::new();
     {
-        let mut files = cached.files();
+        let mut files = lock(&cached.files);
         files.retain(|_, file| !file.handles.is_empty() || file.at.elapsed() < SETTLES);
         if files.is_empty() {
             let long = Duration::from_secs(1);

@@ -6,8 +6,9 @@
 //! this module keeps its attributes until the kernel forgets the node.
 
 use forebay_posix::Stat;
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Maximum number of directories whose attributes are recorded. Directories that are looked up
 /// beyond it aren't recorded.
@@ -19,7 +20,7 @@ pub struct Directories(Mutex<HashMap<u64, Stat>>);
 
 impl Directories {
     fn all(&self) -> MutexGuard<'_, HashMap<u64, Stat>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Records an object's attributes that the kernel is about to get, if the object is a

@@ -13,8 +13,9 @@
 //! whole.
 
 use crate::notices::Notices;
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Size of a page. Bytes.
 pub const PAGE: usize = 4096;
@@ -82,7 +83,7 @@ impl Files {
 
 impl Fetched {
     fn files(&self) -> MutexGuard<'_, Files> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Records that a file was opened for reading and writing.

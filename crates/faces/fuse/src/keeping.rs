@@ -38,12 +38,13 @@ use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use forebay_client::Pool;
 use forebay_posix::{Errno, ObjectId};
+use forebay_runtime::threads::lock;
 use forebay_runtime::threads::watch;
 use forebay_store::Store;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Validity of cacheable replies. Seconds.
@@ -190,10 +191,6 @@ impl Keeping {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn store(&self) -> &Store {
         self.pool.store()
     }
@@ -215,7 +212,7 @@ impl Keeping {
     }
 
     fn try_to_take(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let now = Instant::now();
         if now < state.next || state.is_over || self.current.load(SeqCst) != 0 {
             return;
@@ -272,7 +269,7 @@ impl Keeping {
         let Some(name) = name_in(head.opcode, args) else {
             return false;
         };
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if ticket.time != self.current.load(SeqCst) || !state.names.add(head.node, name) {
             return false;
         }
@@ -288,7 +285,7 @@ impl Keeping {
         if !self.is_possible {
             return;
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if self.current.load(SeqCst) == 0 && !state.expires {
             return;
         }
@@ -305,7 +302,7 @@ impl Keeping {
     /// are sent.
     fn notes(&self, ticket: Ticket, head: &Head) -> bool {
         let (node, thread) = (head.node, head.pid);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let may = ticket.time == self.current.load(SeqCst)
             && ticket.changes == self.counter(node).load(SeqCst)
             && !state.writers.contains_key(&node);
@@ -341,7 +338,7 @@ impl Keeping {
     }
 
     fn changes_with(&self, node: u64, f: impl FnOnce(&mut State)) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         self.counter(node).fetch_add(1, SeqCst);
         f(&mut state);
         let was_kept = state.nodes.remove(&node).is_some_and(|s| s.is_kept);
@@ -364,7 +361,7 @@ impl Keeping {
         if !self.is_possible {
             return;
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if let Some(writers) = state.writers.get_mut(&node) {
             *writers -= 1;
             if *writers == 0 {
@@ -377,7 +374,7 @@ impl Keeping {
     /// expired: no request is answered any more, and a program that waits for a reply may have a
     /// directory locked.
     pub fn end(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.is_over = true;
         if self.current.swap(0, SeqCst) != 0 {
             self.store().sole_use().end();
@@ -386,7 +383,7 @@ impl Keeping {
 
     /// Expires all names, ends sole use, and so lets other processes use the pool.
     fn give_back(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if self.current.swap(0, SeqCst) == 0 {
             return;
         }
@@ -414,7 +411,7 @@ impl Keeping {
     /// Ends the validity of all names, including those that renames add during the call.
     fn expire_names(&self) {
         loop {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             let names = std::mem::take(&mut state.names);
             if names.young.is_empty() && names.old.is_empty() {
                 state.expires = false;
@@ -445,7 +442,7 @@ impl Keeping {
 fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
     let server = server.upgrade()?;
     let keeping = (*server).as_ref();
-    let state = keeping.state();
+    let state = lock(&keeping.state);
     if keeping.current.load(SeqCst) == 0 {
         drop(keeping.taken.wait_timeout(state, LOOK));
         return Some(());

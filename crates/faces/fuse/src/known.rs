@@ -5,8 +5,9 @@
 //! the kernel has just looked the object up, or created it.
 
 use forebay_posix::ObjectId;
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Minimum number of names kept; at most twice as many are kept. A name that was looked up long ago
 /// may be missing.
@@ -28,7 +29,7 @@ struct Generations {
 impl Known {
     /// Records a name.
     pub fn note(&self, node: u64, dir: ObjectId, name: &[u8]) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         if all.young.len() >= MIN_NAMES {
             all.old = std::mem::take(&mut all.young);
         }
@@ -37,7 +38,7 @@ impl Known {
 
     /// Returns a recorded name of the object, if there is one.
     pub fn name(&self, node: u64) -> Option<Name> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         all.young.get(&node).or_else(|| all.old.get(&node)).cloned()
     }
 }

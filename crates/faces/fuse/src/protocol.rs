@@ -157,6 +157,8 @@ pub struct Head {
 #[derive(Clone)]
 pub struct Args<'a>(&'a [u8]);
 
+/// # Errors
+/// EPROTO if the request is too short.
 impl<'a> Args<'a> {
     /// Splits a request into head and content.
     ///
@@ -182,9 +184,6 @@ impl<'a> Args<'a> {
     }
 
     /// Returns the next `n` bytes of the request.
-    ///
-    /// # Errors
-    /// EPROTO if the request is too short.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], Errno> {
         let (taken, rest) = self.0.split_at_checked(n).ok_or(Errno::PROTO)?;
         self.0 = rest;
@@ -192,26 +191,17 @@ impl<'a> Args<'a> {
     }
 
     /// Skips `n` bytes.
-    ///
-    /// # Errors
-    /// EPROTO if the request is too short.
     pub fn skip(&mut self, n: usize) -> Result<(), Errno> {
         self.take(n).map(|_| ())
     }
 
     /// Returns the next 32-bit number.
-    ///
-    /// # Errors
-    /// EPROTO if the request is too short.
     pub fn u32(&mut self) -> Result<u32, Errno> {
         let bytes = self.take(4)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u32::from_ne_bytes(bytes))
     }
 
     /// Returns the next 64-bit number.
-    ///
-    /// # Errors
-    /// EPROTO if the request is too short.
     pub fn u64(&mut self) -> Result<u64, Errno> {
         let bytes = self.take(8)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u64::from_ne_bytes(bytes))

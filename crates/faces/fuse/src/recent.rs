@@ -6,10 +6,11 @@
 //! that was found stays open for a moment.
 
 use forebay_posix::Fs;
+use forebay_runtime::threads::lock;
 use forebay_runtime::threads::watch;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Minimum time for which a file is kept open; the maximum is twice as long.
@@ -38,13 +39,9 @@ struct File {
 }
 
 impl Recent {
-    fn files(&self) -> MutexGuard<'_, VecDeque<File>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the file is kept, and will be for at least a part of [`MIN_OPEN_TIME`].
     pub fn has(&self, node: u64) -> bool {
-        let files = self.files();
+        let files = lock(&self.files);
         let young = files
             .iter()
             .rev()
@@ -60,7 +57,7 @@ impl Recent {
             open,
             since: Instant::now(),
         };
-        let mut files = self.files();
+        let mut files = lock(&self.files);
         if files.len() >= FULL {
             drop(files);
             let _ = fs.store().objects().open_release(open);
@@ -74,7 +71,7 @@ impl Recent {
 
     /// Whether no file is kept.
     pub fn is_empty(&self) -> bool {
-        self.files().is_empty()
+        lock(&self.files).is_empty()
     }
 
     /// Closes all kept files, so that their space is freed or can be counted. Waits for their
@@ -85,8 +82,8 @@ impl Recent {
 
     /// Closes the oldest files; `how_many` returns their number.
     fn close(&self, fs: &Fs, how_many: impl FnOnce(&VecDeque<File>) -> usize) {
-        let one = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut files = self.files();
+        let one = lock(&self.closing);
+        let mut files = lock(&self.files);
         let n = how_many(&files);
         let old: Vec<File> = files.drain(..n).collect();
         drop(files);
@@ -114,7 +111,7 @@ fn look(recent: &Weak<Recent>, fs: &Fs) -> Option<()> {
         let old = files.partition_point(|f| f.since.elapsed() >= MIN_OPEN_TIME);
         old.max(files.len().saturating_sub(MAX_OPEN_FILES))
     });
-    let files = this.files();
+    let files = lock(&this.files);
     let turn = match files.len() {
         0 => Duration::from_secs(1),
         n if n >= WAKES => return Some(()),

@@ -16,11 +16,12 @@
 //! freed.
 
 use forebay_runtime::threads::has_room;
+use forebay_runtime::threads::lock;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
 use std::ptr::{NonNull, null_mut};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, PoisonError};
 
 /// Size of the reserve. Bytes.
 pub const SIZE: usize = 64 << 20;
@@ -132,7 +133,7 @@ fn take(layout: Layout) -> *mut u8 {
         return null_mut();
     }
     let n = units(layout);
-    let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).take(n);
+    let taken = lock(&TAKEN).take(n);
     let Some(first) = taken else {
         return null_mut();
     };
@@ -148,10 +149,7 @@ fn is_ours(p: *mut u8) -> bool {
 
 fn give(p: *mut u8, layout: Layout) {
     let (first, n) = ((p.addr() - BASE.load(Relaxed)) / UNIT, units(layout));
-    TAKEN
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .give(first, n);
+    lock(&TAKEN).give(first, n);
     USED.fetch_sub(n * UNIT, Relaxed);
 }
 

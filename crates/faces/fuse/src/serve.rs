@@ -23,6 +23,7 @@ use crate::reserve;
 use forebay_client::Pool;
 use forebay_posix::controls::ASIDE;
 use forebay_posix::{Errno, Fs};
+use forebay_runtime::threads::lock;
 use forebay_runtime::threads::{self, start};
 use forebay_store::process::answer_others;
 use std::collections::{HashMap, VecDeque};
@@ -208,7 +209,7 @@ fn work(server: &Arc<Server>, mut request: Vec<u8>, mut reply: Reply) {
             return;
         }
     }
-    let mut threads = server.threads();
+    let mut threads = lock(&server.threads);
     threads.idle -= 1;
     server.leaves(&mut threads);
 }
@@ -230,12 +231,12 @@ impl Serves for Server {
 
     // Runs code that uses the kernel's handles but isn't part of an answer.
     fn while_it_runs(&self, f: impl FnOnce()) {
-        let mut threads = self.threads();
+        let mut threads = lock(&self.threads);
         if !threads.is_over {
             threads.busy += 1;
             drop(threads);
             f();
-            self.answered(&mut self.threads());
+            self.answered(&mut lock(&self.threads));
         }
     }
 }
@@ -254,7 +255,7 @@ impl Server {
         Cached::watch(self)?;
         Keeping::watch(self)?;
         for _ in 0..self.usual {
-            self.one_more(&mut self.threads())?;
+            self.one_more(&mut lock(&self.threads))?;
         }
         let server = self.clone();
         start(
@@ -267,14 +268,10 @@ impl Server {
         let _ = self.face.fs().store().open_records();
         threads::have_begun();
         ready();
-        let threads = self.threads();
+        let threads = lock(&self.threads);
         drop(self.changed.wait_while(threads, |t| t.workers > 0));
         self.stop();
         Ok(())
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Threads> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a thread that receives requests, unless the limit is reached.
@@ -295,7 +292,7 @@ impl Server {
     /// Records that the calling thread has received a request. Returns false if answering has
     /// ended; then the thread must end, too.
     fn begins(self: &Arc<Server>) -> bool {
-        let mut threads = self.threads();
+        let mut threads = lock(&self.threads);
         threads.idle -= 1;
         if threads.is_over {
             self.leaves(&mut threads);
@@ -311,7 +308,7 @@ impl Server {
 
     /// Starts another thread whenever all are blocked, until the mount is removed.
     fn watch(self: &Arc<Server>) {
-        let mut threads = self.threads();
+        let mut threads = lock(&self.threads);
         while threads.workers > 0 {
             if threads.idle > 0 {
                 threads.is_unwatched = true;
@@ -321,7 +318,7 @@ impl Server {
             let taken = threads.taken;
             drop(threads);
             std::thread::sleep(HELD_UP);
-            threads = self.threads();
+            threads = lock(&self.threads);
             if threads.idle == 0 && threads.taken == taken {
                 // If no thread can be started, the existing ones continue.
                 let _ = self.one_more(&mut threads);
@@ -342,7 +339,7 @@ impl Server {
     /// Records that the calling thread has answered its request. Returns whether the thread is to
     /// receive another one.
     fn goes_on(&self) -> bool {
-        let mut threads = self.threads();
+        let mut threads = lock(&self.threads);
         self.answered(&mut threads);
         if threads.is_over || threads.idle >= self.usual {
             self.leaves(&mut threads);
@@ -354,7 +351,7 @@ impl Server {
 
     /// Returns the number of threads that are answering a request.
     fn busy(&self) -> usize {
-        let threads = self.threads();
+        let threads = lock(&self.threads);
         threads.workers.saturating_sub(threads.idle)
     }
 
@@ -377,15 +374,15 @@ impl Server {
     /// Ends answering, and closes the files of the kernel's handles. Returns whether both succeeded
     /// in time; otherwise the pool's cleanup behind dead processes closes the files.
     pub fn stop(&self) -> bool {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = lock(&self.ended);
         *ended.get_or_insert_with(|| self.answers_end() && self.face.end().is_ok())
     }
 
     /// Ends answering. Returns whether all answers were completed in time.
     fn answers_end(&self) -> bool {
-        self.threads().is_over = true;
+        lock(&self.threads).is_over = true;
         let until = Instant::now() + END;
-        let mut threads = self.threads();
+        let mut threads = lock(&self.threads);
         while threads.busy > 0 {
             // In each turn, since further requests may have begun to wait.
             for cancel in self.aside().cancel.values() {
@@ -494,7 +491,7 @@ impl Server {
         if let Some(e) = refuse {
             return refused(e);
         }
-        self.threads().busy += 1;
+        lock(&self.threads).busy += 1;
         let server = self.clone();
         let started = start(Builder::new(), STACK, LARGEST, move || {
             let mut reply = Reply::new();
@@ -503,11 +500,11 @@ impl Server {
             counted::end(head.opcode, begun, result, &reply);
             server.aside().cancel.remove(&unique);
             server.send(&head, result, &mut reply);
-            server.answered(&mut server.threads());
+            server.answered(&mut lock(&server.threads));
         });
         if started.is_err() {
             self.aside().cancel.remove(&unique);
-            self.answered(&mut self.threads());
+            self.answered(&mut lock(&self.threads));
             refused(Errno::NOMEM);
         }
     }
@@ -530,6 +527,6 @@ impl Server {
 
     fn aside(&self) -> MutexGuard<'_, Aside> {
         // A panic ends the process, so no thread can see a half-changed table.
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.aside)
     }
 }

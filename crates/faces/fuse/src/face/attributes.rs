@@ -2,7 +2,8 @@
 
 use super::{Call, object};
 use crate::protocol::{self as p, Args, Head, Reply, fattr};
-use forebay_posix::{Errno, ObjectId, Stat};
+use forebay_posix::{ObjectId, Stat};
+use rustix::io::{Errno, Result};
 
 /// Returns the mode bits to remove when a user without privileges changes a file: set-user-ID, and
 /// set-group-ID if the group may execute the file or the user isn't in the group.
@@ -52,35 +53,25 @@ fn watch_events(valid: u32, open: bool) -> u32 {
 }
 
 impl Call<'_> {
-    pub(super) fn get_attributes(
-        &self,
-        head: &Head,
-        a: &mut Args<'_>,
-        reply: &mut Reply,
-    ) -> Result<(), Errno> {
-        let stat = self.stat_of_request(head, a)?;
+    pub(super) fn get_attributes(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
+        let stat = self.stat_of_request(a)?;
         reply.u64(0).u32(0).u32(0).attributes(&stat);
         Ok(())
     }
 
     /// Returns the attributes for GETATTR and STATX.
-    fn stat_of_request(&self, head: &Head, a: &mut Args<'_>) -> Result<Stat, Errno> {
+    fn stat_of_request(&self, a: &mut Args<'_>) -> Result<Stat> {
         let flags = a.u32()?;
         a.skip(4)?;
         let open = super::handle(a)?;
-        let stat = self.stat(head.node, (flags & p::GETATTR_FH != 0).then_some(open))?;
-        self.announce_size(head, head.node, stat.size)?;
+        let stat = self.stat(self.head.node, (flags & p::GETATTR_FH != 0).then_some(open))?;
+        self.announce_size(self.head.node, stat.size)?;
         Ok(stat)
     }
 
     /// Answers STATX, which includes the time of birth.
-    pub(super) fn statx(
-        &self,
-        head: &Head,
-        a: &mut Args<'_>,
-        reply: &mut Reply,
-    ) -> Result<(), Errno> {
-        let s = self.stat_of_request(head, a)?;
+    pub(super) fn statx(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
+        let s = self.stat_of_request(a)?;
         let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
         reply.u64(0).u32(0).u32(0).zeros(16);
         reply.u32(mask).u32(4096).u64(0);
@@ -100,12 +91,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    pub(super) fn set_attributes(
-        &self,
-        head: &Head,
-        a: &mut Args<'_>,
-        reply: &mut Reply,
-    ) -> Result<(), Errno> {
+    pub(super) fn set_attributes(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
         let valid = a.u32()?;
         a.skip(4)?;
         let open = super::handle(a)?;
@@ -118,7 +104,7 @@ impl Call<'_> {
         a.skip(4)?;
         let (uid, gid) = (a.u32()?, a.u32()?);
         let has = |bits: u32| valid & bits != 0;
-        let (fs, id) = (self.fs(), object(head.node));
+        let (fs, id) = (self.fs(), self.object());
         let open = has(fattr::FH).then_some(open);
 
         if has(fattr::UID | fattr::GID) {
@@ -126,7 +112,7 @@ impl Call<'_> {
             fs.change_owner(id, uid, has(fattr::GID).then_some(gid))?;
         }
         if !has(fattr::ANY) {
-            self.set_nothing(head, &self.stat(head.node, open)?)?;
+            self.set_nothing(&self.stat(self.head.node, open)?)?;
         }
         if has(fattr::MODE) {
             fs.change_mode(id, mode)?;
@@ -134,10 +120,10 @@ impl Call<'_> {
         if has(fattr::SIZE) {
             match open {
                 Some(open) => fs.truncate_open(open, size)?,
-                None => self.truncate(head.node, size)?,
+                None => self.truncate(self.head.node, size)?,
             }
             if has(fattr::KILL_SUIDGID) {
-                self.drop_privileges(head, head.node)?;
+                self.drop_privileges(self.head.node)?;
             }
         }
         if has(fattr::ATIME | fattr::MTIME) {
@@ -149,8 +135,8 @@ impl Call<'_> {
             let mtime = pick(fattr::MTIME, fattr::MTIME_NOW, mtime);
             fs.change_times(id, atime, mtime, false)?;
         }
-        let stat = self.stat(head.node, open)?;
-        self.cached.set(head.node, stat.size);
+        let stat = self.stat(self.head.node, open)?;
+        self.cached.set(self.head.node, stat.size);
         if fs.store().watches().has_watches() {
             self.notify_watchers(id, stat.mode, watch_events(valid, open.is_some()));
         }
@@ -169,9 +155,9 @@ impl Call<'_> {
     }
 
     /// Removes the bits of [`privileges`], after a user without privileges has written the file.
-    pub(super) fn drop_privileges(&self, head: &Head, node: u64) -> Result<(), Errno> {
+    pub(super) fn drop_privileges(&self, node: u64) -> Result<()> {
         let stat = self.fs().stat_id(object(node))?;
-        match privileges_of(head, &stat) {
+        match privileges_of(self.head, &stat) {
             0 => Ok(()),
             some => self
                 .fs()
@@ -182,11 +168,11 @@ impl Call<'_> {
     /// Removes the bits of [`privileges`] before a change for which the kernel doesn't tell whether
     /// the user has privileges. Assumes that root has them. For root without CAP_FSETID, the kernel
     /// sends a separate request that sets nothing.
-    pub(super) fn drop_users_privileges(&self, head: &Head, node: u64) -> Result<(), Errno> {
-        if head.uid == 0 || privileges_of(head, &self.fs().stat_id(object(node))?) == 0 {
+    pub(super) fn drop_users_privileges(&self, node: u64) -> Result<()> {
+        if self.head.uid == 0 || privileges_of(self.head, &self.fs().stat_id(object(node))?) == 0 {
             return Ok(());
         }
-        self.drop_privileges(head, node)?;
+        self.drop_privileges(node)?;
         self.keeping.changed(node);
         Ok(())
     }
@@ -195,23 +181,23 @@ impl Call<'_> {
     /// user nor group, or removes privileges before fallocate(2) and copy_file_range(2). chown(2)
     /// by users other than the owner and root must not remove privileges; for the two other calls
     /// see [`drop_users_privileges`](Self::drop_users_privileges).
-    fn set_nothing(&self, head: &Head, stat: &Stat) -> Result<(), Errno> {
-        let is_other = head.uid != 0 && head.uid != stat.uid;
-        if is_other && privileges_of(head, stat) != 0 {
+    fn set_nothing(&self, stat: &Stat) -> Result<()> {
+        let is_other = self.head.uid != 0 && self.head.uid != stat.uid;
+        if is_other && privileges_of(self.head, stat) != 0 {
             return Ok(());
         }
-        self.fs().change_owner(object(head.node), None, None)
+        self.fs().change_owner(self.object(), None, None)
     }
 
     // ---- extended attributes ----
 
-    pub(super) fn setxattr(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+    pub(super) fn setxattr(&self, a: &mut Args<'_>) -> Result<()> {
         let (size, flags) = (a.u32()? as usize, a.u32()?);
         let name = a.text()?;
         let value = a.take(size)?;
-        let known = self.known.name(head.node);
+        let known = self.known.name(self.head.node);
         let known = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
-        let (fs, id) = (self.fs(), object(head.node));
+        let (fs, id) = (self.fs(), self.object());
         fs.set_attribute(id, name, value, flags as i32, known)?;
         self.notify_attribute(id);
         Ok(())
@@ -225,43 +211,32 @@ impl Call<'_> {
         }
     }
 
-    pub(super) fn getxattr(
-        &self,
-        head: &Head,
-        a: &mut Args<'_>,
-        reply: &mut Reply,
-    ) -> Result<(), Errno> {
+    pub(super) fn getxattr(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
         let room = a.u64()? as u32 as usize;
-        let value = self.fs().get_attribute(object(head.node), a.text()?)?;
+        let value = self.fs().get_attribute(self.object(), a.text()?)?;
         put_sized(reply, room, &value)
     }
 
-    pub(super) fn listxattr(
-        &self,
-        head: &Head,
-        a: &mut Args<'_>,
-        reply: &mut Reply,
-    ) -> Result<(), Errno> {
+    pub(super) fn listxattr(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
         let room = a.u64()? as u32 as usize;
         let mut list = Vec::new();
-        for name in self.fs().attribute_names(object(head.node))? {
+        for name in self.fs().attribute_names(self.object())? {
             list.extend_from_slice(&name);
             list.push(0);
         }
         put_sized(reply, room, &list)
     }
 
-    pub(super) fn removexattr(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
-        let id = object(head.node);
+    pub(super) fn removexattr(&self, a: &mut Args<'_>) -> Result<()> {
+        let id = self.object();
         self.fs().remove_attribute(id, a.text()?)?;
         self.notify_attribute(id);
         Ok(())
     }
 }
 
-/// Appends a value to a reply for which the program has `room` bytes. If `room` is 0, appends only
-/// the value's size.
-fn put_sized(reply: &mut Reply, room: usize, value: &[u8]) -> Result<(), Errno> {
+/// Appends a value to a reply for which the program has `room` bytes; if 0, appends only its size.
+fn put_sized(reply: &mut Reply, room: usize, value: &[u8]) -> Result<()> {
     match room {
         0 => _ = reply.u32(value.len() as u32).u32(0),
         room if room < value.len() => return Err(Errno::RANGE),

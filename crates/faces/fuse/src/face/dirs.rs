@@ -9,11 +9,13 @@
 
 use super::{Call, handle, object};
 use crate::protocol::{self as p, Args, Head, Reply};
-use forebay_posix::{Errno, ObjectId, Whence};
+use forebay_posix::{ObjectId, Whence};
+use forebay_runtime::threads::lock;
 use forebay_store::Entry;
+use rustix::io::{Errno, Result};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Number of entries that are fetched at once.
 const AHEAD: usize = 1024;
@@ -57,18 +59,10 @@ impl Listing {
 }
 
 impl Dirs {
-    fn all(&self) -> MutexGuard<'_, HashMap<u32, Arc<Mutex<Listing>>>> {
-        let listings = self.listings.lock();
-        listings.unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn forget(&self, open: u32) {
-        let gone = self.all().remove(&open);
+        let gone = lock(&self.listings).remove(&open);
         if let Some(listing) = gone {
-            self.clear(
-                &mut listing.lock().unwrap_or_else(PoisonError::into_inner),
-                0,
-            );
+            self.clear(&mut lock(&listing), 0);
         }
     }
 
@@ -94,28 +88,26 @@ impl Dirs {
 }
 
 impl Call<'_> {
-    pub(super) fn opendir(
-        &self,
-        head: &Head,
-        a: &mut Args<'_>,
-        reply: &mut Reply,
-    ) -> Result<(), Errno> {
+    pub(super) fn opendir(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
         a.skip(8)?;
         let entry = Entry {
-            id: object(head.node),
+            id: self.object(),
             kind: libc::S_IFDIR,
         };
         let open = (self.fs()).open_object(entry, libc::O_RDONLY, false, ObjectId::ROOT, b"")?;
-        self.dirs.all().insert(open, Arc::default());
+        lock(&self.dirs.listings).insert(open, Arc::default());
         reply.u64(u64::from(open)).u32(0).u32(0);
         Ok(())
     }
 
-    pub(super) fn readdir(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
+    pub(super) fn readdir(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
         let open = handle(a)?;
         let (offset, room) = (a.u64()?, a.u32()? as usize);
-        let listing = self.dirs.all().get(&open).cloned().ok_or(Errno::BADF)?;
-        let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let listing = lock(&self.dirs.listings)
+            .get(&open)
+            .cloned()
+            .ok_or(Errno::BADF)?;
+        let mut listing = lock(&listing);
         let index = listing.index_of(offset).filter(|_| offset > 0);
         let mut index = match index {
             Some(index) => index,
@@ -150,7 +142,7 @@ impl Call<'_> {
     }
 
     /// Fetches more entries. Returns false if there are none.
-    fn fetch(&self, open: u32, listing: &mut Listing) -> Result<bool, Errno> {
+    fn fetch(&self, open: u32, listing: &mut Listing) -> Result<bool> {
         let before = listing.entries.len();
         let entries = &mut listing.entries;
         let listed = self.fs().read_dir(open, |name, ino, kind, _| {
@@ -173,7 +165,7 @@ impl Call<'_> {
         }
     }
 
-    pub(super) fn releasedir(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+    pub(super) fn releasedir(&self, a: &mut Args<'_>) -> Result<()> {
         let open = handle(a)?;
         self.dirs.forget(open);
         self.locks.drop_handle(open);

@@ -4,13 +4,15 @@
 
 use super::{Call, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
+use forebay_posix::Fs;
 use forebay_posix::controls::ASIDE;
-use forebay_posix::{Errno, Fs};
+use forebay_runtime::threads::lock;
 use forebay_store::Entry;
 use forebay_store::locks::{LockType, Owner, TO_THE_END, interruptible};
+use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The descriptions that own locks, by owner number and node number.
 #[derive(Default)]
@@ -33,7 +35,7 @@ impl Drop for Holder {
 
 impl Locks {
     fn all(&self) -> MutexGuard<'_, HashMap<(u64, u64), Arc<Holder>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Releases an owner's locks of a file, when a process has closed a descriptor of it.
@@ -74,7 +76,7 @@ struct LockRequest {
     flock: bool,
 }
 
-fn lock_request(a: &mut Args<'_>) -> Result<LockRequest, Errno> {
+fn lock_request(a: &mut Args<'_>) -> Result<LockRequest> {
     let (handle, owner) = (super::handle(a)?, a.u64()?);
     let range = (a.u64()?, a.u64()?.min(TO_THE_END));
     let want = match a.u32()? as i32 {
@@ -95,9 +97,7 @@ fn lock_request(a: &mut Args<'_>) -> Result<LockRequest, Errno> {
 
 /// Takes a lock if it is free; otherwise returns a function that waits for it. Usually the lock is
 /// free, and no thread has to wait.
-fn waiting(
-    lock: impl Fn(bool) -> Result<(), Errno> + Send + 'static,
-) -> Result<Option<Wait>, Errno> {
+fn waiting(lock: impl Fn(bool) -> Result<()> + Send + 'static) -> Result<Option<Wait>> {
     match lock(false) {
         Err(Errno::AGAIN | ASIDE) => Ok(Some(Box::new(move |cancel| {
             interruptible(cancel, || lock(true))
@@ -109,7 +109,7 @@ fn waiting(
 impl Call<'_> {
     /// Returns the description that owns this owner's locks of the file; opens one if there is
     /// none.
-    fn holder(&self, node: u64, request: &LockRequest) -> Result<Arc<Holder>, Errno> {
+    fn holder(&self, node: u64, request: &LockRequest) -> Result<Arc<Holder>> {
         let known = self.locks.all().get(&(request.owner, node)).cloned();
         if let Some(holder) = known {
             return Ok(holder);
@@ -144,34 +144,30 @@ impl Call<'_> {
         Ok(holder)
     }
 
-    pub(super) fn lock_at_once(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+    pub(super) fn lock_at_once(&self, a: &mut Args<'_>) -> Result<()> {
         let request = lock_request(a)?;
         let cluster = self.fs().cluster();
         if request.flock {
             return cluster.locks().flock(request.handle, request.want, false);
         }
         if request.want == LockType::Unlocked && request.range == (0, TO_THE_END) {
-            self.locks.drop_owner(request.owner, head.node);
+            self.locks.drop_owner(request.owner, self.head.node);
             return Ok(());
         }
-        let holder = self.holder(head.node, &request)?;
+        let holder = self.holder(self.head.node, &request)?;
         cluster
             .locks()
             .lock_range(holder.open, true, request.want, request.range, false)
     }
 
     /// Handles F_SETLKW and flock(2): returns a function that waits, if the lock isn't free.
-    pub(super) fn lock_waiting(
-        &self,
-        head: &Head,
-        a: &mut Args<'_>,
-    ) -> Result<Option<Wait>, Errno> {
+    pub(super) fn lock_waiting(&self, a: &mut Args<'_>) -> Result<Option<Wait>> {
         let request = lock_request(a)?;
         let (fs, want) = (self.own.clone(), request.want);
         if request.flock {
             return waiting(move |waits| fs.cluster().locks().flock(request.handle, want, waits));
         }
-        let holder = self.holder(head.node, &request)?;
+        let holder = self.holder(self.head.node, &request)?;
         waiting(move |waits| {
             fs.cluster()
                 .locks()
@@ -180,14 +176,9 @@ impl Call<'_> {
     }
 
     /// Handles F_GETLK.
-    pub(super) fn lock_in_the_way(
-        &self,
-        head: &Head,
-        a: &mut Args<'_>,
-        reply: &mut Reply,
-    ) -> Result<(), Errno> {
+    pub(super) fn lock_in_the_way(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
         let request = lock_request(a)?;
-        let holder = self.holder(head.node, &request)?;
+        let holder = self.holder(self.head.node, &request)?;
         let cluster = self.fs().cluster();
         let found =
             cluster

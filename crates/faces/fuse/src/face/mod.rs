@@ -15,8 +15,10 @@ use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use crate::recent::Recent;
 use forebay_client::Pool;
 use forebay_posix::controls::{ASIDE, UNSEEN};
-use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
+use forebay_posix::{Fail, Fs, ObjectId, Stat};
+use forebay_runtime::threads::{read_lock, write_lock};
 use forebay_store::process::is_answering;
+use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::io;
 use std::ops::Deref;
@@ -27,7 +29,7 @@ use std::time::{Duration, Instant};
 /// The answer to a request.
 pub enum Answer {
     /// Send the reply, or an error.
-    Reply(Result<(), Errno>),
+    Reply(Result<()>),
     /// Send no reply.
     None,
     /// Send the result of a wait for a lock.
@@ -35,7 +37,7 @@ pub enum Answer {
 }
 
 /// A function that waits for a lock, and returns early when the flag is set.
-pub type Wait = Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>;
+pub type Wait = Box<dyn FnOnce(&AtomicBool) -> Result<()> + Send>;
 
 /// A pool, as the kernel sees it.
 pub struct Face {
@@ -93,7 +95,7 @@ impl Face {
     ///
     /// # Errors
     /// If files can't be written back.
-    pub fn end(&self) -> Result<(), Errno> {
+    pub fn end(&self) -> Result<()> {
         self.keeping.end();
         self.locks.let_go();
         self.recent.let_go(self.fs());
@@ -108,12 +110,12 @@ impl Face {
     /// Returns the view in which new objects belong to the requesting user.
     fn others_view(&self, head: &Head) -> Arc<Fs> {
         let user = (head.uid, head.gid);
-        let read = self.others.read().unwrap_or_else(|e| e.into_inner());
+        let read = read_lock(&self.others);
         if let Some(fs) = read.get(&user) {
             return fs.clone();
         }
         drop(read);
-        let mut others = self.others.write().unwrap_or_else(|e| e.into_inner());
+        let mut others = write_lock(&self.others);
         if others.len() >= MAX_VIEWS {
             others.clear();
         }
@@ -126,8 +128,9 @@ impl Face {
         let request = Call {
             face: self,
             fs: self.own.for_process(requester(head)),
+            head,
         };
-        let answer = request.answer(head, args.clone(), reply);
+        let answer = request.answer(args.clone(), reply);
         match answer {
             // The request had no effect, and space may be freed in a moment.
             Answer::Reply(Err(Errno::DQUOT | Errno::NOSPC)) if self.is_giving_back() => {
@@ -136,7 +139,7 @@ impl Face {
                 }
                 self.wait_for_room();
                 reply.clear();
-                request.answer(head, args, reply)
+                request.answer(args, reply)
             }
             answer => answer,
         }
@@ -179,6 +182,7 @@ impl Face {
 struct Call<'a> {
     face: &'a Face,
     fs: Fs,
+    head: &'a Head,
 }
 
 impl Deref for Call<'_> {
@@ -195,77 +199,84 @@ impl Call<'_> {
         &self.fs
     }
 
-    /// Returns the view in which new objects belong to the requesting user.
-    fn fs_of(&self, head: &Head) -> Fs {
-        self.others_view(head).for_process(requester(head))
+    /// Returns the pool's id of the request's node.
+    fn object(&self) -> ObjectId {
+        object(self.head.node)
     }
 
-    fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
+    /// Returns the view in which new objects belong to the requesting user.
+    fn fs_of(&self) -> Fs {
+        let view = self.others_view(self.head);
+        view.for_process(requester(self.head))
+    }
+
+    fn answer(&self, mut a: Args<'_>, reply: &mut Reply) -> Answer {
         let a = &mut a;
         let frees = matches!(
-            head.opcode,
+            self.head.opcode,
             op::RELEASE | op::UNLINK | op::RENAME | op::RENAME2
         );
         self.freeing.fetch_add(usize::from(frees), Relaxed);
-        let result = match head.opcode {
+        let result = match self.head.opcode {
             op::FORGET => {
-                self.directories.forget(head.node);
+                self.directories.forget(self.head.node);
                 return Answer::None;
             }
             op::BATCH_FORGET => {
                 let _ = self.forget_batch(a);
                 return Answer::None;
             }
-            op::SETLKW => match self.lock_waiting(head, a) {
+            op::SETLKW => match self.lock_waiting(a) {
                 Ok(Some(wait)) => return Answer::Wait(wait),
                 Ok(None) => Ok(()),
                 Err(e) => Err(e),
             },
-            op::LOOKUP => self.lookup(head, a, reply),
-            op::GETATTR => self.get_attributes(head, a, reply),
-            op::STATX => self.statx(head, a, reply),
-            op::SETATTR => self.set_attributes(head, a, reply),
-            op::READLINK => self.readlink(head, reply),
-            op::SYMLINK => self.symlink(head, a, reply),
-            op::MKNOD => self.mknod(head, a, reply),
-            op::MKDIR => self.mkdir(head, a, reply),
-            op::UNLINK => self.unlink(head, a),
-            op::RMDIR => self.rmdir(head, a),
-            op::RENAME => self.rename(head, a, false),
-            op::RENAME2 => self.rename(head, a, true),
-            op::LINK => self.link(head, a, reply),
-            op::OPEN => self.open(head, a, reply),
-            op::CREATE => self.create(head, a, reply),
-            op::TMPFILE => self.tmpfile(head, a, reply),
-            op::READ => self.read(head, a, reply),
-            op::WRITE => self.write(head, a, reply),
-            op::FLUSH => self.flush(head, a),
+            op::LOOKUP => self.lookup(a, reply),
+            op::GETATTR => self.get_attributes(a, reply),
+            op::STATX => self.statx(a, reply),
+            op::SETATTR => self.set_attributes(a, reply),
+            op::READLINK => self.readlink(reply),
+            op::SYMLINK => self.symlink(a, reply),
+            op::MKNOD => self.mknod(a, reply),
+            op::MKDIR => self.mkdir(a, reply),
+            op::UNLINK => self.unlink(a),
+            op::RMDIR => self.rmdir(a),
+            op::RENAME => self.rename(a, false),
+            op::RENAME2 => self.rename(a, true),
+            op::LINK => self.link(a, reply),
+            op::OPEN => self.open(a, reply),
+            op::CREATE => self.create(a, reply),
+            op::TMPFILE => self.tmpfile(a, reply),
+            op::READ => self.read(a, reply),
+            op::WRITE => self.write(a, reply),
+            op::FLUSH => self.flush(a),
             op::FSYNC | op::FSYNCDIR => self.fsync(a),
             op::SYNCFS => self.fs().cluster().data().sync_everywhere(),
-            op::RELEASE => self.release(head, a),
-            op::FALLOCATE => self.fallocate(head, a),
+            op::RELEASE => self.release(a),
+            op::FALLOCATE => self.fallocate(a),
             op::LSEEK => self.lseek(a, reply),
-            op::COPY_FILE_RANGE => self.copy_file_range(head, a, reply),
-            op::OPENDIR => self.opendir(head, a, reply),
+            op::COPY_FILE_RANGE => self.copy_file_range(a, reply),
+            op::OPENDIR => self.opendir(a, reply),
             op::READDIR => self.readdir(a, reply),
             op::RELEASEDIR => self.releasedir(a),
-            op::SETXATTR => self.setxattr(head, a),
-            op::GETXATTR => self.getxattr(head, a, reply),
-            op::LISTXATTR => self.listxattr(head, a, reply),
-            op::REMOVEXATTR => self.removexattr(head, a),
-            op::GETLK => self.lock_in_the_way(head, a, reply),
-            op::SETLK => self.lock_at_once(head, a),
+            op::SETXATTR => self.setxattr(a),
+            op::GETXATTR => self.getxattr(a, reply),
+            op::LISTXATTR => self.listxattr(a, reply),
+            op::REMOVEXATTR => self.removexattr(a),
+            op::GETLK => self.lock_in_the_way(a, reply),
+            op::SETLK => self.lock_at_once(a),
             op::STATFS => self.statfs(reply),
             op::DESTROY => Ok(()),
             op::IOCTL => Err(Errno::NOTTY),
             _ => Err(Errno::NOSYS),
         };
         self.freeing.fetch_sub(usize::from(frees), Relaxed);
-        // Done even if the request has failed, since it may have changed the object before it
-        // failed.
-        match head.opcode {
-            op::SETATTR | op::SETXATTR | op::REMOVEXATTR => self.keeping.changed(head.node),
-            op::CREATE
+        // Done even if the request has failed, since it may have changed something.
+        match self.head.opcode {
+            op::SETATTR
+            | op::SETXATTR
+            | op::REMOVEXATTR
+            | op::CREATE
             | op::MKNOD
             | op::MKDIR
             | op::SYMLINK
@@ -273,13 +284,13 @@ impl Call<'_> {
             | op::UNLINK
             | op::RMDIR
             | op::RENAME
-            | op::RENAME2 => self.keeping.changed(head.node),
+            | op::RENAME2 => self.keeping.changed(self.head.node),
             _ => {}
         }
         Answer::Reply(result)
     }
 
-    fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
+    fn statfs(&self, reply: &mut Reply) -> Result<()> {
         const UNIT: u32 = 4096;
         self.let_go()?;
         let pool = self.fs().pool();
@@ -300,7 +311,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// [`ASIDE`] if that must be done on another thread.
-    fn let_go(&self) -> Result<(), Errno> {
+    fn let_go(&self) -> Result<()> {
         if !self.recent.is_empty() {
             if is_answering() {
                 return Err(ASIDE);
@@ -315,8 +326,8 @@ impl Call<'_> {
     ///
     /// # Errors
     /// [`ASIDE`] if that must be done on another thread.
-    fn announce_size(&self, head: &Head, node: u64, size: u64) -> Result<(), Errno> {
-        self.cached.announce_size(node, size, head.pid, || {
+    fn announce_size(&self, node: u64, size: u64) -> Result<()> {
+        self.cached.announce_size(node, size, self.head.pid, || {
             let open = self.open_node(node, libc::O_RDONLY).ok()?;
             let mut last = [0];
             let n = self.fs().read_chunk(open, &mut last, size - 1);
@@ -326,7 +337,7 @@ impl Call<'_> {
     }
 
     /// Returns the attributes of the open description, or else of the node.
-    fn stat(&self, node: u64, open: Option<u32>) -> Result<Stat, Errno> {
+    fn stat(&self, node: u64, open: Option<u32>) -> Result<Stat> {
         let found = match open {
             Some(open) => self.fs().stat_open(open),
             None => self.fs().stat_id(object(node)),
@@ -337,7 +348,7 @@ impl Call<'_> {
         }
     }
 
-    fn forget_batch(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+    fn forget_batch(&self, a: &mut Args<'_>) -> Result<()> {
         let count = a.u32()?;
         a.skip(4)?;
         for _ in 0..count {
@@ -374,6 +385,6 @@ fn inside(f: Fail) -> Errno {
 }
 
 /// Reads a handle, which is the number of an open file description.
-fn handle(a: &mut Args<'_>) -> Result<u32, Errno> {
+fn handle(a: &mut Args<'_>) -> Result<u32> {
     u32::try_from(a.u64()?).map_err(|_| Errno::BADF)
 }
