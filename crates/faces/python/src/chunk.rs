@@ -16,13 +16,14 @@
 use crate::bytes::export;
 use crate::error::{closed, raise};
 use forebay_iov::chunk;
+use forebay_runtime::threads::lock;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::c_int;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, PoisonError};
 
 /// Mapped memory, and the number of its Python views.
 pub struct Memory {
@@ -46,7 +47,7 @@ impl Memory {
     }
 
     fn with<T>(&self, f: impl FnOnce(&chunk::Chunk) -> PyResult<T>) -> PyResult<T> {
-        let chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
+        let chunk = lock(&self.chunk);
         let open = chunk.as_ref().filter(|_| !self.closed.load(Acquire));
         f(open.ok_or_else(|| closed("memory"))?)
     }
@@ -60,7 +61,7 @@ impl Memory {
     }
 
     fn close(&self) -> PyResult<()> {
-        let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunk = lock(&self.chunk);
         let views = self.views.load(Acquire);
         if views > 0 {
             let text = format!("{views} views of this memory are still in use");

@@ -12,9 +12,10 @@ use forebay_controls::Declared;
 use forebay_iov::chunk;
 use forebay_iov::{Access, Attached, Errno, PoolFile};
 use forebay_posix as posix;
+use forebay_runtime::threads::{read_lock, write_lock};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 /// Attributes of a file: (inode, mode, nlink, uid, gid, size, atime, mtime, ctime, btime); times in
 /// nanoseconds since 1970.
@@ -43,7 +44,7 @@ pub struct Pool {
 
 impl Pool {
     fn attached(&self) -> PyResult<Attached> {
-        let fs = self.fs.read().unwrap_or_else(PoisonError::into_inner);
+        let fs = read_lock(&self.fs);
         let fs = fs.clone().ok_or_else(|| closed("pool"))?;
         fs.check().map_err(raise)?;
         Ok(fs)
@@ -93,16 +94,13 @@ impl Pool {
 
     /// Closes this object. Its files and sessions stay usable.
     fn close(&self) {
-        *self.fs.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *write_lock(&self.fs) = None;
     }
 
     /// Whether this object was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.fs
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_none()
+        read_lock(&self.fs).is_none()
     }
 
     /// Opens a file with the `flags` of `os.open`.
@@ -380,7 +378,7 @@ pub struct File {
 
 impl File {
     fn with<T>(&self, f: impl FnOnce(&posix::File<'_>) -> posix::Result<T>) -> PyResult<T> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = read_lock(&self.open);
         let open = open.as_ref().ok_or_else(|| closed("file"))?;
         open.pool().check().map_err(raise)?;
         open.with(f).map_err(|e| self.failed(e))
@@ -439,7 +437,7 @@ impl File {
     /// Closes the file. Closing it again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = py.detach(|| {
-            let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+            let mut open = write_lock(&self.open);
             open.take().map_or(Ok(()), PoolFile::close)
         });
         open.map_err(|e| self.failed(e))
@@ -452,10 +450,7 @@ impl File {
 
     #[getter]
     fn closed(&self) -> bool {
-        self.open
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_none()
+        read_lock(&self.open).is_none()
     }
 }
 

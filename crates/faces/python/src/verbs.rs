@@ -11,6 +11,7 @@ use crate::error::{closed, raise};
 use forebay_controls::{Declared, Failure};
 use forebay_iov as iov;
 use forebay_iov::{Access, Errno, Key, Order, Outcome, Predicate, Status, Token, Uuid};
+use forebay_runtime::threads::{lock, read_lock, write_lock};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -131,15 +132,12 @@ impl<T: Clone + Send> Held<T> {
     /// # Errors
     /// EBADF if the object was closed.
     fn get(&self) -> PyResult<T> {
-        let used = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let used = read_lock(&self.0);
         used.clone().ok_or_else(|| closed(self.1))
     }
 
     fn take(&self) -> Option<T> {
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        write_lock(&self.0).take()
     }
 
     /// Drops the value, if the object wasn't closed before.
@@ -148,10 +146,7 @@ impl<T: Clone + Send> Held<T> {
     }
 
     fn is_closed(&self) -> bool {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_none()
+        read_lock(&self.0).is_none()
     }
 }
 
@@ -560,7 +555,7 @@ impl Drop for Batch {
 
 impl Batch {
     fn with<T>(&self, f: impl FnOnce(&mut iov::Batch) -> iov::Result<T>) -> PyResult<T> {
-        let mut batch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = lock(&self.0);
         let batch = batch.as_mut().ok_or_else(|| {
             PyValueError::new_err("this batch has been started; make another one")
         })?;
@@ -687,13 +682,13 @@ impl Batch {
 
     /// Drops the collected operations without starting them.
     fn discard(&self) {
-        let collected = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let collected = lock(&self.0).take();
         drop_detached(collected);
     }
 
     /// Starts the batch. No operation can be added afterwards.
     fn start(&self, py: Python<'_>) -> PyResult<Running> {
-        let batch = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let batch = lock(&self.0).take();
         let batch = batch.ok_or_else(|| PyValueError::new_err("this batch has been started"))?;
         let running = py.detach(|| batch.start()).map_err(raise)?;
         Ok(Running(Held::new("batch", running)))

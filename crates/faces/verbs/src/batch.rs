@@ -275,16 +275,15 @@ impl Batch {
         self.session.check()?;
         Running::start(self)
     }
+}
 
-    // ---- the verbs ----
-    //
-    // Each adds an operation and returns its number. Each fails with E2BIG if the batch is full.
-
+/// The verbs. Each adds an operation and returns its number.
+///
+/// # Errors
+/// E2BIG if the batch is full.
+impl Batch {
     /// Adds [`Collection::create`]. Later operations of this batch can use the collection; other
     /// code can do so only after this operation has ended.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn create(
         &mut self,
         workspace: &Workspace,
@@ -302,9 +301,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::open`]. Later operations of this batch can use the collection.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn open(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<(Op, Collection)> {
         let opened = Collection::pending(workspace);
         let (open, key) = (opened.clone(), OwnKey::of(key));
@@ -315,9 +311,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::lookup`], whose outcome is a record.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn lookup(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<Op> {
         let (workspace, key) = (workspace.clone(), OwnKey::of(key));
         self.add("lookup", &[], move |_| {
@@ -326,9 +319,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::search`], whose outcome is records.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn search(&mut self, workspace: &Workspace, predicate: Predicate) -> Result<Op> {
         let workspace = workspace.clone();
         self.add("search", &[], move |_| {
@@ -337,18 +327,12 @@ impl Batch {
     }
 
     /// Adds [`Collection::delete`].
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn delete(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<Op> {
         let work = Work::Delete(workspace.clone(), OwnKey::of(key));
         self.add_work(DELETE, &[], work)
     }
 
     /// Adds [`Collection::read`] into memory that the batch allocates: the outcome is the bytes.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn read(&mut self, from: &Collection, at: u64, len: usize) -> Result<Op> {
         let source = from.clone();
         self.add("read", &[Touch::Uses(from)], move |_| {
@@ -360,9 +344,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::read`] into the caller's memory: the outcome is the number of bytes.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn read_into(
         &mut self,
         from: &Collection,
@@ -377,9 +358,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::write`].
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn write(
         &mut self,
         to: &Collection,
@@ -395,9 +373,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::append`], whose outcome is the offset in bytes.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn append(
         &mut self,
         to: &Collection,
@@ -412,9 +387,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::truncate`].
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn truncate(&mut self, collection: &Collection, size: u64) -> Result<Op> {
         let target = collection.clone();
         self.add("truncate", &[Touch::Uses(collection)], move |log| {
@@ -423,9 +395,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::sync`].
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn sync(&mut self, collection: &Collection) -> Result<Op> {
         let target = collection.clone();
         self.add("sync", &[Touch::Uses(collection)], move |_| {
@@ -434,9 +403,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::get_meta`], whose outcome is the metadata.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn get_meta(&mut self, collection: &Collection) -> Result<Op> {
         let target = collection.clone();
         self.add("get_meta", &[Touch::Uses(collection)], move |_| {
@@ -445,9 +411,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::set_meta`].
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn set_meta(&mut self, collection: &Collection, changes: &[Change]) -> Result<Op> {
         let (target, changes) = (collection.clone(), changes.to_vec());
         self.add("set_meta", &[Touch::Uses(collection)], move |log| {
@@ -458,9 +421,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::copy`], whose outcome is the number of bytes.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn copy(
         &mut self,
         from: &Collection,
@@ -477,9 +437,6 @@ impl Batch {
     }
 
     /// Adds [`Collection::close`], after all earlier operations of this batch on the collection.
-    ///
-    /// # Errors
-    /// E2BIG if the batch is full.
     pub fn close(&mut self, collection: &Collection) -> Result<Op> {
         let target = collection.clone();
         self.add(CLOSE, &[Touch::Closes(collection)], move |_| {

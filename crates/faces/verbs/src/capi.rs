@@ -2,7 +2,13 @@
 //! convert handles, texts and memory to arguments of the Rust functions, and errors to numbers.
 //!
 //! Handles are boxes. Passing an invalid or closed handle is undefined behaviour, as in any C
-//! library; null gives EINVAL.
+//! library; null gives EINVAL. The header's rules for arguments are the promise that the comments on
+//! `unsafe` blocks mention.
+
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "the safety of the interface's functions is documented in the header"
+)]
 
 mod batches;
 mod bytes;
@@ -29,14 +35,14 @@ fn record(error: &Error) -> i64 {
     -i64::from(error.errno().raw_os_error())
 }
 
-/// Returns a function's result as C sees it: a number, or a negative errno.
-fn number(done: Result<i64>) -> i64 {
-    done.unwrap_or_else(|error| record(&error))
+/// Calls a function, and returns its result as C sees it: a number, or a negative errno.
+fn number(function: impl FnOnce() -> Result<i64>) -> i64 {
+    function().unwrap_or_else(|error| record(&error))
 }
 
-/// Returns the result of a function without a number: 0, or a negative errno.
-fn code(done: Result<()>) -> c_int {
-    done.map_or_else(|error| record(&error) as c_int, |()| 0)
+/// Calls a function without a number, and returns its result: 0, or a negative errno.
+fn code(function: impl FnOnce() -> Result<()>) -> c_int {
+    function().map_or_else(|error| record(&error) as c_int, |()| 0)
 }
 
 /// Returns the object behind a handle or pointer.

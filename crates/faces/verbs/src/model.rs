@@ -16,8 +16,9 @@ use crate::meta::undo::{Undo, UndoLog, changes_back};
 use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
 use crate::{Error, Meta, Predicate, Result, Session, Uuid};
 use forebay_controls::Controls;
+use forebay_runtime::threads::{read_lock, write_lock};
 use rustix::io::Errno;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 /// The options of a new collection.
 #[derive(Clone, Debug, Default)]
@@ -383,12 +384,12 @@ impl Collection {
     }
 
     fn become_open(&self, open: State) {
-        *self.0.state.write().unwrap_or_else(PoisonError::into_inner) = open;
+        *write_lock(&self.0.state) = open;
     }
 
     fn with<T>(&self, f: impl FnOnce(Opened<'_>) -> Result<T>) -> Result<T> {
         self.0.workspace.session.check()?;
-        let state = self.0.state.read().unwrap_or_else(PoisonError::into_inner);
+        let state = read_lock(&self.0.state);
         match &*state {
             State::Open(record, outlives, object) => f(Opened {
                 record,
@@ -460,7 +461,7 @@ impl Collection {
     /// EBADF if the collection isn't open; the errors of writing its bytes back.
     pub fn close(&self) -> Result<()> {
         self.with(|_| Ok(()))?;
-        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = write_lock(&self.0.state);
         match std::mem::replace(&mut *state, State::Closed) {
             State::Open(_, _, mut object) => object.close(),
             _ => Err(Error::new(Errno::BADF, "this collection is closed")),

@@ -9,10 +9,11 @@ use crate::process::{Generation, lock_in_time};
 use crate::{Error, Result};
 use forebay_client::{Pool, PoolError, choose};
 use forebay_posix::{Fs, umask};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 struct Known {
     generation: Generation,
@@ -114,7 +115,7 @@ impl Attached {
     pub fn claiming(&self) -> Result<MutexGuard<'_, ()>> {
         self.generation.check()?;
         let open = self.fs.as_ref().expect("only drop takes it");
-        Ok(open.claiming.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(&open.claiming))
     }
 }
 

@@ -13,9 +13,10 @@ use crate::process::Generation;
 use crate::worker_pool::WorkerPool;
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Declared, Pattern};
+use forebay_runtime::threads::{lock, read_lock, write_lock};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 /// A rule of [`Session::choose`]: the back end for new collections of matching paths and controls.
 struct Choice {
@@ -141,8 +142,7 @@ impl Session {
     pub fn attach_backend(&self, name: &str, backend: Arc<dyn Backend>) -> Result<()> {
         self.check()?;
         crate::meta::check_name(name)?;
-        let backends = self.0.backends.write();
-        let mut backends = backends.unwrap_or_else(PoisonError::into_inner);
+        let mut backends = write_lock(&self.0.backends);
         if backends.contains_key(name) {
             let text = format!("there is a back end '{name}' already");
             return Err(Error::new(Errno::EXIST, text));
@@ -156,8 +156,7 @@ impl Session {
 
     /// Returns the names and kinds of the attached back ends.
     pub fn backends(&self) -> Vec<(String, String)> {
-        let backends = self.0.backends.read();
-        let backends = backends.unwrap_or_else(PoisonError::into_inner);
+        let backends = read_lock(&self.0.backends);
         let known = backends.iter();
         known.map(|(n, b)| (n.clone(), b.kind().into())).collect()
     }
@@ -186,7 +185,7 @@ impl Session {
     /// EPERM in a forked child.
     pub(crate) fn mapped(&self) -> Result<MutexGuard<'_, BTreeMap<usize, Mapped>>> {
         self.check()?;
-        Ok(self.0.mapped.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(&self.0.mapped))
     }
 
     pub(crate) fn workers(&self) -> &WorkerPool {
@@ -215,8 +214,7 @@ impl Session {
         self.backend(backend)?;
         let pattern = Pattern::parse(pattern)
             .map_err(|e| Error::invalid(format!("the pattern '{pattern}', at {}: {e}", e.at)))?;
-        let choices = self.0.choices.write();
-        let mut choices = choices.unwrap_or_else(PoisonError::into_inner);
+        let mut choices = write_lock(&self.0.choices);
         choices.insert(
             0,
             Choice {
@@ -235,8 +233,7 @@ impl Session {
         name: &str,
         controls: &Controls,
     ) -> String {
-        let choices = self.0.choices.read();
-        let choices = choices.unwrap_or_else(PoisonError::into_inner);
+        let choices = read_lock(&self.0.choices);
         let fits = |c: &&Choice| {
             let p = &c.pattern;
             p.matches(p.below(p.below(p.root(), workspace.as_bytes()), name.as_bytes()))
@@ -256,8 +253,7 @@ impl Session {
     /// # Errors
     /// ENODEV if none is attached under this name.
     pub(crate) fn backend(&self, name: &str) -> Result<Arc<dyn Backend>> {
-        let backends = self.0.backends.read();
-        let backends = backends.unwrap_or_else(PoisonError::into_inner);
+        let backends = read_lock(&self.0.backends);
         backends.get(name).cloned().ok_or_else(|| {
             let known: Vec<&str> = backends.keys().map(String::as_str).collect();
             if name.is_empty() {

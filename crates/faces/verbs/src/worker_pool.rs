@@ -6,10 +6,11 @@
 
 use crate::process::{Generation, block_signals};
 use crate::{Error, Result};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{JoinHandle, available_parallelism};
 
 /// Maximum number of operations in progress in one session.
@@ -34,11 +35,7 @@ struct Shared {
     news: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 /// The worker pool of a session.
 pub(crate) struct WorkerPool {
@@ -102,7 +99,7 @@ impl WorkerPool {
     /// # Errors
     /// If the pool has no thread, and none can be started. No task is queued then.
     pub fn push(&self, tasks: impl ExactSizeIterator<Item = Task>) -> Result<()> {
-        let mut queue = self.shared.lock();
+        let mut queue = lock(&self.shared.queue);
         let wanted = (queue.tasks.len() + tasks.len()).saturating_sub(queue.idle);
         for _ in 0..wanted.min(self.most.saturating_sub(queue.threads.len())) {
             let shared = self.shared.clone();
@@ -129,12 +126,12 @@ impl WorkerPool {
 
 fn work(shared: &Shared) {
     block_signals();
-    let mut queue = shared.lock();
+    let mut queue = lock(&shared.queue);
     loop {
         if let Some(task) = queue.tasks.pop_front() {
             drop(queue);
             task();
-            queue = shared.lock();
+            queue = lock(&shared.queue);
             continue;
         }
         if queue.ending {
@@ -157,7 +154,7 @@ impl Drop for WorkerPool {
             return;
         }
         let threads = {
-            let mut queue = self.shared.lock();
+            let mut queue = lock(&self.shared.queue);
             queue.ending = true;
             std::mem::take(&mut queue.threads)
         };

@@ -125,8 +125,8 @@ pub struct Class {
     handle: Never,
     read: unsafe extern "C" fn(*mut File, c_int, Hid, u64, usize, *mut c_void) -> c_int,
     write: unsafe extern "C" fn(*mut File, c_int, Hid, u64, usize, *const c_void) -> c_int,
-    read_vector: ReadVector,
-    write_vector: WriteVector,
+    read_vector: Vector<*mut c_void>,
+    write_vector: Vector<*const c_void>,
     /// Absent: HDF5 converts selections to vectors.
     selections: [Never; 2],
     flush: unsafe extern "C" fn(*mut File, Hid, bool) -> c_int,
@@ -138,23 +138,15 @@ pub struct Class {
     free_lists: [c_int; MEMORY_TYPES],
 }
 
-type ReadVector = unsafe extern "C" fn(
+/// A read or write of several ranges, with memory behind pointers of type `P`.
+type Vector<P> = unsafe extern "C" fn(
     *mut File,
     Hid,
     u32,
     *const c_int,
     *const u64,
     *const usize,
-    *const *mut c_void,
-) -> c_int;
-type WriteVector = unsafe extern "C" fn(
-    *mut File,
-    Hid,
-    u32,
-    *const c_int,
-    *const u64,
-    *const usize,
-    *const *const c_void,
+    *const P,
 ) -> c_int;
 
 // SAFETY: the table consists of constants and functions, and no code changes it.

@@ -10,6 +10,7 @@ use crate::meta::check_name;
 use crate::{Error, Result};
 use forebay_controls::{Controls, Persistence};
 use forebay_runtime::beneath::{Tree, bytes};
+use forebay_runtime::threads::lock;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::File;
@@ -184,7 +185,7 @@ impl Object for Open {
     fn append(&self, from: &[u8]) -> Result<u64> {
         // The mutex serialises appends of this handle; the lock on the file excludes those of other
         // processes.
-        let _turn = self.end.lock().unwrap_or_else(|e| e.into_inner());
+        let _turn = lock(&self.end);
         self.lock()
             .map_err(|e| Error::of(format!("can't lock {}", self.path.display()), e))?;
         let at = self.size();

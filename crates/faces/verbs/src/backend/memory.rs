@@ -6,9 +6,10 @@
 use super::{Address, Backend, Object, plain_support};
 use crate::{Error, Result, Uuid};
 use forebay_controls::{Controls, Persistence};
+use forebay_runtime::threads::{lock, read_lock, write_lock};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 const PIECE: u64 = 1 << 20;
 /// Maximum number of bytes of a collection.
@@ -119,13 +120,13 @@ impl Backend for Memory {
 
     fn create(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
         let bytes = Arc::<RwLock<Bytes>>::default();
-        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = lock(&self.objects);
         objects.insert(address.uuid, bytes.clone());
         Ok(Box::new(Open(bytes)))
     }
 
     fn open(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
-        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let objects = lock(&self.objects);
         let bytes = objects.get(&address.uuid).cloned();
         let bytes = bytes.ok_or_else(|| {
             let text = "its bytes lay in the memory of the process, or session, that created it";
@@ -135,7 +136,7 @@ impl Backend for Memory {
     }
 
     fn delete(&self, address: &Address) -> Result<()> {
-        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = lock(&self.objects);
         objects.remove(&address.uuid);
         Ok(())
     }
@@ -143,11 +144,11 @@ impl Backend for Memory {
 
 impl Open {
     fn changed<T>(&self, change: impl FnOnce(&mut Bytes) -> T) -> T {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+        change(&mut write_lock(&self.0))
     }
 
     fn seen<T>(&self, see: impl FnOnce(&Bytes) -> T) -> T {
-        see(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        see(&read_lock(&self.0))
     }
 }
 

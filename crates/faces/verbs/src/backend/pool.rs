@@ -16,9 +16,10 @@ use crate::{Error, Result};
 use forebay_client::impossible;
 use forebay_controls::{Controls, Declared, Mutability, Persistence, Temporality};
 use forebay_posix::{Entry, ObjectId};
+use forebay_runtime::threads::lock;
 use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR};
 use rustix::io::Errno;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The back end `forebay`.
 pub struct Forebay {
@@ -309,7 +310,7 @@ impl Object for Open {
     }
 
     fn append(&self, from: &[u8]) -> Result<u64> {
-        let _turn = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.end);
         match self.fs.append_chunk(self.open(), from) {
             Ok((at, n)) if n == from.len() => Ok(at),
             // A second write could put the rest behind bytes that another process appended

@@ -6,6 +6,7 @@ use crate::settle::{complete, undo};
 use crate::worker_pool::Task;
 use crate::{Error, Result, Session};
 use forebay_controls::Failure;
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -260,7 +261,7 @@ fn none(op: Op) -> Error {
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Progress> {
         // No operation runs under this lock, so no panic can poison it.
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.progress)
     }
 
     /// Queues operations for the session's worker threads.

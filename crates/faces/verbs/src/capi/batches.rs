@@ -5,9 +5,10 @@ use super::{code, handle, number};
 use crate::abi;
 use crate::batch::Status;
 use crate::{Batch, Error, Failure, Op, Order, Outcome, Result, Running, Session};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// The type `iov_batch`.
@@ -25,10 +26,6 @@ fn not_started() -> Error {
 }
 
 impl Collected {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds one operation to a batch that is being collected, and returns its number.
     pub fn add(&self, add: impl FnOnce(&mut Batch) -> Result<Op>) -> Result<i64> {
         self.collect(add).map(|op| i64::from(op.0))
@@ -36,7 +33,7 @@ impl Collected {
 
     /// Calls `add` with the batch, if it is still being collected.
     pub fn collect<T>(&self, add: impl FnOnce(&mut Batch) -> Result<T>) -> Result<T> {
-        match &mut *self.lock() {
+        match &mut *lock(&self.0) {
             State::Collecting(batch) => add(batch),
             State::Started(_) | State::Failed => Err(Error::new(
                 Errno::BUSY,
@@ -46,11 +43,20 @@ impl Collected {
     }
 
     fn running(&self) -> Result<Running> {
-        match &*self.lock() {
+        match &*lock(&self.0) {
             State::Started(running) => Ok(running.clone()),
             State::Collecting(_) | State::Failed => Err(not_started()),
         }
     }
+}
+
+/// Returns a batch that has been started.
+///
+/// # Safety
+/// `batch` is null or a handle.
+unsafe fn running(batch: *const Collected) -> Result<Running> {
+    // SAFETY: the caller's promise.
+    unsafe { handle(batch, "batch")? }.running()
 }
 
 fn op(request: i64) -> Result<Op> {
@@ -59,9 +65,6 @@ fn op(request: i64) -> Result<Op> {
 }
 
 /// Creates an empty batch.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_create(
     session: *const Session,
@@ -69,8 +72,8 @@ pub unsafe extern "C" fn iov_batch_create(
     order: c_int,
     batch: *mut *mut Collected,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    code(unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         give(batch, || {
             let session = handle(session, "session")?;
             session.check()?;
@@ -92,9 +95,6 @@ pub unsafe extern "C" fn iov_batch_create(
 }
 
 /// Makes a request wait for earlier requests. The request is skipped if one of them fails.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_after(
     batch: *const Collected,
@@ -102,8 +102,8 @@ pub unsafe extern "C" fn iov_batch_after(
     needed: *const i64,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         let batch = handle(batch, "batch")?;
         let needed = match count {
             0 => &[],
@@ -112,19 +112,15 @@ pub unsafe extern "C" fn iov_batch_after(
         let needed: Vec<Op> = needed.iter().map(|n| op(*n)).collect::<Result<_>>()?;
         let request = op(request)?;
         batch.collect(|batch| batch.after(request, &needed))
-    })();
-    code(done)
+    })
 }
 
 /// Starts the batch.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_start(batch: *const Collected) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let started = unsafe { handle(batch, "batch") }.and_then(|batch| {
-        let mut state = batch.lock();
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
+        let mut state = lock(&handle(batch, "batch")?.0);
         match std::mem::replace(&mut *state, State::Failed) {
             State::Collecting(batch) => {
                 *state = State::Started(batch.start()?);
@@ -138,28 +134,18 @@ pub unsafe extern "C" fn iov_batch_start(batch: *const Collected) -> c_int {
                 ))
             }
         }
-    });
-    code(started)
+    })
 }
 
 /// Waits until the batch has ended.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_wait(batch: *const Collected, nanoseconds: i64) -> c_int {
     let limit = u64::try_from(nanoseconds).ok().map(Duration::from_nanos);
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let ended = unsafe { handle(batch, "batch") }
-        .and_then(Collected::running)
-        .and_then(|running| running.wait(limit));
-    number(ended.map(i64::from)) as c_int
+    // SAFETY: the caller's promise.
+    number(|| unsafe { running(batch)?.wait(limit).map(i64::from) }) as c_int
 }
 
 /// Returns whether the batch has ended.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_test(batch: *const Collected) -> c_int {
     // SAFETY: the caller keeps the header's rules for these pointers.
@@ -167,16 +153,10 @@ pub unsafe extern "C" fn iov_test(batch: *const Collected) -> c_int {
 }
 
 /// Skips requests that haven't begun.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_cancel(batch: *const Collected) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let cancelled = unsafe { handle(batch, "batch") }
-        .and_then(Collected::running)
-        .and_then(|running| running.cancel());
-    code(cancelled)
+    // SAFETY: the caller's promise.
+    code(|| unsafe { running(batch)?.cancel() })
 }
 
 /// The argument that the notifier thread passes to a program's callback.
@@ -192,9 +172,6 @@ impl With {
 }
 
 /// Registers a function to be called when a request, or the batch, has ended.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_when(
     batch: *const Collected,
@@ -202,9 +179,9 @@ pub unsafe extern "C" fn iov_when(
     function: abi::Function,
     with: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let when = || unsafe {
-        let running = handle(batch, "batch")?.running()?;
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
+        let running = running(batch)?;
         let what = match request {
             ..0 => None,
             request => Some(op(request)?),
@@ -213,72 +190,53 @@ pub unsafe extern "C" fn iov_when(
         let with = With(with);
         let waits = running.when(what, move || function(with.pointer()))?;
         Ok(i64::from(!waits))
-    };
-    number(when()) as c_int
+    }) as c_int
 }
 
 /// Returns the status of a request.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_request_status(batch: *const Collected, request: i64) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let status = unsafe { handle(batch, "batch") }
-        .and_then(Collected::running)
-        .and_then(|running| running.status(op(request)?));
-    number(status.map(|status| match status {
-        Status::Waiting => 0,
-        Status::Running => 1,
-        Status::Done => 2,
-        Status::Failed => 3,
-        Status::Skipped => 4,
-        Status::Undone => 5,
-    })) as c_int
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
+        Ok(match running(batch)?.status(op(request)?)? {
+            Status::Waiting => 0,
+            Status::Running => 1,
+            Status::Done => 2,
+            Status::Failed => 3,
+            Status::Skipped => 4,
+            Status::Undone => 5,
+        })
+    }) as c_int
 }
 
 /// Returns the result of a request.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_result(batch: *const Collected, request: i64) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let result = unsafe { handle(batch, "batch") }
-        .and_then(Collected::running)
-        .and_then(|running| running.result(op(request)?));
-    number(result.map(|outcome| match outcome {
-        Outcome::Number(n) => i64::try_from(n).unwrap_or(i64::MAX),
-        _ => 0,
-    }))
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
+        Ok(match running(batch)?.result(op(request)?)? {
+            Outcome::Number(n) => i64::try_from(n).unwrap_or(i64::MAX),
+            _ => 0,
+        })
+    })
 }
 
 /// Returns why the batch as a whole failed.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_result(batch: *const Collected) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let result = unsafe { handle(batch, "batch") }
-        .and_then(Collected::running)
-        .and_then(|running| running.error().map_or(Ok(()), Err));
-    code(result)
+    // SAFETY: the caller's promise.
+    code(|| unsafe { running(batch)?.error().map_or(Ok(()), Err) })
 }
 
 /// Frees the batch.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_free(batch: *mut Collected) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let freed = unsafe { take(batch, "batch") }.and_then(|batch| match batch.running() {
-        Err(_) => Ok(()),
-        Ok(running) => {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
+        if let Ok(running) = take(batch, "batch")?.running() {
             running.cancel()?;
-            running.wait(None).map(|_| ())
+            running.wait(None)?;
         }
-    });
-    code(freed)
+        Ok(())
+    })
 }

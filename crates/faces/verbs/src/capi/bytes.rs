@@ -8,6 +8,7 @@ use crate::{Collection, Error, Result};
 use std::ffi::c_void;
 
 /// The caller's memory, valid until the batch has ended.
+#[derive(Clone, Copy)]
 struct Bytes(*mut u8, usize);
 
 // SAFETY: the header demands that the caller doesn't use the memory until the batch has ended, so
@@ -46,9 +47,6 @@ fn signed(n: u64) -> Result<i64> {
 }
 
 /// Reads a chunk.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_read(
     collection: *const Collection,
@@ -57,22 +55,18 @@ pub unsafe extern "C" fn iov_read(
     at: u64,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let collection = handle(collection, "collection")?;
         let mut to = bytes(to, len)?;
         match batch.as_ref() {
             None => Ok(collection.read(to.as_mut(), at)? as i64),
             Some(batch) => batch.add(|b| b.read_into(collection, at, to)),
         }
-    })();
-    number(done)
+    })
 }
 
 /// Writes a chunk.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_write(
     collection: *const Collection,
@@ -81,22 +75,16 @@ pub unsafe extern "C" fn iov_write(
     at: u64,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
-        let collection = handle(collection, "collection")?;
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
+        let c = handle(collection, "collection")?;
         let from = bytes(from.cast_mut(), len)?;
-        match batch.as_ref() {
-            None => collection.write(from.as_ref(), at).map(|()| 0),
-            Some(batch) => batch.add(|b| b.write(collection, at, from)),
-        }
-    })();
-    number(done)
+        let now = || c.write(from.as_ref(), at).map(|()| 0);
+        now_or_later(batch, now, |b| b.write(c, at, from))
+    })
 }
 
 /// Appends a chunk.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_append(
     collection: *const Collection,
@@ -104,58 +92,41 @@ pub unsafe extern "C" fn iov_append(
     len: usize,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
-        let collection = handle(collection, "collection")?;
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
+        let c = handle(collection, "collection")?;
         let from = bytes(from.cast_mut(), len)?;
-        match batch.as_ref() {
-            None => collection.append(from.as_ref()).and_then(signed),
-            Some(batch) => batch.add(|b| b.append(collection, from)),
-        }
-    })();
-    number(done)
+        let now = || c.append(from.as_ref()).and_then(signed);
+        now_or_later(batch, now, |b| b.append(c, from))
+    })
 }
 
 /// Sets the size of a collection.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_truncate(
     collection: *const Collection,
     size: u64,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let c = handle(collection, "collection")?;
-        now_or_later(
-            batch,
-            || c.truncate(size).map(|()| 0),
-            |b| b.truncate(c, size),
-        )
-    })();
-    number(done)
+        let now = || c.truncate(size).map(|()| 0);
+        now_or_later(batch, now, |b| b.truncate(c, size))
+    })
 }
 
 /// Makes written bytes durable, as fsync(2) does.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_sync(collection: *const Collection, batch: *const Collected) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let c = handle(collection, "collection")?;
         now_or_later(batch, || c.sync().map(|()| 0), |b| b.sync(c))
-    })();
-    number(done)
+    })
 }
 
 /// Copies a chunk.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_copy(
     from: *const Collection,
@@ -165,25 +136,17 @@ pub unsafe extern "C" fn iov_copy(
     to_at: u64,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let (from, to) = (handle(from, "collection")?, handle(to, "other collection")?);
-        now_or_later(
-            batch,
-            || from.copy(at, len, to, to_at).and_then(signed),
-            |b| b.copy(from, (at, len), to, to_at),
-        )
-    })();
-    number(done)
+        let now = || from.copy(at, len, to, to_at).and_then(signed);
+        now_or_later(batch, now, |b| b.copy(from, (at, len), to, to_at))
+    })
 }
 
 /// Returns the size of a collection in bytes.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_size(collection: *const Collection) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let size = unsafe { handle(collection, "collection") }.and_then(Collection::size);
-    number(size.and_then(signed))
+    // SAFETY: the caller's promise.
+    number(|| unsafe { signed(handle(collection, "collection")?.size()?) })
 }

@@ -55,6 +55,30 @@ pub(super) unsafe fn now_or_later(
     }
 }
 
+/// Finds records and stores their handle at `to`, or adds this to the batch if there is one, as a
+/// verb with a name and the collections that it touches.
+///
+/// # Safety
+/// `batch` is null or a handle.
+unsafe fn find_now_or_later(
+    batch: *const Collected,
+    to: Place,
+    verb: &'static str,
+    touches: &[Touch<'_>],
+    find: impl FnOnce() -> Result<Vec<Record>> + Send + 'static,
+) -> Result<i64> {
+    let fill = move || {
+        // Makes the closure capture all of `to`, as `to` is `Send`, rather than the pointer inside.
+        let to = to;
+        to.fill(&find()?)
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { batch.as_ref() } {
+        None => fill().map(|_| 0),
+        Some(batch) => batch.add(|b| b.add(verb, touches, move |_| fill().map(|_| Outcome::Done))),
+    }
+}
+
 /// Reads the options of a new collection; null gives the defaults.
 ///
 /// # Safety
@@ -88,9 +112,6 @@ unsafe fn read_options(at: *const abi::Options) -> Result<Options> {
 }
 
 /// Creates a collection.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_create(
     workspace: *const Workspace,
@@ -115,7 +136,7 @@ pub unsafe extern "C" fn iov_collection_create(
             })
         })
     };
-    number(given.and(done))
+    number(|| given.and(done))
 }
 
 /// Opens a collection at once, or adds the opening to a batch. Stores the collection's handle.
@@ -144,13 +165,10 @@ unsafe fn open(
             })
         })
     };
-    number(given.and(done))
+    number(|| given.and(done))
 }
 
 /// Opens a collection by its name.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_open(
     workspace: *const Workspace,
@@ -166,9 +184,6 @@ pub unsafe extern "C" fn iov_collection_open(
 }
 
 /// Opens a collection by its UUID.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_open_uuid(
     workspace: *const Workspace,
@@ -184,9 +199,6 @@ pub unsafe extern "C" fn iov_collection_open_uuid(
 }
 
 /// Looks up a collection's record.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_lookup(
     workspace: *const Workspace,
@@ -194,31 +206,18 @@ pub unsafe extern "C" fn iov_collection_lookup(
     record: *mut *mut Records,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let to = Place::new(record)?;
         let workspace = handle(workspace, "workspace")?.clone();
         let name = text(name, "name")?.to_owned();
-        let find = move || {
-            // Makes the closure capture all of `to`, as `to` is `Send`, rather than the pointer
-            // inside.
-            let to = to;
-            to.fill(&[Collection::lookup(&workspace, Key::Name(&name))?])
-        };
-        match batch.as_ref() {
-            None => find().map(|_| 0),
-            Some(batch) => {
-                batch.add(|b| b.add("lookup", &[], move |_| find().map(|_| Outcome::Done)))
-            }
-        }
-    })();
-    number(done)
+        find_now_or_later(batch, to, "lookup", &[], move || {
+            Ok(vec![Collection::lookup(&workspace, Key::Name(&name))?])
+        })
+    })
 }
 
 /// Searches for collections.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_search(
     workspace: *const Workspace,
@@ -226,122 +225,82 @@ pub unsafe extern "C" fn iov_collection_search(
     found: *mut *mut Records,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let to = Place::new(found)?;
         let workspace = handle(workspace, "workspace")?.clone();
         let predicate = Predicate::parse(text(predicate, "predicate")?)?;
-        let search = move || {
-            let to = to;
-            to.fill(&Collection::search(&workspace, &predicate)?)
-        };
-        match batch.as_ref() {
-            None => search().map(|_| 0),
-            Some(batch) => {
-                batch.add(|b| b.add("search", &[], move |_| search().map(|_| Outcome::Done)))
-            }
-        }
-    })();
-    number(done)
+        find_now_or_later(batch, to, "search", &[], move || {
+            Collection::search(&workspace, &predicate)
+        })
+    })
 }
 
 /// Deletes a collection.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_delete(
     workspace: *const Workspace,
     name: *const c_char,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let workspace = handle(workspace, "workspace")?;
         let key = Key::Name(text(name, "name")?);
-        now_or_later(
-            batch,
-            || Collection::delete(workspace, key).map(|()| 0),
-            |b| b.delete(workspace, key),
-        )
-    })();
-    number(done)
+        let now = || Collection::delete(workspace, key).map(|()| 0);
+        now_or_later(batch, now, |b| b.delete(workspace, key))
+    })
 }
 
 /// Closes a collection.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_close(
     collection: *mut Collection,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let collection = take(collection, "collection")?;
-        now_or_later(
-            batch,
-            || collection.close().map(|()| 0),
-            |b| b.close(&collection),
-        )
-    })();
-    number(done)
+        let now = || collection.close().map(|()| 0);
+        now_or_later(batch, now, |b| b.close(&collection))
+    })
 }
 
 /// Returns the collection's UUID.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_uuid(
     collection: *const Collection,
     uuid: *mut abi::Uuid,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         let to = place(uuid, "the place for the UUID")?;
         to.bytes = handle(collection, "collection")?.uuid()?.0;
         Ok(())
-    })();
-    code(done)
+    })
 }
 
 /// Returns the collection's record.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_get_meta(
     collection: *const Collection,
     record: *mut *mut Records,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let to = Place::new(record)?;
         let collection = handle(collection, "collection")?;
         let known = collection.clone();
-        let find = move || {
-            let to = to;
+        let touches = [Touch::Uses(collection)];
+        find_now_or_later(batch, to, "get_meta", &touches, move || {
             let key = Key::Uuid(known.uuid()?);
-            to.fill(&[Collection::lookup(known.workspace(), key)?])
-        };
-        match batch.as_ref() {
-            None => find().map(|_| 0),
-            Some(batch) => {
-                let touch = [Touch::Uses(collection)];
-                batch.add(|b| b.add("get_meta", &touch, move |_| find().map(|_| Outcome::Done)))
-            }
-        }
-    })();
-    number(done)
+            Ok(vec![Collection::lookup(known.workspace(), key)?])
+        })
+    })
 }
 
 /// Changes the collection's metadata.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_set_meta(
     collection: *const Collection,
@@ -349,15 +308,11 @@ pub unsafe extern "C" fn iov_set_meta(
     count: usize,
     batch: *const Collected,
 ) -> i64 {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let done = (|| unsafe {
+    // SAFETY: the caller's promise.
+    number(|| unsafe {
         let c = handle(collection, "collection")?;
         let changes = changes(pairs, count)?;
-        now_or_later(
-            batch,
-            || c.set_meta(&changes).map(|()| 0),
-            |b| b.set_meta(c, &changes),
-        )
-    })();
-    number(done)
+        let now = || c.set_meta(&changes).map(|()| 0);
+        now_or_later(batch, now, |b| b.set_meta(c, &changes))
+    })
 }

@@ -41,18 +41,14 @@ fn allocate(session: &Session, len: usize) -> Result<*mut c_void> {
 }
 
 /// Allocates a buffer.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *mut c_void {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let session = unsafe { handle(session, "session") };
     let mut memory = std::ptr::null_mut();
-    code(session.and_then(|session| {
-        memory = allocate(session, len)?;
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
+        memory = allocate(handle(session, "session")?, len)?;
         Ok(())
-    }));
+    });
     memory
 }
 
@@ -78,9 +74,6 @@ pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) 
 }
 
 /// Maps a chunk.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_map(
     collection: *const Collection,
@@ -89,8 +82,8 @@ pub unsafe extern "C" fn iov_chunk_map(
     access: c_int,
     memory: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let map = || unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         let to = place(memory, "the place for the memory")?;
         *to = std::ptr::null_mut();
         let access = match access {
@@ -102,28 +95,20 @@ pub unsafe extern "C" fn iov_chunk_map(
         let chunk = Chunk::map(collection, at, len, access)?;
         *to = keep(collection.workspace().session(), chunk)?;
         Ok(())
-    };
-    code(map())
+    })
 }
 
 /// Unmaps a chunk, and removes it from the session's table.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_unmap(session: *const Session, memory: *mut c_void) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let unmap = || unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         let chunk = handle(session, "session")?.mapped()?.remove(&memory.addr());
         chunk.map(drop).ok_or_else(|| unknown(memory))
-    };
-    code(unmap())
+    })
 }
 
 /// Creates a token by which other processes can map the memory.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_share(
     session: *const Session,
@@ -131,8 +116,8 @@ pub unsafe extern "C" fn iov_chunk_share(
     len: usize,
     token: *mut abi::Token,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let share = || unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         let to = place(token, "the place for the token")?;
         let mapped = handle(session, "session")?.mapped()?;
         let before = mapped.range(..=memory.addr()).next_back();
@@ -143,14 +128,10 @@ pub unsafe extern "C" fn iov_chunk_share(
         }
         to.bytes = share(chunk, from, len)?.0;
         Ok(())
-    };
-    code(share())
+    })
 }
 
 /// Maps the memory that another process's token names.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_attach(
     session: *const Session,
@@ -158,8 +139,8 @@ pub unsafe extern "C" fn iov_chunk_attach(
     memory: *mut *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let attach = || unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         let to = place(memory, "the place for the memory")?;
         *to = std::ptr::null_mut();
         let session = handle(session, "session")?;
@@ -169,6 +150,5 @@ pub unsafe extern "C" fn iov_chunk_attach(
         }
         *to = keep(session, chunk)?;
         Ok(())
-    };
-    code(attach())
+    })
 }

@@ -36,31 +36,22 @@ pub(super) unsafe fn take<T>(at: *mut T, what: &str) -> Result<T> {
 }
 
 /// Opens a session.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_session_open(at: *const c_char, session: *mut *mut Session) -> c_int {
     static REPORT: Once = Once::new();
     REPORT.call_once(forebay_runtime::defect::report);
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    code(unsafe { give(session, || Session::open(text(at, "place")?)) })
+    // SAFETY: the caller's promise.
+    code(|| unsafe { give(session, || Session::open(text(at, "place")?)) })
 }
 
 /// Closes a session.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_session_close(session: *mut Session) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    code(unsafe { take(session, "session") }.map(drop))
+    // SAFETY: the caller's promise.
+    code(|| unsafe { take(session, "session").map(drop) })
 }
 
 /// Attaches a back end.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_backend_attach(
     session: *const Session,
@@ -68,8 +59,8 @@ pub unsafe extern "C" fn iov_backend_attach(
     kind: *const c_char,
     config: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let attach = || unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         let session = handle(session, "session")?;
         let (name, kind) = (text(name, "name")?, text(kind, "kind")?);
         let config = text_or(config, "configuration", "")?;
@@ -81,14 +72,10 @@ pub unsafe extern "C" fn iov_backend_attach(
         } else {
             session.attach(name, kind, config)
         }
-    };
-    code(attach())
+    })
 }
 
 /// Chooses a back end for new collections.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_backend_choose(
     session: *const Session,
@@ -96,8 +83,8 @@ pub unsafe extern "C" fn iov_backend_choose(
     controls: *const c_char,
     name: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let choose = || unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         let session = handle(session, "session")?;
         let (pattern, name) = (text(pattern, "pattern")?, text(name, "name")?);
         let declared = text_or(controls, "controls", "")?;
@@ -105,14 +92,10 @@ pub unsafe extern "C" fn iov_backend_choose(
         let controls =
             controls.map_err(|e| Error::invalid(format!("the controls '{declared}': {e}")))?;
         session.choose(pattern, controls, name)
-    };
-    code(choose())
+    })
 }
 
 /// Makes a workspace.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_create(
     session: *const Session,
@@ -121,8 +104,8 @@ pub unsafe extern "C" fn iov_workspace_create(
     count: usize,
     workspace: *mut *mut Workspace,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    code(unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         give(workspace, || {
             let session = handle(session, "session")?;
             Workspace::create(session, text(name, "name")?, &meta(pairs, count)?)
@@ -131,17 +114,14 @@ pub unsafe extern "C" fn iov_workspace_create(
 }
 
 /// Opens an existing workspace.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_load(
     session: *const Session,
     name: *const c_char,
     workspace: *mut *mut Workspace,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    code(unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         give(workspace, || {
             let session = handle(session, "session")?;
             Workspace::load(session, Key::Name(text(name, "name")?))
@@ -150,17 +130,14 @@ pub unsafe extern "C" fn iov_workspace_load(
 }
 
 /// Searches for workspaces.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_search(
     session: *const Session,
     predicate: *const c_char,
     found: *mut *mut Records,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    code(unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         give(found, || {
             let session = handle(session, "session")?;
             let predicate = Predicate::parse(text(predicate, "predicate")?)?;
@@ -170,16 +147,13 @@ pub unsafe extern "C" fn iov_workspace_search(
 }
 
 /// Returns the record of a workspace.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_get_meta(
     workspace: *const Workspace,
     record: *mut *mut Records,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    code(unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         give(record, || {
             let workspace = handle(workspace, "workspace")?;
             workspace.session().check()?;
@@ -190,40 +164,29 @@ pub unsafe extern "C" fn iov_workspace_get_meta(
 }
 
 /// Changes a workspace's metadata.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_set_meta(
     workspace: *const Workspace,
     pairs: *const abi::Pair,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let set = || unsafe { handle(workspace, "workspace")?.set_meta(&changes(pairs, count)?) };
-    code(set())
+    // SAFETY: the caller's promise.
+    code(|| unsafe { handle(workspace, "workspace")?.set_meta(&changes(pairs, count)?) })
 }
 
 /// Closes a workspace.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_close(workspace: *mut Workspace) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    code(unsafe { take(workspace, "workspace") }.map(Workspace::close))
+    // SAFETY: the caller's promise.
+    code(|| unsafe { take(workspace, "workspace").map(Workspace::close) })
 }
 
 /// Deletes a workspace.
-///
-/// # Safety
-/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_delete(workspace: *mut Workspace) -> c_int {
-    // SAFETY: the caller keeps the header's rules for these pointers.
-    let delete = || unsafe {
+    // SAFETY: the caller's promise.
+    code(|| unsafe {
         handle(workspace, "workspace")?.clone().delete()?;
         take(workspace, "workspace").map(drop)
-    };
-    code(delete())
+    })
 }

@@ -3,10 +3,11 @@
 use super::{Change, Key, New, Record, Scope, Store};
 use crate::meta::undo::{InProcess, UndoLog};
 use crate::{Error, Meta, Predicate, Result, Uuid};
+use forebay_runtime::threads::{read_lock, write_lock};
 use forebay_store::{Term, record::Order};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::RwLock;
 
 /// The records of one scope.
 #[derive(Default)]
@@ -100,17 +101,6 @@ fn absent(key: Key<'_>) -> Error {
     Error::new(Errno::NOENT, text)
 }
 
-impl Memory {
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<Scope, Shelf>> {
-        // No code panics while it changes the maps, so they are whole even if the lock is poisoned.
-        self.shelves.read().unwrap_or_else(|e| e.into_inner())
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<Scope, Shelf>> {
-        self.shelves.write().unwrap_or_else(|e| e.into_inner())
-    }
-}
-
 fn shelf(shelves: &HashMap<Scope, Shelf>, scope: Scope) -> Result<Option<&Shelf>> {
     match scope {
         Scope::Root => {}
@@ -146,7 +136,7 @@ impl Store for Memory {
             place: new.place.into(),
             controls: new.controls,
         };
-        let mut shelves = self.write();
+        let mut shelves = write_lock(&self.shelves);
         shelf(&shelves, scope)?;
         let shelf = shelves.entry(scope).or_default();
         if shelf.names.contains_key(new.name) {
@@ -165,7 +155,7 @@ impl Store for Memory {
     }
 
     fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record> {
-        let shelves = self.read();
+        let shelves = read_lock(&self.shelves);
         let shelf = shelf(&shelves, scope)?.ok_or_else(|| absent(key))?;
         let uuid = match key {
             Key::Name(name) => shelf.names.get(name).copied(),
@@ -176,7 +166,7 @@ impl Store for Memory {
     }
 
     fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>> {
-        let shelves = self.read();
+        let shelves = read_lock(&self.shelves);
         let Some(shelf) = shelf(&shelves, scope)? else {
             return Ok(Vec::new());
         };
@@ -192,7 +182,7 @@ impl Store for Memory {
     }
 
     fn update(&self, scope: Scope, uuid: Uuid, changes: &[Change]) -> Result<Meta> {
-        let mut shelves = self.write();
+        let mut shelves = write_lock(&self.shelves);
         shelf(&shelves, scope)?;
         let gone = || absent(Key::Uuid(uuid));
         let shelf = shelves.get_mut(&scope).ok_or_else(gone)?;
@@ -215,7 +205,7 @@ impl Store for Memory {
     }
 
     fn remove(&self, scope: Scope, uuid: Uuid) -> Result<()> {
-        let mut shelves = self.write();
+        let mut shelves = write_lock(&self.shelves);
         shelf(&shelves, scope)?;
         let inner = shelves.get(&Scope::In(uuid));
         if scope == Scope::Root && inner.is_some_and(|inner| !inner.records.is_empty()) {

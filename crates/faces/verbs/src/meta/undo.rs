@@ -12,7 +12,8 @@
 
 use super::{Change, Scope};
 use crate::{Meta, Result, Uuid};
-use std::sync::{Mutex, PoisonError};
+use forebay_runtime::threads::lock;
+use std::sync::Mutex;
 
 /// How to undo an operation, or to complete it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,13 +90,13 @@ pub struct InProcess(Mutex<Vec<Undo>>);
 
 impl UndoLog for InProcess {
     fn note(&self, entry: Undo) -> Result<()> {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&self.0);
         entries.push(entry);
         Ok(())
     }
 
     fn entries(&self) -> Result<(Vec<Undo>, bool)> {
-        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = lock(&self.0);
         Ok((entries.clone(), false))
     }
 

@@ -21,6 +21,7 @@ use super::search::Found;
 use crate::meta::{Key, Record, Scope};
 use crate::{Predicate, Result, Uuid};
 pub(super) use files::open;
+use forebay_runtime::threads::lock;
 use forebay_store::Term;
 use forebay_store::lmdb::{Env, OnFull, Room, Snapshot, WriteTxn};
 use forebay_store::process::Critical;
@@ -221,7 +222,7 @@ impl Copy {
         is: impl Fn(Head) -> bool,
         what: impl FnOnce(&mut WriteTxn<'_>) -> Errnos<Head>,
     ) -> Errnos<bool> {
-        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        let _turn = lock(&self.turn);
         let _lock = files::Locked::new(&self.lock)?;
         let _critical = Critical::enter();
         let on_full = match bytes {

@@ -14,10 +14,11 @@ use super::copy::{Changed, Copy, Errnos, Head, View, parts};
 use super::{Etcd, api, schema};
 use crate::meta::Scope;
 use crate::{Error, Result, Uuid};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long to wait for the changes up to the requested revision.
@@ -66,14 +67,10 @@ impl Cache {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Scope, Known>> {
-        self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that this session has changed a scope. `revision`: the revision of the change; None if
     /// unknown.
     pub fn changed(&self, scope: Scope, revision: Option<u64>) {
-        let mut scopes = self.known();
+        let mut scopes = lock(&self.scopes);
         let known = scopes.entry(scope).or_default();
         match revision {
             Some(revision) => known.own = known.own.max(revision),
@@ -83,7 +80,9 @@ impl Cache {
 
     /// Returns the cost of reads from etcd since the copy was last updated, in loaded records.
     fn spent(&self, scope: Scope) -> u64 {
-        self.known().get(&scope).map_or(0, |known| known.spent)
+        lock(&self.scopes)
+            .get(&scope)
+            .map_or(0, |known| known.spent)
     }
 
     /// Discards the copy: this session uses none any more, and the next session creates another
@@ -139,14 +138,14 @@ impl Etcd {
     /// Notes a read of `records` records from etcd.
     pub(super) fn cost(&self, scope: Scope, records: u64) {
         if let Some(cache) = &self.cache {
-            cache.known().entry(scope).or_default().spent += records;
+            lock(&cache.scopes).entry(scope).or_default().spent += records;
         }
     }
 
     /// Returns the revision that a copy of the scope must have; None if the copy is of another
     /// store, or newer than etcd's content.
     fn last_change(&self, cache: &Cache, scope: Scope) -> Result<Option<u64>> {
-        let known = cache.known().get(&scope).copied().unwrap_or_default();
+        let known = lock(&cache.scopes).get(&scope).copied().unwrap_or_default();
         if let Some((at, revision)) = known.last_change
             && at.elapsed() < cache.age
         {
@@ -163,7 +162,7 @@ impl Etcd {
         }
         let state = answer.one(1);
         if state.is_none() && scope != Scope::Root {
-            cache.known().remove(&scope);
+            lock(&cache.scopes).remove(&scope);
             self.forget(cache, scope);
             return Err(self.no_workspace(scope));
         }
@@ -172,7 +171,7 @@ impl Etcd {
         if matches!(before, Ok(Head::Ready(had)) if had > revision) {
             return Ok(None);
         }
-        let mut scopes = cache.known();
+        let mut scopes = lock(&cache.scopes);
         let known = scopes.entry(scope).or_default();
         known.last_change = Some((asked, revision));
         Ok(Some(revision.max(known.own)))
@@ -203,14 +202,16 @@ impl Etcd {
             if !brought {
                 break;
             }
-            cache.known().entry(scope).or_default().spent = 0;
+            lock(&cache.scopes).entry(scope).or_default().spent = 0;
         }
         Ok(None)
     }
 
     /// Whether reads from etcd have cost as much as loading the scope.
     fn is_worth_it(&self, cache: &Cache, scope: Scope) -> bool {
-        let price = cache.known().get(&scope).and_then(|known| known.price);
+        let price = lock(&cache.scopes)
+            .get(&scope)
+            .and_then(|known| known.price);
         let price = match price {
             Some(price) => price,
             None => {
@@ -219,7 +220,7 @@ impl Etcd {
                     return false;
                 };
                 let price = counted.counted(0);
-                cache.known().entry(scope).or_default().price = Some(price);
+                lock(&cache.scopes).entry(scope).or_default().price = Some(price);
                 price
             }
         };

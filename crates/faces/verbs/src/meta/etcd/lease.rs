@@ -4,9 +4,10 @@
 use super::Shared;
 use crate::process::{Generation, block_signals};
 use crate::{Error, Result};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time after which an unrenewed lease expires. Seconds.
@@ -41,10 +42,6 @@ impl Shared {
     fn renew(&self, id: u64) -> Result<bool> {
         self.client.renew(id, RECEIPT)
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Lease {

@@ -16,9 +16,10 @@ use crate::meta::entries;
 use crate::meta::undo::{Undo, UndoLog};
 use crate::process::Generation;
 use crate::{Error, Result, Uuid};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Maximum number of bytes of a piece.
 const PIECE: usize = 512 << 10;
@@ -115,14 +116,10 @@ impl Log {
                 left.push(log);
             } else {
                 // Another process has taken over this log.
-                log.state().ended = true;
+                lock(&log.state).ended = true;
             }
         }
         Ok(left)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn key(&self, part: &str) -> Vec<u8> {
@@ -173,7 +170,7 @@ impl Log {
 
     fn append(&self, bytes: &[u8]) -> Result<()> {
         let cannot = |e: Error| e.about("can't note how a batch is undone");
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if let Some((_, error)) = &state.broken {
             return Err(cannot(error.clone()));
         }
@@ -203,7 +200,7 @@ impl UndoLog for Log {
     }
 
     fn entries(&self) -> Result<(Vec<Undo>, bool)> {
-        let state = self.state();
+        let state = lock(&self.state);
         if let Some((number, _)) = state.broken {
             // Writes an empty piece under that number, unless the unconfirmed piece has arrived.
             // Then etcd can't store the unconfirmed piece later.
@@ -241,7 +238,7 @@ impl UndoLog for Log {
         // If this fails, the log's next owner undoes or completes the batch again, which changes
         // nothing.
         let done = self.shared.transaction(vec![self.is_mine()], parts, vec![]);
-        self.state().ended = done.is_ok();
+        lock(&self.state).ended = done.is_ok();
     }
 
     fn outlives_process(&self) -> bool {
@@ -251,7 +248,7 @@ impl UndoLog for Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        if !self.generation.is_now() || self.state().ended {
+        if !self.generation.is_now() || lock(&self.state).ended {
             return;
         }
         // Abandons the log: its next owner undoes or completes the batch.

@@ -12,10 +12,11 @@ use crate::meta::undo::{Undo, UndoLog};
 use crate::pool::Attached;
 use crate::process::Generation;
 use crate::{Error, Result, Uuid};
+use forebay_runtime::threads::lock;
 use forebay_store::LockType;
 use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDWR};
 use rustix::io::Errno;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 const NAME: &str = ".undo-";
 
@@ -92,7 +93,7 @@ impl Log {
 
     fn append(&self, mut part: &[u8]) -> Result<()> {
         let cannot = |e| Error::of("can't note how a batch is undone", e);
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.turn);
         let mut before = None;
         while !part.is_empty() {
             match self.fs.append_chunk(self.open, part) {
