@@ -21,7 +21,7 @@ pub use bucket::{Address, BucketStore, CHANGED, DEVICE, PART, SCHEME, THREADS, k
 pub use directory::DirectoryStore;
 pub use error::{Error, explain};
 pub use meta::{Meta, pool_time};
-pub use parallel::{for_each, map};
+pub use parallel::{for_each, map, try_map};
 pub use pool::{PoolFile, PoolStore};
 pub use source::Source;
 pub use store::{

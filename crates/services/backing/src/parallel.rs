@@ -1,12 +1,8 @@
 //! Calls of a function for many items, from several threads.
 
+use forebay_runtime::threads::lock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Locks a mutex, even after a thread has panicked while holding it.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Mutex, OnceLock};
 
 /// Returns the results of `each` for all items, in the items' order. Calls `each` as [`for_each`]
 /// does.
@@ -24,6 +20,27 @@ pub fn map<T: Sync, R: Send + Sync>(
         .into_iter()
         .filter_map(OnceLock::into_inner)
         .collect()
+}
+
+/// As [`map`], but returns the first error. After an error, no further call begins.
+///
+/// # Errors
+/// Those of `each`.
+pub fn try_map<T: Sync, R: Send + Sync, E: Send>(
+    threads: usize,
+    items: &[T],
+    each: impl Fn(&T) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, E> {
+    let failed = Mutex::new(None);
+    let results = map(threads, items, |item| {
+        if lock(&failed).is_some() {
+            return None;
+        }
+        let result = each(item);
+        result.map_err(|e| _ = lock(&failed).get_or_insert(e)).ok()
+    });
+    let failed = lock(&failed).take();
+    failed.map_or_else(|| Ok(results.into_iter().flatten().collect()), Err)
 }
 
 /// Calls `each` once per item, from at most `threads` threads. Returns after all calls. A thread

@@ -2,10 +2,10 @@
 
 use crate::error::explain;
 use crate::meta::{Meta, pool_time};
-use crate::parallel::lock;
 use crate::store::{Attributes, SlowStore, StoreFile, split};
 use forebay_cluster::Salvage;
 use forebay_posix::{Fail, File, Fs, ObjectId, RenameMode, Stat, umask};
+use forebay_runtime::threads::lock;
 use rustix::io::{Errno, Result};
 use std::borrow::Borrow;
 use std::collections::HashMap;

@@ -35,11 +35,7 @@ pub enum Replaced {
 }
 
 /// A name space of files behind system calls or requests to a server. Each operation may block for
-/// long.
-#[expect(
-    clippy::missing_errors_doc,
-    reason = "each says what the system call of its name says"
-)]
+/// long, and fails like the system call of its name.
 pub trait SlowStore: Send + Sync {
     /// Returns an object's metadata. A symbolic link at the end of the path is followed if
     /// `follow`, in stores that have links.
@@ -200,11 +196,7 @@ pub trait SlowStore: Send + Sync {
     }
 }
 
-/// An open file of a [`SlowStore`].
-#[expect(
-    clippy::missing_errors_doc,
-    reason = "each says what the system call of its name says"
-)]
+/// An open file of a [`SlowStore`]. Each operation fails like the system call of its name.
 pub trait StoreFile: Sync {
     fn meta(&self) -> Result<Meta>;
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize>;
@@ -240,11 +232,8 @@ pub trait StoreFile: Sync {
     }
 }
 
-/// The attributes of an open file, or of the object at a path.
-#[expect(
-    clippy::missing_errors_doc,
-    reason = "each says what the system call of its name says"
-)]
+/// The attributes of an open file, or of the object at a path. Each operation fails like the system
+/// call of its name.
 pub trait Attributes {
     fn stat(&self) -> Result<Meta>;
     fn chmod(&self, _mode: u32) -> Result<()> {

@@ -14,10 +14,11 @@
 //!
 //! Lock order: the table's lock is the innermost. Nothing blocks while it is held.
 
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 /// Maximum number of connections: of all, and of one address or token.
@@ -132,7 +133,7 @@ impl Admission {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Admits a new connection. If there are too many, the slowest one loses its place.

@@ -68,9 +68,6 @@ impl Area {
 
     /// Writes a file of `size` bytes from a sender. The file appears only when it is complete.
     /// Missing directories are made.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub fn put(&self, path: &str, from: &mut dyn Read, size: u64) -> Result<(), Error> {
         let mut parts = path_parts(path).map_err(Error::Path)?;
         parts.pop();
@@ -103,9 +100,6 @@ impl Area {
     }
 
     /// Opens a file for reading. Returns the file and its size in bytes.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub fn get(&self, path: &str) -> Result<(File, u64), Error> {
         path_parts(path).map_err(Error::Path)?;
         // O_NONBLOCK: otherwise opening a FIFO would wait for a writer.
@@ -120,9 +114,6 @@ impl Area {
     }
 
     /// Removes a file, a link, or an empty directory.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub fn remove(&self, path: &str) -> Result<(), Error> {
         path_parts(path).map_err(Error::Path)?;
         match self.tree.unlink(path.as_bytes()) {
@@ -136,9 +127,6 @@ impl Area {
 
     /// Lists everything below the area, sorted by path, except Snakemake's own directory. Also
     /// returns whether the list is complete.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub fn list(&self) -> Result<(Vec<Listed>, bool), Error> {
         let mut found = Vec::new();
         let top = openat(self.tree.root(), c".", DIRECTORY, Mode::empty()).map_err(from_errno)?;

@@ -15,10 +15,11 @@ use crate::launch;
 use crate::records::{Executor, Run, Stage, State, Workflow};
 use crate::service::{Done, Service, Which};
 use crate::{Result, now, slurm};
+use forebay_runtime::threads::lock;
 use rustix::fs::FlockOperation;
 use std::collections::{HashMap, HashSet};
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Pause between two passes.
@@ -103,8 +104,8 @@ impl Engine {
     /// failed less than [`AGAIN`] ago.
     fn waits(&self, w: &Workflow) -> bool {
         let key = (w.owner.clone(), w.name.clone());
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = lock(&self.failed);
+        let busy = lock(&self.busy);
         busy.contains(&key) || failed.get(&key).is_some_and(|at| at.elapsed() < AGAIN)
     }
 
@@ -115,7 +116,7 @@ impl Engine {
         work: impl FnOnce(&Service, &Workflow) -> Result<()> + Send + 'static,
     ) {
         let key = (w.owner.clone(), w.name.clone());
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy = lock(&self.busy);
         if !busy.insert(key.clone()) {
             return;
         }
@@ -127,7 +128,7 @@ impl Engine {
                 service.tell(&format!("{}/{}: {why}", w.owner, w.name));
                 note_failure(&failed, &w);
             }
-            let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut busy = lock(&busy);
             busy.remove(&key);
         });
     }
@@ -338,7 +339,7 @@ impl Engine {
 }
 
 fn note_failure(failed: &Mutex<HashMap<(String, String), Instant>>, w: &Workflow) {
-    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failed = lock(&failed);
     failed.insert((w.owner.clone(), w.name.clone()), Instant::now());
 }
 

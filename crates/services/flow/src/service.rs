@@ -15,13 +15,14 @@ use crate::records::{
     Workflow,
 };
 use crate::{Result, disk, now, token};
+use forebay_runtime::threads::lock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The plug-in by which Snakemake reports jobs.
@@ -150,7 +151,7 @@ pub struct Making<'a> {
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
-        self.service.making().remove(&self.key);
+        lock(&self.service.making).remove(&self.key);
     }
 }
 
@@ -192,7 +193,7 @@ impl Service {
     }
 
     pub fn records(&self) -> MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.records)
     }
 
     /// Returns the account of a user, if this service serves that user.
@@ -210,7 +211,7 @@ impl Service {
                 ))
             };
         }
-        let mut known = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.accounts);
         if let Some((account, since)) = known.get(user)
             && since.elapsed() < FRESH
         {
@@ -272,21 +273,17 @@ impl Service {
         changed.ok_or_else(Error::absent)
     }
 
-    fn making(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
-        self.making.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that this service is making a workflow, whose record is to be added.
     pub fn begin_making(&self, owner: &str, name: &str) -> Making<'_> {
         let key = (owner.to_owned(), name.to_owned());
-        self.making().insert(key.clone());
+        lock(&self.making).insert(key.clone());
         Making { service: self, key }
     }
 
     /// Whether this service is making a workflow. The caller holds the lock on the records, in
     /// which `w` is in state Making.
     pub fn is_making(&self, w: &Workflow) -> bool {
-        self.making().contains(&(w.owner.clone(), w.name.clone()))
+        lock(&self.making).contains(&(w.owner.clone(), w.name.clone()))
     }
 
     /// Makes a workflow with its directory and campaign.
@@ -778,13 +775,13 @@ impl Service {
     pub fn campaign(&self, w: &Workflow) -> Option<Value> {
         let campaign = w.campaign.as_ref()?;
         let key = (w.owner.clone(), campaign.name.clone());
-        if let Some((value, since)) = self.cached().get(&key)
+        if let Some((value, since)) = lock(&self.usage).get(&key)
             && since.elapsed() < FRESH
         {
             return value.clone();
         }
         let shown = self.count(w, false);
-        self.cached().insert(key, (shown.clone(), Instant::now()));
+        lock(&self.usage).insert(key, (shown.clone(), Instant::now()));
         shown
     }
 
@@ -814,14 +811,9 @@ impl Service {
         };
         if is_new {
             let key = (w.owner.clone(), campaign.name.clone());
-            self.cached()
-                .insert(key, (Some(value.clone()), Instant::now()));
+            lock(&self.usage).insert(key, (Some(value.clone()), Instant::now()));
         }
         Some(value)
-    }
-
-    fn cached(&self) -> MutexGuard<'_, Shown> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads a file of a run's directory, as the run's user, from an offset, up to `most` bytes.

@@ -1,7 +1,6 @@
 //! Copying the attributes of objects between the pool and the origin: mode, owner, times, and
 //! `user.*` attributes.
 
-use crate::base::Base;
 use crate::shared::Shared;
 use forebay_backing::{PoolStore, SlowStore, UserAttributes, kept_attributes};
 use forebay_posix::ObjectId;
@@ -12,17 +11,12 @@ use std::sync::Arc;
 
 /// Copies attributes between objects of the pool and of the origin.
 pub struct ObjectAttributes {
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
 }
 
 impl ObjectAttributes {
-    pub fn new(base: &Base) -> ObjectAttributes {
-        let Base { shared, .. } = base.clone();
-        ObjectAttributes { shared }
-    }
-
-    /// Sets the attributes of an object of the origin to those of the pool's object. `user.*`
-    /// attributes of a released object aren't written: only the origin has them.
+    /// Sets the attributes of an object of the origin to those of the pool's object, without the
+    /// `user.*` attributes if the object is released: only the origin has those.
     pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
         let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
         if self.shared.side.is_object_store() {

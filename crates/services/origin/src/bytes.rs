@@ -1,7 +1,6 @@
 //! Fetching whole files from the origin, and all files below a path.
 
 use crate::attributes::ObjectAttributes;
-use crate::base::Base;
 use crate::error::{Done, Error};
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
@@ -29,45 +28,18 @@ const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Fetches whole files.
 pub struct Bytes {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    orders: Arc<CopierOrders>,
-    attributes: Arc<ObjectAttributes>,
-    listing: Arc<Listing>,
-    room: Arc<Room>,
-    ranges: Arc<Ranges>,
-    quota: Arc<Quota>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub orders: Arc<CopierOrders>,
+    pub attributes: Arc<ObjectAttributes>,
+    pub listing: Arc<Listing>,
+    pub room: Arc<Room>,
+    pub ranges: Arc<Ranges>,
+    pub quota: Arc<Quota>,
 }
 
 impl Bytes {
-    pub fn new(
-        base: &Base,
-        orders: &Arc<CopierOrders>,
-        attributes: &Arc<ObjectAttributes>,
-        listing: &Arc<Listing>,
-        room: &Arc<Room>,
-        ranges: &Arc<Ranges>,
-        quota: &Arc<Quota>,
-    ) -> Bytes {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        Bytes {
-            shared,
-            tree,
-            marks,
-            orders: orders.clone(),
-            attributes: attributes.clone(),
-            listing: listing.clone(),
-            room: room.clone(),
-            ranges: ranges.clone(),
-            quota: quota.clone(),
-        }
-    }
-
     /// Fetches the bytes of a file, unless they are in the pool. In a full pool, other files are
     /// evicted. If `cut`, the caller is about to truncate the file: nothing is fetched, and the
     /// file's size is set to 0.

@@ -12,15 +12,16 @@ use crate::error::{Done, Error};
 use crate::serve::Answers;
 use crate::shared::WRITERS;
 use crate::side::print;
-use forebay_backing::{Meta, PoolFile, PoolStore, SlowStore, StoreFile, for_each};
+use forebay_backing::{Meta, PoolFile, PoolStore, SlowStore, StoreFile, try_map};
 use forebay_client::Pool;
 use forebay_client::origin::{Order, OriginConfig, Request};
 use forebay_posix::{File, Fs, ObjectId};
+use forebay_runtime::threads::lock;
 use forebay_staging::{Names, Options, Progress, Team, copy_part, stage};
 use forebay_store::Entry;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Number of threads that copy one file.
@@ -62,16 +63,12 @@ struct Running<'o> {
 }
 
 impl Orders {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins an order of the service with this number.
     ///
     /// # Errors
     /// ECANCELED: a newer service has given orders.
     fn begin(&self, service: u64) -> Result<Running<'_>> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if service < state.service {
             return Err(Errno::CANCELED);
         }
@@ -94,7 +91,7 @@ impl Orders {
     /// # Errors
     /// ETIMEDOUT: orders are still in progress. ECANCELED: a newer service has given orders.
     fn stop(&self, service: u64) -> Result<()> {
-        let (mut state, began) = (self.state(), Instant::now());
+        let (mut state, began) = (lock(&self.state), Instant::now());
         if service < state.service {
             return Err(Errno::CANCELED);
         }
@@ -114,7 +111,7 @@ impl Orders {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut state = self.orders.state();
+        let mut state = lock(&self.orders.state);
         let before = state.running.len();
         state.running.retain(|p| !Arc::ptr_eq(p, &self.progress));
         assert!(
@@ -189,37 +186,23 @@ impl Copier {
         assert!(start <= end, "a range begins before its end");
         let size = ((end - start) / THREADS as u64).clamp(PIECES.0, PIECES.1);
         let pieces: Vec<u64> = (start..end).step_by(size as usize).collect();
-        let copied = AtomicU64::new(0);
-        let failed = Mutex::new(None);
-        watched(&self.moved, progress, || {
-            for_each(THREADS, &pieces, |&at| {
-                let piece = (at, (at + size).min(end));
-                let done = if progress.stopped() {
-                    Err(forebay_backing::Error::Stopped)
-                } else {
-                    copy_part(&*from, &to, piece, is_version, verify, progress)
-                };
-                match done {
-                    Ok(bytes) => {
-                        copied.fetch_add(bytes, Relaxed);
-                    }
-                    Err(trouble) => {
-                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
-                    }
+        let copied = watched(&self.moved, progress, || {
+            try_map(THREADS, &pieces, |&at| {
+                if progress.stopped() {
+                    return Err(forebay_backing::Error::Stopped);
                 }
-            });
+                let piece = (at, (at + size).min(end));
+                copy_part(&*from, &to, piece, is_version, verify, progress)
+            })
         });
-        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => return Err(error.errno()),
-            // In a pool that outlives a loss of power, bytes reach stable storage before records
-            // refer to them.
-            None if self.pool.config().journal_dir(self.pool.dir()).is_some() => {
-                to.sync()?;
-                to.close()?;
-            }
-            None => to.close()?,
+        let copied = copied.map_err(|error| error.errno())?;
+        // In a pool that outlives a loss of power, bytes reach stable storage before records refer
+        // to them.
+        if self.pool.config().journal_dir(self.pool.dir()).is_some() {
+            to.sync()?;
         }
-        Ok(copied.into_inner())
+        to.close()?;
+        Ok(copied.iter().sum())
     }
 
     fn write(&self, at: &[u8], names: Names, compares: bool, progress: &Progress) -> Done<String> {

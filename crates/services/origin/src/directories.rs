@@ -1,6 +1,5 @@
 //! Making the directories of the pool at the origin.
 
-use crate::base::Base;
 use crate::marks::Marks;
 use crate::pass::is_made;
 use crate::shared::Shared;
@@ -16,25 +15,12 @@ const ATTEMPTS: usize = 100;
 
 /// Makes directories at the origin.
 pub struct Directories {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
 }
 
 impl Directories {
-    pub fn new(base: &Base) -> Directories {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        Directories {
-            shared,
-            tree,
-            marks,
-        }
-    }
-
     /// Makes, at the origin, a directory that only the pool has. Returns false if the directory no
     /// longer has this name.
     pub fn make_directory(

@@ -6,7 +6,6 @@
 //! fail: the pass continues with the other objects, and reports those that failed.
 
 use crate::attributes::ObjectAttributes;
-use crate::base::Base;
 use crate::directories::Directories;
 use crate::error::{Done, Error};
 use crate::links::Links;
@@ -22,12 +21,13 @@ use forebay_client::controls::Persistence;
 use forebay_client::origin::OriginMode;
 use forebay_cluster::LOST_AND_FOUND;
 use forebay_posix::ObjectId;
+use forebay_runtime::threads::lock;
 use forebay_staging::{Failure, Options, Report, conclude_salvage};
 use forebay_store::controls::declared;
 use forebay_store::{Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Divisor: walks take at most one part in `SHARE` of the time. The time for writing isn't limited.
@@ -57,48 +57,21 @@ struct Visit<'a> {
 
 /// Writes back changes, in passes over the tree.
 pub struct Drain {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    attributes: Arc<ObjectAttributes>,
-    directories: Arc<Directories>,
-    write_back: Arc<WriteBack>,
-    links: Arc<Links>,
-    settings: Arc<Settings>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub attributes: Arc<ObjectAttributes>,
+    pub directories: Arc<Directories>,
+    pub write_back: Arc<WriteBack>,
+    pub links: Arc<Links>,
+    pub settings: Arc<Settings>,
     /// Whether a pass has met a file that is to be written early ([`is_early`]).
-    has_early: AtomicBool,
+    pub has_early: AtomicBool,
     /// Locked by the pass that collects files of living nodes while other nodes are dead.
-    salvaging: Mutex<()>,
+    pub salvaging: Mutex<()>,
 }
 
 impl Drain {
-    pub fn new(
-        base: &Base,
-        attributes: &Arc<ObjectAttributes>,
-        directories: &Arc<Directories>,
-        write_back: &Arc<WriteBack>,
-        links: &Arc<Links>,
-        settings: &Arc<Settings>,
-    ) -> Drain {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        Drain {
-            shared,
-            tree,
-            marks,
-            attributes: attributes.clone(),
-            directories: directories.clone(),
-            write_back: write_back.clone(),
-            links: links.clone(),
-            settings: settings.clone(),
-            has_early: AtomicBool::new(false),
-            salvaging: Mutex::default(),
-        }
-    }
-
     /// Writes back changes until the pool is removed.
     pub fn drain_for_ever(&self) {
         let lag = Duration::from_millis(self.shared.config.lag_ms);
@@ -159,8 +132,7 @@ impl Drain {
         }
         // `end_salvage` ends the salvage of the whole service. So only one pass at a time may have
         // a salvage.
-        let salvaging = self.salvaging.lock();
-        let _salvaging = salvaging.unwrap_or_else(PoisonError::into_inner);
+        let _salvaging = lock(&self.salvaging);
         let top = self.shared.pool_path(relative);
         let pool = PoolStore::new(&self.shared.fs, &self.shared.config.at);
         let salvage = match pool.salvage(&top) {

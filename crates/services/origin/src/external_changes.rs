@@ -6,7 +6,6 @@
 //! process has it open. A turn begins every [`LOOK`], or less often if turns would take more than a
 //! tenth of the time. A released file is compared again when it is fetched.
 
-use crate::base::Base;
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
 use crate::pass::is_made;
@@ -41,36 +40,15 @@ fn look_key(at: &[u8]) -> Vec<u8> {
 
 /// Finds changes of the origin by others.
 pub struct ExternalChanges {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    listing: Arc<Listing>,
-    room: Arc<Room>,
-    ranges: Arc<Ranges>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub listing: Arc<Listing>,
+    pub room: Arc<Room>,
+    pub ranges: Arc<Ranges>,
 }
 
 impl ExternalChanges {
-    pub fn new(
-        base: &Base,
-        listing: &Arc<Listing>,
-        room: &Arc<Room>,
-        ranges: &Arc<Ranges>,
-    ) -> ExternalChanges {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        ExternalChanges {
-            shared,
-            tree,
-            marks,
-            listing: listing.clone(),
-            room: room.clone(),
-            ranges: ranges.clone(),
-        }
-    }
-
     /// Checks the origin for changes until the pool is removed.
     pub fn look_for_ever(&self) {
         while self.shared.is_there() {

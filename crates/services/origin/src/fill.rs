@@ -5,6 +5,7 @@
 //! whose reads continue one another is a *stream*: blocks after its last read are read ahead. The
 //! number of these blocks quadruples with each read, up to [`MAX_BLOCKS_AHEAD`].
 
+use forebay_runtime::threads::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of blocks that are read ahead of one stream: 64 MiB.
@@ -82,10 +83,6 @@ impl Fill {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
         self.changed
             .wait(state)
@@ -96,7 +93,7 @@ impl Fill {
     /// reads. If other threads read all the missing ones, waits until all blocks are present, or
     /// until another thread has failed to read one. Then claims that block.
     pub fn claim(&self, (first, end): (u64, u64)) -> Claimed {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let range = first as usize..(end as usize).min(state.blocks.len());
         loop {
             if state.has_ended {
@@ -133,7 +130,7 @@ impl Fill {
     /// Claims a queued block, and returns the version to read. None: another thread has claimed the
     /// block, or the fill has ended.
     pub fn claim_queued(&self, block: u64) -> Option<u64> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         while state.is_paused && !state.has_ended {
             state = self.wait(state);
         }
@@ -148,7 +145,7 @@ impl Fill {
     /// Records that a claimed block is present now, or couldn't be read. Returns whether all blocks
     /// of the file are present.
     pub fn came(&self, block: u64, is_there: bool) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         assert!(
             state.coming > 0 && state.blocks[block as usize] == Block::Coming,
             "a block that has come was claimed: {block}"
@@ -181,7 +178,7 @@ impl Fill {
     /// Records that a program reads the blocks from `first` to `end` (exclusive). Queues blocks to
     /// be read ahead, and returns them.
     pub fn ahead(&self, first: u64, end: u64) -> Vec<u64> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let follows = |s: &Stream| first <= s.next && s.next <= first + 1 && s.next <= end;
         let stream = match state.streams.iter().position(follows) {
             Some(at) => {
@@ -213,7 +210,7 @@ impl Fill {
 
     /// Removes blocks from the queue for reading ahead.
     pub fn unqueue(&self, blocks: &[u64]) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         for block in blocks {
             if state.blocks[*block as usize] == Block::Queued {
                 state.blocks[*block as usize] = Block::Absent;
@@ -224,7 +221,7 @@ impl Fill {
 
     /// Pauses the fill: waits until no block is being read. No read begins before [`Fill::go_on`].
     pub fn pause(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         while state.is_paused && !state.has_ended {
             state = self.wait(state);
         }
@@ -240,13 +237,13 @@ impl Fill {
 
     /// Ends a pause of the fill.
     pub fn go_on(&self) {
-        self.state().is_paused = false;
+        lock(&self.state).is_paused = false;
         self.changed.notify_all();
     }
 
     /// Ends the fill, so that no further block is read. Waits until no block is being read.
     pub fn end(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.has_ended = true;
         self.changed.notify_all();
         while state.coming > 0 {
@@ -256,7 +253,7 @@ impl Fill {
 
     /// Ends the fill as [`Fill::end`]. Returns false, and does nothing, if a block is being read.
     pub fn end_if_idle(&self) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.coming > 0 {
             return false;
         }
@@ -268,18 +265,18 @@ impl Fill {
     /// Sets the fingerprint of the blocks' version, when the origin has a new version with the same
     /// bytes.
     pub fn is_of(&self, version: u64) {
-        self.state().version = version;
+        lock(&self.state).version = version;
     }
 
     /// Whether a block is present or is being read.
     pub fn has_any(&self) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         state.coming > 0 || state.missing < state.blocks.len() as u64
     }
 
     /// Whether all blocks are present.
     pub fn is_complete(&self) -> bool {
-        self.state().missing == 0
+        lock(&self.state).missing == 0
     }
 }
 

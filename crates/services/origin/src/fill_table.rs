@@ -2,20 +2,16 @@
 
 use crate::fill::Fill;
 use forebay_posix::ObjectId;
+use forebay_runtime::threads::lock;
 use forebay_store::OriginMark;
 use rustix::io::Result;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The fills by file.
 #[derive(Default)]
 pub struct Fills {
     fills: Mutex<HashMap<u64, Arc<Fill>>>,
-}
-
-/// Locks a mutex, also after a panic of another thread.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Fills {

@@ -28,7 +28,6 @@
 //! are nearly full ([`room`]). One thread at a time works on an object ([`object_locks`]).
 
 mod attributes;
-mod base;
 mod bytes;
 mod copier;
 mod copy_progress;

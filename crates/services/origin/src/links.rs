@@ -11,7 +11,6 @@
 //! In a bucket, each name is a separate object, which the server copies.
 
 use crate::attributes::ObjectAttributes;
-use crate::base::Base;
 use crate::directories::Directories;
 use crate::error::{Done, Error};
 use crate::marks::{Marks, is_clean};
@@ -59,39 +58,16 @@ impl Look<'_> {
 
 /// Makes hard links at the origin, and writes back objects that have several names.
 pub struct Links {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    attributes: Arc<ObjectAttributes>,
-    directories: Arc<Directories>,
-    object_writer: Arc<ObjectWriter>,
-    write_back: Arc<WriteBack>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub attributes: Arc<ObjectAttributes>,
+    pub directories: Arc<Directories>,
+    pub object_writer: Arc<ObjectWriter>,
+    pub write_back: Arc<WriteBack>,
 }
 
 impl Links {
-    pub fn new(
-        base: &Base,
-        attributes: &Arc<ObjectAttributes>,
-        directories: &Arc<Directories>,
-        object_writer: &Arc<ObjectWriter>,
-        write_back: &Arc<WriteBack>,
-    ) -> Links {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        Links {
-            shared,
-            tree,
-            marks,
-            attributes: attributes.clone(),
-            directories: directories.clone(),
-            object_writer: object_writer.clone(),
-            write_back: write_back.clone(),
-        }
-    }
-
     /// Adds a name for an object. `known`: a name that the object has, or has had.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
 //! Fetching the entries of a directory: the pool gets an object for each entry at the origin.
 
 use crate::attributes::ObjectAttributes;
-use crate::base::Base;
 use crate::marks::Marks;
 use crate::quota::Quota;
 use crate::shared::{Shared, THREADS};
@@ -11,6 +10,7 @@ use crate::tree::Tree;
 use crate::watches::Watches;
 use forebay_backing::{Entries, Meta, for_each, pool_time};
 use forebay_posix::ObjectId;
+use forebay_runtime::threads::lock;
 use forebay_staging::{is_part, sweep_parts};
 use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
 use rustix::io::{Errno, Result};
@@ -22,36 +22,15 @@ const ATTEMPTS: usize = 100;
 
 /// Fetches directory entries: makes the pool's objects for them.
 pub struct Listing {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    attributes: Arc<ObjectAttributes>,
-    watches: Arc<Watches>,
-    quota: Arc<Quota>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub attributes: Arc<ObjectAttributes>,
+    pub watches: Arc<Watches>,
+    pub quota: Arc<Quota>,
 }
 
 impl Listing {
-    pub fn new(
-        base: &Base,
-        attributes: &Arc<ObjectAttributes>,
-        watches: &Arc<Watches>,
-        quota: &Arc<Quota>,
-    ) -> Listing {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        Listing {
-            shared,
-            tree,
-            marks,
-            attributes: attributes.clone(),
-            watches: watches.clone(),
-            quota: quota.clone(),
-        }
-    }
-
     /// Fetches the entries of a directory, unless they are in the pool.
     ///
     /// # Errors
@@ -125,7 +104,7 @@ impl Listing {
         let threads = if names.len() < 16 { 1 } else { THREADS };
         for_each(threads, &names, |name| {
             if let Err(e) = self.add_entry(dir, relative, name) {
-                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                *lock(&failed) = Some(e);
             }
             self.shared.advance();
         });

@@ -7,7 +7,6 @@
 //! has died, too, the next check of the directory ([`crate::external_changes`]) makes both sides
 //! equal.
 
-use crate::base::Base;
 use crate::directories::Directories;
 use crate::error::{Done, Error};
 use crate::links::Links;
@@ -29,42 +28,17 @@ use std::sync::Arc;
 const NAMED: usize = 5;
 /// Removes and renames objects that the origin has.
 pub struct NameChanges {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    listing: Arc<Listing>,
-    directories: Arc<Directories>,
-    write_back: Arc<WriteBack>,
-    links: Arc<Links>,
-    ranges: Arc<Ranges>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub listing: Arc<Listing>,
+    pub directories: Arc<Directories>,
+    pub write_back: Arc<WriteBack>,
+    pub links: Arc<Links>,
+    pub ranges: Arc<Ranges>,
 }
 
 impl NameChanges {
-    pub fn new(
-        base: &Base,
-        listing: &Arc<Listing>,
-        directories: &Arc<Directories>,
-        write_back: &Arc<WriteBack>,
-        links: &Arc<Links>,
-        ranges: &Arc<Ranges>,
-    ) -> NameChanges {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        NameChanges {
-            shared,
-            tree,
-            marks,
-            listing: listing.clone(),
-            directories: directories.clone(),
-            write_back: write_back.clone(),
-            links: links.clone(),
-            ranges: ranges.clone(),
-        }
-    }
-
     /// Removes the name `name` of the object `id`.
     ///
     /// # Errors

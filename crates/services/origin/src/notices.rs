@@ -8,7 +8,6 @@
 //! Events are hints. The turns find changes that the kernel doesn't report: those by other hosts,
 //! in directories beyond the kernel's limit of watches, or after an overflow of its queue.
 
-use crate::base::Base;
 use crate::external_changes::ExternalChanges;
 use crate::listing::Listing;
 use crate::shared::Shared;
@@ -34,30 +33,14 @@ const SHARE: u32 = 10;
 
 /// Compares the entries that the kernel's events name.
 pub struct Notices {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    listing: Arc<Listing>,
-    external: Arc<ExternalChanges>,
-    watches: Arc<Watches>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub listing: Arc<Listing>,
+    pub external: Arc<ExternalChanges>,
+    pub watches: Arc<Watches>,
 }
 
 impl Notices {
-    pub fn new(
-        base: &Base,
-        listing: &Arc<Listing>,
-        external: &Arc<ExternalChanges>,
-        watches: &Arc<Watches>,
-    ) -> Notices {
-        let Base { shared, tree, .. } = base.clone();
-        Notices {
-            shared,
-            tree,
-            listing: listing.clone(),
-            external: external.clone(),
-            watches: watches.clone(),
-        }
-    }
-
     /// Compares the entries that the kernel's events name, until the pool is removed.
     pub fn notice_for_ever(&self) {
         let Some(queue) = &self.watches.queue else {

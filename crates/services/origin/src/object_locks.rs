@@ -4,8 +4,9 @@
 //! A thread that locks several objects takes them in the order of their ids.
 
 use forebay_posix::ObjectId;
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The locks of all objects.
@@ -31,13 +32,9 @@ pub struct Working<'b> {
 }
 
 impl ObjectLocks {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Locks an object, after waiting until no other thread has it locked.
     pub fn begin(&self, id: ObjectId) -> Working<'_> {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         while held.numbers.contains_key(&id.0) {
             let waited = self.ended.wait(held);
             held = waited.unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +52,7 @@ impl ObjectLocks {
     /// locks on the same objects aren't waited for. Returns false if no lock is held at the call.
     pub fn wait_for_current(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         let (later, was_any) = (held.next, !held.numbers.is_empty());
         while held.numbers.values().any(|number| *number < later) {
             let left = until.saturating_duration_since(Instant::now());
@@ -71,7 +68,7 @@ impl ObjectLocks {
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        let was = self.object_locks.held().numbers.remove(&self.id);
+        let was = lock(&self.object_locks.held).numbers.remove(&self.id);
         assert!(was.is_some(), "an object that is released was worked on");
         self.object_locks.ended.notify_all();
     }

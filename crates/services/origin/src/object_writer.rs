@@ -5,11 +5,11 @@
 //! version meanwhile, the server refuses the write, and the next pass finds the conflict.
 
 use crate::attributes::ObjectAttributes;
-use crate::base::Base;
 use crate::shared::Shared;
 use crate::side::{is_cut_off, print};
 use forebay_backing::{CHANGED, Error, Meta, PART, PoolFile, Replaced, explain, for_each};
 use forebay_posix::{File, ObjectId};
+use forebay_runtime::threads::lock;
 use forebay_staging::WholeFile;
 use forebay_store::{Entry, Inode};
 use rustix::io::Errno;
@@ -39,19 +39,11 @@ pub enum Written {
 
 /// Writes objects to a bucket.
 pub struct ObjectWriter {
-    shared: Arc<Shared>,
-    attributes: Arc<ObjectAttributes>,
+    pub shared: Arc<Shared>,
+    pub attributes: Arc<ObjectAttributes>,
 }
 
 impl ObjectWriter {
-    pub fn new(base: &Base, attributes: &Arc<ObjectAttributes>) -> ObjectWriter {
-        let Base { shared, .. } = base.clone();
-        ObjectWriter {
-            shared,
-            attributes: attributes.clone(),
-        }
-    }
-
     /// Writes files to a bucket. Returns a result for each file. None: the write wasn't tried,
     /// since the server can't be reached.
     pub fn put_all(&self, puts: &[Put<'_>]) -> Vec<Option<Written>> {
@@ -59,9 +51,8 @@ impl ObjectWriter {
         let (small, large): (Vec<usize>, Vec<usize>) =
             (0..puts.len()).partition(|&at| puts[at].size <= PART);
         let cut_off = Mutex::new(false);
-        let lock = |list: &Mutex<bool>| *list.lock().unwrap_or_else(PoisonError::into_inner);
         let put = |at: usize, threads| {
-            if lock(&cut_off) {
+            if *lock(&cut_off) {
                 return;
             }
             let result = match self.put(&puts[at], threads) {
@@ -69,7 +60,7 @@ impl ObjectWriter {
                 Err(Error::Changed | Error::Write(CHANGED) | Error::Stopped) => Written::Young,
                 Err(Error::Read(e)) => Written::Failed(format!("can't be read: {}", explain(e))),
                 Err(Error::Write(e) | Error::ReadBack(e)) => {
-                    *cut_off.lock().unwrap_or_else(PoisonError::into_inner) |= is_cut_off(e);
+                    *lock(&cut_off) |= is_cut_off(e);
                     Written::Failed(format!("can't be written: {}", self.shared.side.explain(e)))
                 }
                 Err(Error::Unusable(why)) => Written::Failed(why),
@@ -81,8 +72,7 @@ impl ObjectWriter {
                         .into(),
                 ),
             };
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-            results.push((at, result));
+            lock(&results).push((at, result));
         };
         for_each(MAX_CONCURRENT_WRITES, &small, |&at| put(at, 1));
         large.iter().for_each(|&at| put(at, MAX_CONCURRENT_WRITES));

@@ -5,7 +5,6 @@
 //! Before copying, the service makes sure that the copier has stopped ([`Order::Stop`] with a new
 //! number): no other process may write to a file on which the service works.
 
-use crate::base::Base;
 use crate::remote_copiers::{Copiers, number};
 use crate::shared::Shared;
 use crate::side::print;
@@ -37,16 +36,11 @@ fn is_copiers_failure(error: Errno) -> bool {
 
 /// Gives orders to the copiers of the other nodes.
 pub struct CopierOrders {
-    shared: Arc<Shared>,
-    copiers: Copiers,
+    pub shared: Arc<Shared>,
+    pub copiers: Copiers,
 }
 
 impl CopierOrders {
-    pub fn new(base: &Base, copiers: Copiers) -> CopierOrders {
-        let Base { shared, .. } = base.clone();
-        CopierOrders { shared, copiers }
-    }
-
     /// Returns the number of bytes that the copiers have copied.
     pub fn copied_bytes(&self) -> u64 {
         self.copiers.bytes.load(Relaxed)

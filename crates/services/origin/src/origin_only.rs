@@ -3,7 +3,6 @@
 //! listing is complete. Before a process lists such a directory, the service makes these objects
 //! agree with the origin.
 
-use crate::base::Base;
 use crate::listing::Listing;
 use crate::marks::Marks;
 use crate::shared::Shared;
@@ -20,27 +19,13 @@ use std::sync::Arc;
 
 /// Shows the entries of directories that are at the origin only.
 pub struct OriginOnly {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    listing: Arc<Listing>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub listing: Arc<Listing>,
 }
 
 impl OriginOnly {
-    pub fn new(base: &Base, listing: &Arc<Listing>) -> OriginOnly {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        OriginOnly {
-            shared,
-            tree,
-            marks,
-            listing: listing.clone(),
-        }
-    }
-
     /// Makes the pool's objects for a directory's origin-only entries agree with the origin.
     ///
     /// # Errors

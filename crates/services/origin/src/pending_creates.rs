@@ -3,9 +3,10 @@
 //! name made by others.
 
 use forebay_posix::ObjectId;
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The id of a directory of the pool, and a name in it.
 type Name = (u64, Vec<u8>);
@@ -25,16 +26,12 @@ pub struct Made<'m> {
 }
 
 impl PendingCreates {
-    fn names(&self) -> MutexGuard<'_, HashMap<Name, usize>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that a name is being made. The caller drops the result once the pool has the name,
     /// too, or making it has failed.
     pub fn begin(&self, dir: ObjectId, name: &[u8]) -> Made<'_> {
         let name = (dir.0, name.to_vec());
         self.count.fetch_add(1, SeqCst);
-        *self.names().entry(name.clone()).or_default() += 1;
+        *lock(&self.names).entry(name.clone()).or_default() += 1;
         Made {
             pending_creates: self,
             name,
@@ -43,13 +40,13 @@ impl PendingCreates {
 
     /// Whether a name is being made.
     pub fn is_made(&self, dir: ObjectId, name: &[u8]) -> bool {
-        self.count.load(SeqCst) > 0 && self.names().contains_key(&(dir.0, name.to_vec()))
+        self.count.load(SeqCst) > 0 && lock(&self.names).contains_key(&(dir.0, name.to_vec()))
     }
 }
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        let mut names = self.pending_creates.names();
+        let mut names = lock(&self.pending_creates.names);
         if let Some(count) = names.get_mut(&self.name) {
             assert!(*count > 0, "a name that has been made was counted");
             *count -= 1;

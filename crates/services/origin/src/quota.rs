@@ -12,6 +12,7 @@
 
 use forebay_client::origin::{Quota as Limits, QuotaStatus};
 use forebay_posix::Fs;
+use forebay_runtime::threads::lock;
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use forebay_store::quota::Amount;
 use rustix::io::{Errno, Result};
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::Error;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Name of the file in which limits and usage outlive the service.
@@ -138,10 +139,6 @@ impl Quota {
         Ok(quota)
     }
 
-    fn state(&self) -> MutexGuard<'_, Option<State>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn save(&self, kept: &Kept) -> std::io::Result<()> {
         let part = self.file.with_extension("part");
         std::fs::write(&part, serde_json::to_vec(kept)?)?;
@@ -150,13 +147,13 @@ impl Quota {
 
     /// Adds to `base` a change of the origin's usage that the nodes' stores don't count.
     pub fn others(&self, bytes: i64, files: i64) {
-        if let Some(state) = self.state().as_mut() {
+        if let Some(state) = lock(&self.state).as_mut() {
             state.kept.base = plus(state.kept.base, (bytes, files));
         }
     }
 
     pub fn is_there(&self) -> bool {
-        self.state().is_some()
+        lock(&self.state).is_some()
     }
 
     /// Makes sure that a node may use this many more bytes and files. `fs`: access to all nodes.
@@ -164,7 +161,7 @@ impl Quota {
     /// # Errors
     /// EDQUOT: the quota's rest is smaller.
     pub fn grant(&self, fs: &Fs, node: u32, (bytes, files): (u64, u64)) -> Result<()> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let Some(state) = state.as_mut() else {
             return Err(Errno::DQUOT);
         };
@@ -187,7 +184,7 @@ impl Quota {
     /// # Errors
     /// EOPNOTSUPP: the pool has no quota. Errors of writing the file.
     pub fn set(&self, fs: &Fs, bytes: Option<u64>, files: Option<u64>) -> Result<()> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let state = state.as_mut().ok_or(Errno::OPNOTSUPP)?;
         let kept = Kept {
             bytes,
@@ -204,7 +201,7 @@ impl Quota {
     /// Returns limits and usage; None in a pool without a quota.
     pub fn status(&self, fs: &Fs) -> Option<QuotaStatus> {
         self.look(fs);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let state = state.as_mut()?;
         let used = plus(state.kept.base, state.kept.used);
         Some(QuotaStatus {
@@ -218,19 +215,22 @@ impl Quota {
     /// Reads the usage of all nodes. A node may be slow to reply, so the lock isn't held while
     /// waiting.
     fn look(&self, fs: &Fs) {
-        let is_unreachable =
-            |node: u32| self.state().as_ref().is_none_or(|s| s.is_unreachable(node));
+        let is_unreachable = |node: u32| {
+            lock(&self.state)
+                .as_ref()
+                .is_none_or(|s| s.is_unreachable(node))
+        };
         for node in fs.cluster().room().quota_nodes() {
             if is_unreachable(node) {
                 continue;
             }
             let used = fs.cluster().room().exchange_quota(node, None);
-            if let Some(state) = self.state().as_mut() {
+            if let Some(state) = lock(&self.state).as_mut() {
                 // If a node can't be reached, its last known usage is used.
                 state.learn(node, used);
             }
         }
-        if let Some(state) = self.state().as_mut() {
+        if let Some(state) = lock(&self.state).as_mut() {
             state.kept.used = state.used();
         }
     }
@@ -238,7 +238,7 @@ impl Quota {
     /// Writes the current usage to the file, for the next service.
     pub fn note(&self, fs: &Fs) {
         self.look(fs);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if let Some(state) = state.as_mut() {
             // After a failure, the next call tries again.
             if state.noted != Some(state.kept) && self.save(&state.kept).is_ok() {
@@ -356,11 +356,11 @@ mod tests {
             used_bytes: 30,
             used_files: 3,
         };
-        let budget = |quota: &Quota| quota.state().as_ref().map(|s| s.kept.budget());
+        let budget = |quota: &Quota| lock(&quota.state).as_ref().map(|s| s.kept.budget());
         let first = Quota::load(&dir, Some(&limits), true).unwrap();
         assert_eq!(budget(&first), Some((70, ENDLESS - 3)));
         first.others(5, 1);
-        let kept = first.state().as_ref().map(|s| s.kept).unwrap();
+        let kept = lock(&first.state).as_ref().map(|s| s.kept).unwrap();
         let used = (20, 2);
         first.save(&Kept { used, ..kept }).unwrap();
         // When a service replaces another one, the nodes still have their usage counters. After a

@@ -13,10 +13,8 @@
 //! several at a time; the origin's version is checked before and after a block is copied.
 
 use crate::attributes::ObjectAttributes;
-use crate::base::Base;
 use crate::error::{Done, Error};
 use crate::fill::{Claimed, Fill};
-use crate::fill_table::lock;
 use crate::listing::Listing;
 use crate::marks::{Marks, is_clean};
 use crate::orders::CopierOrders;
@@ -25,14 +23,15 @@ use crate::room::Room;
 use crate::shared::{Shared, THREADS};
 use crate::side::{below, print, split};
 use crate::tree::{Name, Tree};
-use forebay_backing::{Meta, PoolFile, for_each, pool_time};
+use forebay_backing::{Meta, PoolFile, for_each, pool_time, try_map};
 use forebay_client::origin::BLOCK;
 use forebay_posix::{File, ObjectId};
+use forebay_runtime::threads::lock;
 use forebay_staging::{copy_part, part_name};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode, SetAttr};
 use rustix::io::{Errno, Result};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Maximum number of threads that read ahead, and of blocks that wait for them, for all files.
@@ -59,7 +58,7 @@ struct Source<'f> {
 
 /// The queue of blocks to be read ahead, and the number of threads that read them.
 #[derive(Default)]
-struct Ahead {
+pub struct Ahead {
     queue: VecDeque<Job>,
     threads: usize,
 }
@@ -74,44 +73,18 @@ struct Job {
 
 /// Fetches files by ranges.
 pub struct Ranges {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    orders: Arc<CopierOrders>,
-    attributes: Arc<ObjectAttributes>,
-    listing: Arc<Listing>,
-    room: Arc<Room>,
-    quota: Arc<Quota>,
-    ahead: Mutex<Ahead>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub orders: Arc<CopierOrders>,
+    pub attributes: Arc<ObjectAttributes>,
+    pub listing: Arc<Listing>,
+    pub room: Arc<Room>,
+    pub quota: Arc<Quota>,
+    pub ahead: Mutex<Ahead>,
 }
 
 impl Ranges {
-    pub fn new(
-        base: &Base,
-        orders: &Arc<CopierOrders>,
-        attributes: &Arc<ObjectAttributes>,
-        listing: &Arc<Listing>,
-        room: &Arc<Room>,
-        quota: &Arc<Quota>,
-    ) -> Ranges {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        Ranges {
-            shared,
-            tree,
-            marks,
-            orders: orders.clone(),
-            attributes: attributes.clone(),
-            listing: listing.clone(),
-            room: room.clone(),
-            quota: quota.clone(),
-            ahead: Mutex::default(),
-        }
-    }
-
     /// Fetches a range of a file that is open for reading. `name`: a name that the file has, or has
     /// had. Returns the reply to [`forebay_client::origin::Request::Range`].
     ///
@@ -402,19 +375,12 @@ impl Ranges {
         // written.
         let verify = self.shared.pool.config().has_files();
         let is_version = |there: &Meta| print(&self.shared.side.comparable(*there)) == version;
-        let done = Mutex::new(Ok(0));
-        self.shared.watched(|progress| {
-            for_each(THREADS, &pieces, |range| {
-                let copied = if lock(&done).is_ok() {
-                    copy_part(&*from, &to, *range, is_version, verify, progress)
-                } else {
-                    return;
-                };
-                let mut done = lock(&done);
-                *done = done.and_then(|sum| Ok(sum + copied.map_err(|error| error.errno())?));
-            });
+        let copied = self.shared.watched(|progress| {
+            try_map(THREADS, &pieces, |range| {
+                copy_part(&*from, &to, *range, is_version, verify, progress)
+            })
         });
-        let bytes = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        let bytes = copied.map_err(|error| error.errno())?.iter().sum();
         to.close()?;
         self.shared.ledger.fetched.add(0, bytes);
         Ok(())

@@ -3,11 +3,12 @@
 //! A file in the node's directory lists the nodes that were given orders, so that the next service
 //! stops their copiers.
 
+use forebay_runtime::threads::lock;
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Name of the list in the node's directory.
@@ -69,7 +70,7 @@ impl Copiers {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Records that a node is about to be given its first order.

@@ -5,7 +5,6 @@
 //! none, it writes all dirty files back at once, and then evicts them. The writer gets ENOSPC only
 //! if no file can be evicted.
 
-use crate::base::Base;
 use crate::drain::Drain;
 use crate::marks::{Marks, is_clean};
 use crate::orders::CopierOrders;
@@ -16,10 +15,11 @@ use crate::side::print;
 use crate::tree::Tree;
 use forebay_client::controls::Temporality;
 use forebay_posix::{File, ObjectId};
+use forebay_runtime::threads::lock;
 use forebay_store::controls::declared;
 use forebay_store::{Entry, Inode, NodeId, OriginMark, OriginState, PAGE, SetAttr};
 use rustix::io::{Errno, Result};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Interval between two checks of the room in the media.
@@ -60,42 +60,18 @@ fn eviction_rank(inode: &Inode) -> u8 {
 
 /// Evicts files, and makes room for writers.
 pub struct Room {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    orders: Arc<CopierOrders>,
-    drain: Arc<Drain>,
-    settings: Arc<Settings>,
-    quota: Arc<Quota>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub orders: Arc<CopierOrders>,
+    pub drain: Arc<Drain>,
+    pub settings: Arc<Settings>,
+    pub quota: Arc<Quota>,
     /// Locked by the thread that makes room.
-    making: Mutex<()>,
+    pub making: Mutex<()>,
 }
 
 impl Room {
-    pub fn new(
-        base: &Base,
-        orders: &Arc<CopierOrders>,
-        drain: &Arc<Drain>,
-        settings: &Arc<Settings>,
-        quota: &Arc<Quota>,
-    ) -> Room {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        Room {
-            shared,
-            tree,
-            marks,
-            orders: orders.clone(),
-            drain: drain.clone(),
-            settings: settings.clone(),
-            quota: quota.clone(),
-            making: Mutex::default(),
-        }
-    }
-
     /// Evicts the bytes of clean files below a path. Returns the numbers of files and of bytes.
     pub fn evict(&self, relative: &[u8]) -> Result<(u64, u64)> {
         let (mut files, mut bytes) = (0, 0);
@@ -162,7 +138,7 @@ impl Room {
     pub fn make_room(&self, id: ObjectId, bytes: u64) -> Result<()> {
         let began = Instant::now();
         // One thread at a time makes room. All waiting writers can use the room that it makes.
-        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.making);
         let node = self.shared.cluster().home_of(id);
         let wanted = bytes.max(AT_LEAST);
         let counted = |made| {

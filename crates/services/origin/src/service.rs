@@ -5,7 +5,6 @@
 //! them in layers.
 
 use crate::attributes::ObjectAttributes;
-use crate::base::Base;
 use crate::bytes::Bytes;
 use crate::directories::Directories;
 use crate::drain::Drain;
@@ -31,7 +30,8 @@ use crate::writing::Writing;
 use forebay_backing::SlowStore;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Interval between two records of the quota's usage.
@@ -77,57 +77,130 @@ impl Origin {
         let is_new = !pool.store().quota().was_seen();
         let quota = Arc::new(Quota::load(kept, config.quota.as_ref(), is_new)?);
         let shared = Arc::new(Shared::new(pool, config, side));
-        let base = Base {
-            tree: Arc::new(Tree::new(&shared)),
-            marks: Arc::new(Marks::new(&shared)),
-            shared,
-        };
-        let orders = Arc::new(CopierOrders::new(&base, copiers));
-        let attributes = Arc::new(ObjectAttributes::new(&base));
+        let tree = Arc::new(Tree::new(&shared));
+        let marks = Arc::new(Marks::new(&shared));
+        let orders = Arc::new(CopierOrders {
+            shared: shared.clone(),
+            copiers,
+        });
+        let attributes = Arc::new(ObjectAttributes {
+            shared: shared.clone(),
+        });
         let watches = Arc::new(Watches::new());
-        let listing = Arc::new(Listing::new(&base, &attributes, &watches, &quota));
-        let origin_only = Arc::new(OriginOnly::new(&base, &listing));
-        let directories = Arc::new(Directories::new(&base));
-        let object_writer = Arc::new(ObjectWriter::new(&base, &attributes));
+        let listing = Arc::new(Listing {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            attributes: attributes.clone(),
+            watches: watches.clone(),
+            quota: quota.clone(),
+        });
+        let origin_only = Arc::new(OriginOnly {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            listing: listing.clone(),
+        });
+        let directories = Arc::new(Directories {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+        });
+        let object_writer = Arc::new(ObjectWriter {
+            shared: shared.clone(),
+            attributes: attributes.clone(),
+        });
         let writing = Writing::load(pool.dir(), journal.as_deref());
-        let write_back = Arc::new(WriteBack::new(&base, &orders, &object_writer, writing));
-        let links = Arc::new(Links::new(
-            &base,
-            &attributes,
-            &directories,
-            &object_writer,
-            &write_back,
-        ));
-        let drain = Drain::new(
-            &base,
-            &attributes,
-            &directories,
-            &write_back,
-            &links,
-            &settings,
-        );
-        let drain = Arc::new(drain);
-        let room = Arc::new(Room::new(&base, &orders, &drain, &settings, &quota));
-        let ranges = Ranges::new(&base, &orders, &attributes, &listing, &room, &quota);
-        let ranges = Arc::new(ranges);
-        let bytes = Bytes::new(
-            &base,
-            &orders,
-            &attributes,
-            &listing,
-            &room,
-            &ranges,
-            &quota,
-        );
-        let bytes = Arc::new(bytes);
-        let external = Arc::new(ExternalChanges::new(&base, &listing, &room, &ranges));
-        let notices = Arc::new(Notices::new(&base, &listing, &external, &watches));
-        let names = NameChanges::new(&base, &listing, &directories, &write_back, &links, &ranges);
-        let names = Arc::new(names);
+        let write_back = Arc::new(WriteBack {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            orders: orders.clone(),
+            object_writer: object_writer.clone(),
+            writing,
+        });
+        let links = Arc::new(Links {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            attributes: attributes.clone(),
+            directories: directories.clone(),
+            object_writer: object_writer.clone(),
+            write_back: write_back.clone(),
+        });
+        let drain = Arc::new(Drain {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            attributes: attributes.clone(),
+            directories: directories.clone(),
+            write_back: write_back.clone(),
+            links: links.clone(),
+            settings: settings.clone(),
+            has_early: AtomicBool::new(false),
+            salvaging: Mutex::default(),
+        });
+        let room = Arc::new(Room {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            orders: orders.clone(),
+            drain: drain.clone(),
+            settings: settings.clone(),
+            quota: quota.clone(),
+            making: Mutex::default(),
+        });
+        let ranges = Arc::new(Ranges {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            orders: orders.clone(),
+            attributes: attributes.clone(),
+            listing: listing.clone(),
+            room: room.clone(),
+            quota: quota.clone(),
+            ahead: Mutex::default(),
+        });
+        let bytes = Arc::new(Bytes {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            orders: orders.clone(),
+            attributes: attributes.clone(),
+            listing: listing.clone(),
+            room: room.clone(),
+            ranges: ranges.clone(),
+            quota: quota.clone(),
+        });
+        let external = Arc::new(ExternalChanges {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            listing: listing.clone(),
+            room: room.clone(),
+            ranges: ranges.clone(),
+        });
+        let notices = Arc::new(Notices {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            listing: listing.clone(),
+            external: external.clone(),
+            watches: watches.clone(),
+        });
+        let names = Arc::new(NameChanges {
+            shared: shared.clone(),
+            tree: tree.clone(),
+            marks: marks.clone(),
+            listing: listing.clone(),
+            directories: directories.clone(),
+            write_back: write_back.clone(),
+            links: links.clone(),
+            ranges: ranges.clone(),
+        });
         Ok(Origin {
-            shared: base.shared,
-            tree: base.tree,
-            marks: base.marks,
+            shared,
+            tree,
+            marks,
             orders,
             listing,
             origin_only,

@@ -1,12 +1,13 @@
 //! Settings that users change while the pool exists: paths that aren't evicted to make room, and
 //! whether writing back is on hold. The settings are stored in a file of the node's directory.
 
+use forebay_runtime::threads::lock;
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Name of the settings file in the node's directory.
 const NAME: &str = "origin-settings.json";
@@ -44,12 +45,8 @@ impl Settings {
         })
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change(&self, change: impl FnOnce(&mut Kept)) -> Result<()> {
-        let mut kept = self.kept();
+        let mut kept = lock(&self.kept);
         let mut new = kept.clone();
         change(&mut new);
         let part = self.file.with_extension("part");
@@ -82,12 +79,12 @@ impl Settings {
     }
 
     pub fn is_held(&self) -> bool {
-        self.kept().is_held
+        lock(&self.kept).is_held
     }
 
     /// Whether a path, or one above it, is pinned.
     pub fn is_pinned(&self, path: &[u8]) -> bool {
-        let kept = self.kept();
+        let kept = lock(&self.kept);
         let mut above = path;
         loop {
             if kept.pinned.contains(above) {

@@ -1,10 +1,11 @@
 //! Counters of the service, and the problems that the pool's user should know.
 
 use forebay_client::origin::QuotaStatus;
+use forebay_runtime::threads::lock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Maximum number of problems that are stored with their reasons. Of further ones, only the path
@@ -132,10 +133,6 @@ impl Problems {
         let more = self.stored.len() + self.further.len() - shown.len();
         (shown, more as u64)
     }
-}
-
-fn lock(problems: &Mutex<Problems>) -> MutexGuard<'_, Problems> {
-    problems.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ledger {

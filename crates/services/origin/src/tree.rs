@@ -9,9 +9,10 @@ use crate::pending_creates::PendingCreates;
 use crate::shared::Shared;
 use crate::side::below;
 use forebay_posix::ObjectId;
+use forebay_runtime::threads::{read_lock, write_lock};
 use forebay_store::{DirPosition, Entry};
 use rustix::io::{Errno, Result};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// Maximum number of attempts at a change in the pool while other names change, and the pause
@@ -57,7 +58,7 @@ impl Tree {
     /// Takes the lock on the paths, shared: no directory is renamed while the guard exists. A
     /// thread must not take it twice.
     pub fn paths(&self) -> RwLockReadGuard<'_, ()> {
-        self.lock.read().unwrap_or_else(PoisonError::into_inner)
+        read_lock(&self.lock)
     }
 
     /// Takes the lock on the paths, shared. Also returns the path at the origin of `dir`, a
@@ -84,7 +85,7 @@ impl Tree {
         other: ObjectId,
     ) -> Result<TwoPaths<'_>> {
         let held = if alone {
-            Held::Alone(self.lock.write().unwrap_or_else(PoisonError::into_inner))
+            Held::Alone(write_lock(&self.lock))
         } else {
             Held::Shared(self.paths())
         };

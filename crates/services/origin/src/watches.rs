@@ -1,13 +1,14 @@
 //! The directories of the origin that the kernel watches for the service, and the kernel's events.
 
 use forebay_posix::ObjectId;
+use forebay_runtime::threads::lock;
 use forebay_staging::is_part;
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of names of one directory that wait to be compared. Further names are dropped:
 /// the next check of the whole directory ([`crate::external_changes`]) finds their changes.
@@ -38,10 +39,6 @@ impl Watches {
         }
     }
 
-    fn dirs(&self) -> MutexGuard<'_, HashMap<i32, ObjectId>> {
-        self.dirs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes the kernel watch a directory of the origin. `dir`: the directory in the pool; `path`:
     /// the directory's path for this process. If the kernel refuses, checks of the whole directory
     /// find its changes.
@@ -54,7 +51,7 @@ impl Watches {
             | WatchFlags::ONLYDIR;
         // Locked until the watch is in the table, so that [`Watches::take`] finds the watch of each
         // event.
-        let mut dirs = self.dirs();
+        let mut dirs = lock(&self.dirs);
         let watch = self
             .queue
             .as_ref()
@@ -74,7 +71,7 @@ impl Watches {
     pub fn take(&self, queue: &OwnedFd, pending: &mut Pending) {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(queue, &mut buffer);
-        let mut dirs = self.dirs();
+        let mut dirs = lock(&self.dirs);
         // EAGAIN ends the loop: no further event has arrived.
         while let Ok(event) = reader.next() {
             if event.events().contains(ReadFlags::IGNORED) {

@@ -7,7 +7,6 @@
 //! doesn't know, both sides have changed the file: the pool's version is stored beside the
 //! origin's.
 
-use crate::base::Base;
 use crate::marks::{Marks, is_clean};
 use crate::object_writer::{ObjectWriter, Put, Written};
 use crate::orders::CopierOrders;
@@ -49,37 +48,16 @@ pub struct Dirty {
 
 /// Writes back files.
 pub struct WriteBack {
-    shared: Arc<Shared>,
-    tree: Arc<Tree>,
-    marks: Arc<Marks>,
-    orders: Arc<CopierOrders>,
-    object_writer: Arc<ObjectWriter>,
+    pub shared: Arc<Shared>,
+    pub tree: Arc<Tree>,
+    pub marks: Arc<Marks>,
+    pub orders: Arc<CopierOrders>,
+    pub object_writer: Arc<ObjectWriter>,
     /// The versions that are being written.
-    writing: Writing,
+    pub writing: Writing,
 }
 
 impl WriteBack {
-    pub fn new(
-        base: &Base,
-        orders: &Arc<CopierOrders>,
-        object_writer: &Arc<ObjectWriter>,
-        writing: Writing,
-    ) -> WriteBack {
-        let Base {
-            shared,
-            tree,
-            marks,
-        } = base.clone();
-        WriteBack {
-            shared,
-            tree,
-            marks,
-            orders: orders.clone(),
-            object_writer: object_writer.clone(),
-            writing,
-        }
-    }
-
     pub fn writing(&self) -> &Writing {
         &self.writing
     }

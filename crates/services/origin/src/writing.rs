@@ -8,12 +8,13 @@
 //! [`MARK_SYNC_TIME`].
 
 use forebay_backing::{Meta, pool_time};
+use forebay_runtime::threads::lock;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Name of the file with the versions.
@@ -76,10 +77,6 @@ impl Writing {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records the versions that are about to be copied to the origin: path, size, time of
     /// modification.
     ///
@@ -89,7 +86,7 @@ impl Writing {
         &self,
         list: impl Iterator<Item = (&'p [u8], u64, i64)>,
     ) -> std::io::Result<()> {
-        let mut kept = self.kept();
+        let mut kept = lock(&self.kept);
         let mut file = File::options().create(true).append(true).open(&self.file)?;
         let mut is_new = file.metadata()?.len() == 0;
         if file.metadata()?.len() > COMPACTION_BYTES
@@ -124,7 +121,7 @@ impl Writing {
 
     /// Removes the versions of a path: the pool's mark has the origin's version from here on.
     pub fn end(&self, path: &[u8]) {
-        let mut kept = self.kept();
+        let mut kept = lock(&self.kept);
         kept.versions.remove(path);
         if kept.versions.is_empty() && !self.is_durable {
             // If the file isn't removed, its lines do no harm.
@@ -134,7 +131,7 @@ impl Writing {
 
     /// Whether this service or an earlier one has written this version.
     pub fn is_ours(&self, path: &[u8], there: &Meta) -> bool {
-        let kept = self.kept();
+        let kept = lock(&self.kept);
         let ours = kept.versions.get(path);
         ours.is_some_and(|all| {
             let mut all = all.iter();

@@ -44,9 +44,6 @@ pub struct Writer<W: Write> {
 
 impl<W: Write> Writer<W> {
     /// Begins a stream: writes its head.
-    ///
-    /// # Errors
-    /// Errors of writing.
     pub fn new(mut to: W) -> io::Result<Writer<W>> {
         let names: Vec<&str> = POINTS.iter().map(|p| p.name).collect();
         let names = serde_json::to_vec(&names).map_err(io::Error::other)?;
@@ -59,9 +56,6 @@ impl<W: Write> Writer<W> {
     }
 
     /// Records the name of a process's program.
-    ///
-    /// # Errors
-    /// Errors of writing.
     pub fn process(&mut self, node: u16, process: u32, program: &str) -> io::Result<()> {
         let name = &program.as_bytes()[..program.len().min(255)];
         let mut entry = vec![PROCESS];
@@ -73,9 +67,6 @@ impl<W: Write> Writer<W> {
     }
 
     /// Records that this many events of a process were lost.
-    ///
-    /// # Errors
-    /// Errors of writing.
     pub fn lost(&mut self, node: u16, process: u32, count: u64) -> io::Result<()> {
         let mut entry = vec![LOST];
         entry.extend_from_slice(&node.to_le_bytes());
@@ -85,9 +76,6 @@ impl<W: Write> Writer<W> {
     }
 
     /// Records the path of a directory, from which a reader derives the paths of files.
-    ///
-    /// # Errors
-    /// Errors of writing.
     pub fn directory(&mut self, id: u64, path: &[u8]) -> io::Result<()> {
         let path = &path[..path.len().min(u16::MAX.into())];
         let mut entry = vec![DIRECTORY];
@@ -98,9 +86,6 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes an event; `time` is in nanoseconds since 1970.
-    ///
-    /// # Errors
-    /// Errors of writing.
     pub fn event(&mut self, node: u16, record: &Record, time: u64) -> io::Result<()> {
         let fields = POINTS[record.point as usize].fields.len();
         let text = record.text.as_deref().unwrap_or(&[]);
@@ -123,17 +108,11 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes the buffered entries, so that a reader can see them.
-    ///
-    /// # Errors
-    /// Errors of writing.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 
     /// Ends the stream.
-    ///
-    /// # Errors
-    /// Errors of writing.
     pub fn finish(self) -> io::Result<W> {
         self.out.finish().map_err(io::Error::other)
     }

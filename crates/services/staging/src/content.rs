@@ -3,9 +3,7 @@
 
 use crate::Progress;
 use crate::copy as segments;
-use crate::job::lock;
-use forebay_backing::{Error, Meta, StoreFile, for_each};
-use std::sync::Mutex;
+use forebay_backing::{Error, Meta, StoreFile, try_map};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The guarantees of a copy of a file's content.
@@ -34,15 +32,10 @@ pub fn copy(
     if !before.is_file() {
         return Err(Error::Changed);
     }
-    let done = Mutex::new(Ok(Vec::new()));
     let ranges = segments::ranges(before.size);
-    for_each(threads, &ranges, |&(start, end)| {
-        if lock(&done).is_ok() {
-            let result = segments::copy(from, to, start, end, care.verify, progress);
-            note_first(&done, result);
-        }
-    });
-    let ranges = done.into_inner().unwrap_or_else(|e| e.into_inner())?;
+    let ranges = try_map(threads, &ranges, |&(start, end)| {
+        segments::copy(from, to, start, end, care.verify, progress)
+    })?;
     if to.meta().map_err(Error::Write)?.size != before.size {
         // The file ends in a hole, so its size isn't set yet.
         to.set_len(before.size).map_err(Error::Write)?;
@@ -58,14 +51,11 @@ pub fn copy(
     if to.meta().map_err(Error::ReadBack)?.size != before.size {
         return Err(Error::Differs);
     }
-    let verified = Mutex::new(Ok(Vec::new()));
-    let compared = if care.verify { &ranges[..] } else { &[] };
-    for_each(threads, compared, |range| {
-        if lock(&verified).is_ok() {
-            note_first(&verified, segments::verify(to, range, progress));
-        }
-    });
-    verified.into_inner().unwrap_or_else(|e| e.into_inner())?;
+    if care.verify {
+        try_map(threads, &ranges, |range| {
+            segments::verify(to, range, progress)
+        })?;
+    }
     Ok((ranges.iter().map(segments::Range::data).sum(), before))
 }
 
@@ -113,15 +103,5 @@ pub fn at_rest(file: &dyn StoreFile) -> rustix::io::Result<Meta> {
             file.meta()
         }
         _ => Ok(meta),
-    }
-}
-
-/// Adds a result to the list, or replaces the list by the first error.
-fn note_first<T, E>(all: &Mutex<Result<Vec<T>, E>>, one: Result<T, E>) {
-    let mut all = lock(all);
-    match (&mut *all, one) {
-        (Ok(list), Ok(value)) => list.push(value),
-        (Ok(_), Err(e)) => *all = Err(e),
-        (Err(_), _) => {}
     }
 }

@@ -5,12 +5,13 @@
 use crate::attributes;
 use crate::content::{self, Care};
 use crate::copy::{self, RANGE};
-use crate::job::{Entry, Job, lock};
+use crate::job::{Entry, Job};
 use crate::part;
 use crate::whole::WholeFile;
 use forebay_backing::{
     Attributes, Error, Meta, Replaced, SlowStore, Source, for_each, join, split,
 };
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -360,7 +361,7 @@ impl Job<'_> {
         }
         if t.nlink > 1 {
             // Two different files of the source must not become one file with two links.
-            let mut claimed = self.claimed.lock().unwrap_or_else(|e| e.into_inner());
+            let mut claimed = lock(&self.claimed);
             let by = claimed.entry((t.dev, t.ino)).or_insert((m.dev, m.ino));
             if *by != (m.dev, m.ino) || m.nlink == 1 {
                 return Ok(false);

@@ -3,9 +3,10 @@
 //! In both, the whole source is listed before any directory is made. So directories without any
 //! wanted file can be left out.
 
-use crate::job::{Entry, Job, lock};
+use crate::job::{Entry, Job};
 use crate::report::Planned;
 use forebay_backing::{for_each, split};
+use forebay_runtime::threads::lock;
 use std::collections::HashSet;
 use std::sync::Mutex;
 

@@ -118,10 +118,6 @@ pub(crate) struct Job<'a> {
     pub made: Mutex<Vec<Vec<u8>>>,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 /// Serialization of paths, which are bytes. Each byte becomes one character, so that nearly all
 /// paths are readable.
 pub mod path {

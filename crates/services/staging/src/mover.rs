@@ -4,10 +4,11 @@
 //! incomplete files.
 
 use crate::Progress;
-use crate::job::{Entry, Job, lock};
+use crate::job::{Entry, Job};
 use crate::wire::{Begin, FromMover, Order, Proof, read_message, write_message};
 use forebay_backing::{DirectoryStore, PoolStore, SlowStore, explain};
 use forebay_posix::Fs;
+use forebay_runtime::threads::lock;
 use std::io::{BufRead, Result, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

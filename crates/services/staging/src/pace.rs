@@ -1,6 +1,7 @@
 //! A limit on bytes per second, shared by all threads that copy.
 
-use std::sync::{Mutex, PoisonError};
+use forebay_runtime::threads::lock;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Maximum time by which copying may be ahead of the rate before a thread sleeps.
@@ -29,7 +30,7 @@ impl Pace {
     pub fn take(&self, bytes: u64) {
         let now = Instant::now();
         let due = {
-            let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut due = lock(&self.due);
             *due = (*due).max(now) + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
             *due
         };

@@ -1,6 +1,7 @@
 //! The progress of a staging, and its final report.
 
 use crate::pace::Pace;
+use forebay_runtime::threads::lock;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -185,7 +186,7 @@ impl Ledger {
 
     /// Changes the report.
     pub fn with<T>(&self, change: impl FnOnce(&mut Report) -> T) -> T {
-        change(&mut self.report.lock().unwrap_or_else(|e| e.into_inner()))
+        change(&mut lock(&self.report))
     }
 
     pub fn fail(&self, path: String, what: String) {

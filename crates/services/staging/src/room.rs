@@ -5,7 +5,8 @@
 //! foresee that files grow while they are staged.
 
 use crate::StageError;
-use crate::job::{Entry, Job, lock};
+use crate::job::{Entry, Job};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::collections::HashSet;
 

@@ -5,11 +5,12 @@
 //! reports, that is a failure in the report: the files that it hasn't reported don't count as
 //! staged.
 
-use crate::job::{Entry, Job, lock};
+use crate::job::{Entry, Job};
 use crate::part;
 use crate::wire::{Begin, FromMover, MAX_FILES, Order, Proof, read_message, write_message};
 use crate::{Report, Share};
 use forebay_backing::join;
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

@@ -5,12 +5,13 @@
 //! Then the files are copied ([`crate::files`]), also by movers on other nodes ([`team`]). Of a
 //! file with several hard links, the first name is copied, and the others become links to it.
 
-use crate::job::{Entry, Job, lock};
+use crate::job::{Entry, Job};
 use crate::part;
 use crate::report::Ledger;
 use crate::team::{self, Team};
 use crate::{Options, Progress, Report, StageError};
 use forebay_backing::{Meta, SlowStore, for_each, join, map, split, trimmed};
+use forebay_runtime::threads::lock;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Mutex;

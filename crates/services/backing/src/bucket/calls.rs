@@ -196,18 +196,12 @@ impl Client {
     }
 
     /// Whether there is any key below a prefix.
-    ///
-    /// # Errors
-    /// [`Fault`]
     pub fn has_any(&self, prefix: &str) -> Result<bool, Fault> {
         let (page, next) = self.page(prefix, None, 1)?;
         Ok(next.is_some() || !page.objects.is_empty() || !page.prefixes.is_empty())
     }
 
     /// Returns the attributes of an object; None if it doesn't exist.
-    ///
-    /// # Errors
-    /// [`Fault`]
     pub fn head(&self, key: &str) -> Result<Option<Head>, Fault> {
         let call = Call {
             method: "HEAD",
@@ -301,9 +295,6 @@ impl Client {
     }
 
     /// Begins an upload in parts.
-    ///
-    /// # Errors
-    /// [`Fault`]
     pub fn begin_upload(&self, key: &str, headers: &[(String, String)]) -> Result<Upload, Fault> {
         let mut headers = headers.to_vec();
         headers.push(("x-amz-checksum-algorithm".to_owned(), "SHA256".to_owned()));
@@ -311,9 +302,6 @@ impl Client {
     }
 
     /// Begins an upload in parts that have no checksums.
-    ///
-    /// # Errors
-    /// [`Fault`]
     pub fn begin_plain_upload(
         &self,
         key: &str,
@@ -339,9 +327,6 @@ impl Client {
     }
 
     /// Uploads a part.
-    ///
-    /// # Errors
-    /// [`Fault`]
     pub fn put_part(&self, upload: &Upload, number: u32, bytes: &[u8]) -> Result<Part, Fault> {
         let body = Body::new(bytes);
         let sum = sum_text(&body.sum);
@@ -477,9 +462,6 @@ impl Client {
     }
 
     /// Returns the uploads in progress below a prefix.
-    ///
-    /// # Errors
-    /// [`Fault`]
     pub fn uploads(&self, prefix: &str) -> Result<Vec<Upload>, Fault> {
         let mut all = Vec::new();
         let mut from = (String::new(), String::new());
@@ -573,9 +555,6 @@ impl Client {
     /// Whether the server has conditional deletes. Other servers ignore the condition, and don't
     /// say so. So the server is asked to remove a version of `probe` that doesn't exist; `probe` is
     /// an object that is made for this.
-    ///
-    /// # Errors
-    /// [`Fault`]
     pub fn deletes_conditionally(&self, probe: &str) -> Result<bool, Fault> {
         self.put(probe, b"", &[], &Replaces::Anything)?;
         let removed = self.delete_version(probe, NO_ETAG);
@@ -586,9 +565,6 @@ impl Client {
     }
 
     /// Removes an object. A missing one is no error.
-    ///
-    /// # Errors
-    /// [`Fault`]
     pub fn delete(&self, key: &str) -> Result<(), Fault> {
         match self.ask(&Call {
             method: "DELETE",

@@ -11,7 +11,7 @@ use crate::bucket::secret::{Credentials, Settings};
 use crate::bucket::sign::{Unsigned, authorization, encode, hex, sha256};
 use crate::bucket::{time, xml};
 use crate::error::Error;
-use crate::parallel::lock;
+use forebay_runtime::threads::lock;
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use rustix::io::Errno;
 use std::collections::HashMap;

@@ -17,12 +17,13 @@ use crate::bucket::file::BucketFile;
 use crate::bucket::secret::Settings;
 use crate::error::Error;
 use crate::meta::Meta;
-use crate::parallel::{for_each, lock};
+use crate::parallel::try_map;
 use crate::store::{Entries, Replaced, StoreFile, join};
+use forebay_runtime::threads::lock;
 use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// Number of threads that request attributes.
@@ -309,11 +310,7 @@ impl BucketStore {
         wanted: &[usize],
         asked: &(dyn Fn(&[u8]) + Sync),
     ) -> Result<Vec<(usize, Option<Head>)>> {
-        let found = Mutex::new(Ok(Vec::new()));
-        for_each(ASKERS, wanted, |&at| {
-            if lock(&found).is_err() {
-                return;
-            }
+        try_map(ASKERS, wanted, |&at| {
             let (name, meta) = &entries.all[at];
             let full = join(path, name);
             let head = if meta.is_dir() {
@@ -322,14 +319,8 @@ impl BucketStore {
                 key(&full).and_then(|key| self.client.head(key).map_err(errno))
             };
             asked(name);
-            let mut found = lock(&found);
-            match (&mut *found, head) {
-                (Ok(all), Ok(head)) => all.push((at, head)),
-                (Ok(_), Err(e)) => *found = Err(e),
-                (Err(_), _) => {}
-            }
-        });
-        found.into_inner().unwrap_or_else(PoisonError::into_inner)
+            Ok((at, head?))
+        })
     }
 
     /// Requests all attributes of those entries for which `is_new` is true.

@@ -19,9 +19,10 @@ use crate::bucket::objects::{BucketStore, key, prefix};
 use crate::bucket::sign::{hex, sha256};
 use crate::error::Error;
 use crate::meta::Meta;
-use crate::parallel::{for_each, lock};
+use crate::parallel::{for_each, try_map};
 use crate::source::Source;
 use crate::store::{StoreFile, UserAttributes};
+use forebay_runtime::threads::lock;
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -188,11 +189,7 @@ impl BucketStore {
     ) -> Done<(Vec<Range>, Option<String>)> {
         let (size, each) = (source.meta().size, part_size(source.meta().size));
         let numbers: Vec<u64> = (0..size.div_ceil(each)).collect();
-        let done: Mutex<Done<Vec<Part>>> = Mutex::new(Ok(Vec::new()));
-        for_each(source.threads(), &numbers, |&number| {
-            if lock(&done).is_err() {
-                return;
-            }
+        let parts = try_map(source.threads(), &numbers, |&number| {
             let (start, end) = (number * each, ((number + 1) * each).min(size));
             let mut bytes = vec![0; (end - start) as usize];
             let part = source.read(&mut bytes, start).and_then(|()| {
@@ -200,15 +197,9 @@ impl BucketStore {
                 part.map_err(write)
             });
             source.count(if part.is_ok() { end - start } else { 0 });
-            let mut done = lock(&done);
-            match (&mut *done, part) {
-                (Ok(all), Ok(part)) => all.push(part),
-                (Ok(_), Err(trouble)) => *done = Err(trouble),
-                (Err(_), _) => {}
-            }
+            part
         });
-        let mut parts = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
-        parts.sort_unstable_by_key(|part| part.number);
+        let mut parts = parts?;
         source.rests()?;
         // The sums in the last request have to be complete. If one part isn't confirmed, none
         // counts as confirmed.

@@ -16,12 +16,12 @@ use crate::bucket::put::{LARGEST_COPY, PART, all_headers, part_size};
 use crate::bucket::sign::hex;
 use crate::error::Error;
 use crate::meta::Meta;
-use crate::parallel::{for_each, lock};
+use crate::parallel::try_map;
 use crate::source::Source;
 use crate::store::{Attributes, Entries, Replaced, SlowStore, StoreFile, UserAttributes};
+use forebay_runtime::threads::lock;
 use md5::{Digest, Md5};
 use rustix::io::{Errno, Result};
-use std::sync::{Mutex, PoisonError};
 
 /// Number of an object's parts that are copied at the same time.
 const COPIERS: usize = 8;
@@ -388,25 +388,11 @@ impl BucketStore {
     ) -> std::result::Result<Vec<Part>, Fault> {
         let each = part_size(size);
         let numbers: Vec<u64> = (0..size.div_ceil(each)).collect();
-        let done = Mutex::new(Ok(Vec::new()));
-        for_each(COPIERS, &numbers, |&number| {
-            if lock(&done).is_err() {
-                return;
-            }
+        try_map(COPIERS, &numbers, |&number| {
             let range = (number * each, ((number + 1) * each).min(size));
-            let part = self
-                .client
-                .copy_part(upload, number as u32 + 1, (from, etag), range);
-            let mut done = lock(&done);
-            match (&mut *done, part) {
-                (Ok(all), Ok(part)) => all.push(part),
-                (Ok(_), Err(fault)) => *done = Err(fault),
-                (Err(_), _) => {}
-            }
-        });
-        let mut parts: Vec<Part> = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
-        parts.sort_unstable_by_key(|part| part.number);
-        Ok(parts)
+            self.client
+                .copy_part(upload, number as u32 + 1, (from, etag), range)
+        })
     }
 }
 

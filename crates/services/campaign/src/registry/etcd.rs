@@ -17,13 +17,14 @@ use forebay_etcd::api::{self, Answer};
 use forebay_etcd::client::Tls;
 use forebay_etcd::secret::{Login, key_in, password_in};
 use forebay_etcd::{Client, Error, Settings};
+use forebay_runtime::threads::lock;
 use forebay_runtime::untrusted::{self, Links};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Lifetime of a lease that isn't renewed, and so of the lock of a killed process. Seconds.
@@ -428,7 +429,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.alive) = None;
         // If revoking the lease fails, the lease expires.
         let _ = self.client.revoke(self.lease);
     }
