@@ -6,6 +6,7 @@ use crate::campaign_args::{CampaignCommand, Create, Most, OfCampaign};
 use crate::fail::{Fail, code, note};
 use crate::files::user_name;
 use crate::lifetime::Span;
+use crate::nodes::this_host;
 use crate::origin::quota_words;
 use crate::output::{json, print_notice, write};
 use crate::tables::table;
@@ -331,7 +332,7 @@ fn unused(c: &Campaign) -> Result<(), Fail> {
 }
 
 pub fn is_used(pool: &PoolOf) -> Result<bool, String> {
-    if pool.host == host() {
+    if pool.host == this_host() {
         Ok(Pool::state(&pool.name) != PoolState::Absent)
     } else {
         Err(format!(
@@ -339,11 +340,6 @@ pub fn is_used(pool: &PoolOf) -> Result<bool, String> {
             pool.name, pool.host, pool.name
         ))
     }
-}
-
-fn host() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
 }
 
 fn extend(held: &mut Held, tiers: &Tiers, time: Span) -> Result<(), Fail> {
@@ -390,7 +386,7 @@ fn quota(
     let c = &held.campaign;
     print_notice(format!("the quota of '{}' is {words}", c.name));
     let Some(pool) = &c.pool else { return Ok(()) };
-    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent {
+    if pool.host != this_host() && Pool::state(&pool.name) == PoolState::Absent {
         print_notice(format!(
             "its pool on {} has the old one; call this there, too",
             pool.host
@@ -509,7 +505,7 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
     // its pool.
     held.campaign.pool = Some(PoolOf {
         name: name.clone(),
-        host: host(),
+        host: this_host(),
         since: now(),
     });
     held.save().map_err(Fail::failed)?;
@@ -536,7 +532,7 @@ fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {
     };
     // With --force, the user knows that the pool doesn't exist any more: for example, because its
     // host was switched off.
-    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent && !a.force {
+    if pool.host != this_host() && Pool::state(&pool.name) == PoolState::Absent && !a.force {
         let why = is_used(&pool).err().unwrap_or_default();
         let more = "or, if it is gone, here with --force";
         return Err(Fail::failed(format!("{why}; {more}")));

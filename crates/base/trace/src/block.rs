@@ -2,7 +2,7 @@
 //! each kind.
 //!
 //! A block belongs to a process. The block stays unchanged after the process has ended. The next
-//! process that gets the block first adds the block's numbers to the node's [`Ended`]
+//! process that gets the block first adds the block's numbers to the node's sum of ended processes
 //! ([`Block::hand_over`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -145,9 +145,6 @@ pub struct Block {
     /// Waits for locks inside the pool.
     pub waits: Times,
 }
-
-/// Sum of the counters of ended processes.
-pub type Ended = Block;
 
 /// The counters of one kind of operation, as read at some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

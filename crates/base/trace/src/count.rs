@@ -8,7 +8,7 @@
 //! neither stands for those before it that weren't timed.
 //!
 //! A block stays unchanged after its process has ended. The next process that gets the block first
-//! adds the block's numbers to the node's [`Ended`].
+//! adds the block's numbers to the node's sum of ended processes.
 
 use crate::block::{Block, Counts, FIRST, KINDS, LANES, Lane, Operation, SAMPLE};
 use crate::clock;
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 
 static BLOCK: AtomicPtr<Block> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Lets this process count in `block` from now on. If another process counted in `block` before,
-/// adds that process's counts to the node's [`Ended`] first.
+/// Lets this process count in `block` from now on. If another process counted there, adds that
+/// process's counts to the node's sum of ended processes first.
 ///
 /// # Safety
 /// `block` stays mapped until [`stop`] or [`count_in`] is called.

@@ -210,12 +210,8 @@ impl Record {
             .map(|(&(name, kind), value)| (name, kind, value))
     }
 
-    /// Returns the template of the event's point, filled with its values.
-    pub fn sentence(&self) -> String {
-        self.sentence_by(|_, _| None)
-    }
-
-    /// As [`Record::sentence`], where `words` may give another text for a value.
+    /// Returns the template of the event's point, filled with its values. `words` may give another
+    /// text for a value.
     pub fn sentence_by(&self, words: impl Fn(Kind, u64) -> Option<String>) -> String {
         let mut sentence = POINTS[self.point as usize].template.to_owned();
         for (name, kind, value) in self.named_fields() {

@@ -109,7 +109,6 @@ pub fn nodes(view: &View, is_up_last: bool) -> Table {
         }
     };
     Table {
-        above: None,
         columns: vec![
             Column::number("NODE", 0, 0),
             Column::word("STATE", 0, 0),
@@ -123,8 +122,7 @@ pub fn nodes(view: &View, is_up_last: bool) -> Table {
             Column::number("MEAN", 7, 3),
         ],
         rows: nodes.into_iter().map(row).collect(),
-        more: 0,
-        is_open: false,
+        ..Table::default()
     }
 }
 
@@ -145,7 +143,6 @@ pub fn operations(view: &View) -> Table {
         ])
     };
     Table {
-        above: None,
         columns: vec![
             Column::word("OPERATION", 10, 0),
             Column::number("OPS/S", 6, 0),
@@ -158,8 +155,7 @@ pub fn operations(view: &View) -> Table {
             Column::number("99% BELOW", 7, 3),
         ],
         rows: view.operations.iter().map(row).collect(),
-        more: 0,
-        is_open: false,
+        ..Table::default()
     }
 }
 
@@ -180,7 +176,6 @@ pub fn processes(view: &View) -> Table {
         ])
     };
     Table {
-        above: None,
         columns: vec![
             Column::number("NODE", 0, 4),
             Column::number("PROCESS", 7, 0),
@@ -194,7 +189,7 @@ pub fn processes(view: &View) -> Table {
         ],
         rows: view.processes.iter().take(MAX_ROWS).map(row).collect(),
         more: view.processes.len().saturating_sub(MAX_ROWS),
-        is_open: false,
+        ..Table::default()
     }
 }
 
@@ -221,7 +216,6 @@ pub fn slow(view: &View) -> Table {
         ])
     };
     Table {
-        above: None,
         columns: vec![
             Column::word("SLOW AT", 8, 0),
             Column::number("TOOK", 7, 0),
@@ -232,8 +226,8 @@ pub fn slow(view: &View) -> Table {
             Column::word("ERROR", 0, 6),
         ],
         rows: view.slow.iter().map(row).collect(),
-        more: 0,
         is_open: true,
+        ..Table::default()
     }
 }
 
@@ -249,7 +243,6 @@ pub fn stuck(view: &View) -> Table {
         style: Style::new().fg(Color::Red),
     };
     Table {
-        above: None,
         columns: vec![
             Column::number("NODE", 0, 3),
             Column::word("STUCK PROCESS", 0, 0),
@@ -257,8 +250,7 @@ pub fn stuck(view: &View) -> Table {
             Column::word("TO LET IT GO ON", 0, 2),
         ],
         rows: view.stuck.iter().map(row).collect(),
-        more: 0,
-        is_open: false,
+        ..Table::default()
     }
 }
 
@@ -275,7 +267,6 @@ pub fn violations(view: &View) -> Table {
         ])
     };
     Table {
-        above: None,
         columns: vec![
             Column::word("VIOLATION", 0, 0),
             Column::number("PROCESS", 0, 1),
@@ -285,8 +276,8 @@ pub fn violations(view: &View) -> Table {
             Column::path("PATH"),
         ],
         rows: view.violations.latest.iter().map(row).collect(),
-        more: 0,
         is_open: true,
+        ..Table::default()
     }
 }
 

@@ -114,7 +114,9 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
         if has(&calls::NEED_FILE, nr) && fds::is_path_only(a[0] as i32) {
             return errno(Errno::BADF);
         }
+        // The table of all calls that this library serves, by theme.
         match nr {
+            // Bytes of open files.
             SYS_read => io::read(a, None),
             SYS_write => io::write(a, None),
             SYS_pread64 => io::read(a, Some(a[3])),
@@ -129,6 +131,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_lseek => io::lseek(a),
             SYS_close => io::close(a),
             SYS_fstat => stat::fstat(a),
+            // Opening, and what a path leads to.
             SYS_open | SYS_creat => leases::until_free(|| names::open(p, None, 0)),
             SYS_openat => leases::until_free(|| names::open(p, AT, 1)),
             SYS_openat2 => leases::until_free(|| openat2::open(p)),
@@ -140,6 +143,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_getdents | SYS_getdents64 => stat::getdents(nr, a),
             SYS_access => attributes::access(p, None, 0),
             SYS_faccessat | SYS_faccessat2 => attributes::access(p, AT, 1),
+            // The working directory, and names.
             SYS_getcwd => cwd::getcwd(a),
             SYS_chdir => cwd::chdir(p),
             SYS_fchdir => cwd::fchdir(a),
@@ -155,6 +159,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_symlinkat => names::symlink(p, Some(1), 2),
             SYS_readlink => names::readlink(p, None, 0),
             SYS_readlinkat => names::readlink(p, AT, 1),
+            // Attributes and sizes.
             SYS_chmod => attributes::chmod(p, None, 0),
             SYS_fchmodat | calls::FCHMODAT2 => attributes::chmod(p, AT, 1),
             SYS_fchmod => attributes::fchmod(a),
@@ -176,12 +181,14 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_fgetxattr | SYS_fsetxattr | SYS_flistxattr | SYS_fremovexattr => {
                 attributes::fd_xattr(nr, a)
             }
+            // Durability, advice, room.
             SYS_fsync | SYS_fdatasync => io::fsync(a),
             SYS_syncfs => io::syncfs(a),
             SYS_sync_file_range => io::sync_file_range(a),
             SYS_readahead => io::readahead(a),
             SYS_fadvise64 => io::advise(a),
             SYS_fallocate => io::fallocate(a),
+            // Descriptors, and copies from one to another.
             SYS_fcntl => io::fcntl(a),
             SYS_ioctl => io::ioctl(a),
             SYS_flock => locks::flock(a),
@@ -192,6 +199,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_sendfile => copies::sendfile(a),
             SYS_copy_file_range => copies::copy_file_range(a),
             SYS_splice => copies::splice(a),
+            // Memory.
             SYS_mmap if loading::is_code(a) => loading::mmap(a),
             SYS_mmap => map::mmap(a),
             SYS_munmap => map::munmap(a),
@@ -201,19 +209,21 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_madvise => map::madvise(a),
             SYS_mlock | SYS_mlock2 => map::mlock(a),
             SYS_remap_file_pages => map::remap_file_pages(a),
+            // Watching, and calls that are refused.
             SYS_inotify_init | SYS_inotify_init1 => inotify::init(nr, a),
             SYS_inotify_add_watch => inotify::add_watch(p),
             SYS_inotify_rm_watch => inotify::rm_watch(a),
             SYS_chroot => refuse::chroot(p),
             SYS_mount => refuse::mount(p),
             SYS_umount2 => refuse::umount(p),
-            // The descriptor is of a file of the pool, so it is no socket.
+            // Sockets' calls on a file of the pool, which isn't a socket.
             SYS_bind | SYS_connect | SYS_sendto | SYS_getsockname | SYS_getpeername
             | SYS_sendmsg | SYS_sendmmsg | SYS_recvmsg | SYS_recvmmsg
                 if fds::pool_file(a[0] as i32).is_some() =>
             {
                 stand_in::call(nr, a, &[0])
             }
+            // Sockets, waiting, passing descriptors.
             SYS_bind => nodes::bind(a),
             SYS_connect => nodes::connect(a),
             SYS_poll | SYS_ppoll => poll::poll(nr, a),
@@ -230,6 +240,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_recvmmsg => passing::receive_many(a),
             SYS_pidfd_getfd => passing::from_process(a),
             SYS_kcmp => fds::compare(a),
+            // Limits, asynchronous I/O.
             SYS_setrlimit | SYS_prlimit64 => limits::change(nr, a),
             SYS_io_uring_setup => errno(Errno::NOSYS),
             SYS_io_setup => aio::setup(a),
@@ -237,6 +248,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_io_submit => aio::submit(a),
             SYS_io_cancel => aio::cancel(a),
             SYS_io_getevents | io_pgetevents => aio::events(nr, a),
+            // Processes: credentials, programs, children, signals.
             SYS_prctl | SYS_seccomp => {
                 seccomp::before_filter(nr, a);
                 PASS
@@ -256,6 +268,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             | SYS_setresgid | SYS_setgroups | SYS_setfsuid | SYS_setfsgid | SYS_capset => {
                 credentials::change(nr, a)
             }
+            // The rest of the calls of `calls.rs`, by their way.
             _ if has(&calls::REFUSE_PATH, nr) => refuse::path(p),
             _ if has(&calls::REFUSE_FD, nr) => refuse::descriptor(a),
             _ if has(&calls::NO_FILE, nr) => stand_in::call(nr, a, &[0]),
