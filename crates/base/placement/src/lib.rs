@@ -7,7 +7,8 @@
 //! without a request. A new object's id has the slot of its first name. So entry and object lie in
 //! one shard, and creating a file is one transaction.
 //!
-//! - [`slices`]: which node keeps which slots, by random slicing;
+//! - [`slices`]: which node keeps which slots, by random slicing; `balance`: how slots move when
+//!   nodes join, leave or get another weight;
 //! - [`map`]: the pool map of one epoch; `encoding`: its encoding;
 //! - `distribution`: distributions and chunk sizes of directories and files, as parts of their ids;
 //! - `view`: ids of the view by attributes, whose directories aren't stored.
@@ -16,6 +17,7 @@
 
 #![warn(missing_docs)]
 
+mod balance;
 mod distribution;
 mod encoding;
 pub mod map;
@@ -25,9 +27,9 @@ mod view;
 
 pub use distribution::{ChunkSize, Distribution};
 pub use encoding::{DecodeError, decode_nodes, encode_nodes};
-pub use map::{MapError, Node, PoolMap, State};
+pub use map::{Answer, MapError, Node, PoolMap, State};
 pub use plant::planted;
-pub use slices::{NodeId, Slices};
+pub use slices::{Claim, Moved, NodeId, Slices};
 pub use view::{BY, MAX_DEPTH};
 
 use twox_hash::XxHash3_64;

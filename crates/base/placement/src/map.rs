@@ -2,9 +2,11 @@
 //!
 //! A map never changes; every change makes a new map with the next epoch. The daemons decide which
 //! node may make one, and distribute it. Guarantees: a map is valid; from the same input, every
-//! node makes the same map.
+//! node makes the same map; a server that calls [`PoolMap::answer`] before it serves a request
+//! never serves slots of another node.
 
-use crate::{NodeId, SLOTS, Slices};
+use crate::{Claim, Moved, NodeId, SLOTS, Slices, Slot};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -118,8 +120,12 @@ pub enum MapError {
     Node(NodeId),
     /// No node has this number.
     Unknown(NodeId),
+    /// The node still keeps slots.
+    Keeps(NodeId),
     /// No node has a weight, so none can take the slots.
     NoWeight,
+    /// The sources of the moves don't have the slots in this map.
+    Moves,
 }
 
 impl fmt::Display for MapError {
@@ -132,12 +138,32 @@ impl fmt::Display for MapError {
                  are at most {MAX_ADDRESSES} addresses and {MAX_MEDIA} media; numbers differ"
             ),
             MapError::Unknown(n) => write!(f, "the pool has no node {n}"),
+            MapError::Keeps(n) => write!(f, "node {n} still keeps data"),
             MapError::NoWeight => write!(f, "no node of the pool can take the data"),
+            MapError::Moves => write!(f, "the map has changed since the moves were planned"),
         }
     }
 }
 
 impl std::error::Error for MapError {}
+
+/// A server's decision about a request, by the epochs of the client's map and its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Serve the request. If `newer`, tell the client that there is a newer map, which it need not
+    /// fetch at once.
+    Serve {
+        /// Whether the client's map is older.
+        newer: bool,
+    },
+    /// Don't serve the request, but send the map: the client's map is older, and the slot has
+    /// moved.
+    OldMap,
+    /// Fetch the client's map, which is newer, and decide again.
+    Behind,
+    /// Refuse the request: the client has the same map, and has chosen the wrong node.
+    Wrong,
+}
 
 /// The nodes and slots of a pool in one epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,11 +183,7 @@ impl PoolMap {
     /// [`MapError`] if there are no or too many nodes, one isn't valid, or none has a weight.
     pub fn first(pool: [u8; 16], mut nodes: Vec<Node>) -> Result<PoolMap, MapError> {
         nodes.sort_by_key(|n| n.number);
-        let takers = nodes
-            .iter()
-            .filter(|n| matches!(n.state, State::Up | State::Joining));
-        let weights = takers.map(|n| (n.number, n.weight)).collect();
-        let slices = Slices::new(&weights).ok_or(MapError::NoWeight)?;
+        let slices = Slices::new(&claims(&nodes)).ok_or(MapError::NoWeight)?;
         let next = nodes.last().map_or(0, |n| n.number.0.saturating_add(1));
         PoolMap::sound(pool, 1, next, nodes, slices)
     }
@@ -232,6 +254,64 @@ impl PoolMap {
         &self.slices
     }
 
+    /// Decides what node `me`, which has this map, does with a request for `slot`. `theirs`: epoch
+    /// of the client's map.
+    ///
+    /// A request by an older map is served if the node still keeps the slot: most changes concern
+    /// few slots, and the clients of all other slots need not wait.
+    pub fn answer(&self, me: NodeId, slot: Slot, theirs: u64) -> Answer {
+        let mine = self.slices.node_of(slot) == me;
+        match theirs.cmp(&self.epoch) {
+            std::cmp::Ordering::Greater => Answer::Behind,
+            std::cmp::Ordering::Less if mine => Answer::Serve { newer: true },
+            std::cmp::Ordering::Less => Answer::OldMap,
+            std::cmp::Ordering::Equal if mine => Answer::Serve { newer: false },
+            std::cmp::Ordering::Equal => Answer::Wrong,
+        }
+    }
+
+    fn changed(&self, nodes: Vec<Node>, slices: Slices) -> Result<PoolMap, MapError> {
+        assert!(self.epoch < u64::MAX >> 1, "epochs don't run out");
+        PoolMap::sound(self.pool, self.epoch + 1, self.next, nodes, slices)
+    }
+
+    /// Returns the map with one more node. The node gets the number [`PoolMap::next_number`] and is
+    /// `Joining`. The node has no slots until the moves to [`PoolMap::target`] are made.
+    ///
+    /// # Errors
+    /// [`MapError`] if the node isn't valid, or there are too many.
+    pub fn joined(&self, node: Node) -> Result<PoolMap, MapError> {
+        let mut nodes = self.nodes.clone();
+        nodes.push(Node {
+            number: NodeId(self.next),
+            state: State::Joining,
+            ..node
+        });
+        let next = self.next.checked_add(1).ok_or(MapError::Count)?;
+        PoolMap::sound(self.pool, self.epoch + 1, next, nodes, self.slices.clone())
+    }
+
+    /// Returns the map with node `n` in the state `state` since `since` (seconds since 1970).
+    ///
+    /// # Errors
+    /// [`MapError::Unknown`] if there is no such node.
+    pub fn with_state(&self, n: NodeId, state: State, since: u64) -> Result<PoolMap, MapError> {
+        let (mut nodes, place) = (self.nodes.clone(), self.place(n)?);
+        nodes[place].state = state;
+        nodes[place].since = since;
+        self.changed(nodes, self.slices.clone())
+    }
+
+    /// Returns the map with another weight for node `n`.
+    ///
+    /// # Errors
+    /// [`MapError::Unknown`] if there is no such node.
+    pub fn with_weight(&self, n: NodeId, weight: u32) -> Result<PoolMap, MapError> {
+        let (mut nodes, place) = (self.nodes.clone(), self.place(n)?);
+        nodes[place].weight = weight;
+        self.changed(nodes, self.slices.clone())
+    }
+
     /// Returns the map with other addresses for the restarted node `n`.
     ///
     /// # Errors
@@ -239,8 +319,53 @@ impl PoolMap {
     pub fn with_addresses(&self, n: NodeId, addresses: &[Address]) -> Result<PoolMap, MapError> {
         let (mut nodes, place) = (self.nodes.clone(), self.place(n)?);
         nodes[place].addresses = addresses.to_vec();
-        assert!(self.epoch < u64::MAX >> 1, "epochs don't run out");
-        let slices = self.slices.clone();
-        PoolMap::sound(self.pool, self.epoch + 1, self.next, nodes, slices)
+        self.changed(nodes, self.slices.clone())
     }
+
+    /// Returns the map without node `n`, which must not keep slots any more.
+    ///
+    /// # Errors
+    /// [`MapError::Unknown`] if there is no such node; [`MapError::Keeps`] if it still keeps slots.
+    pub fn without(&self, n: NodeId) -> Result<PoolMap, MapError> {
+        let (mut nodes, place) = (self.nodes.clone(), self.place(n)?);
+        if self.slices.held(n) > 0 {
+            return Err(MapError::Keeps(n));
+        }
+        nodes.remove(place);
+        self.changed(nodes, self.slices.clone())
+    }
+
+    /// Returns the slices to which the states and weights of the nodes lead. Leaving nodes keep no
+    /// slots. Nodes that are down keep theirs, since nothing can be moved from or to them.
+    ///
+    /// # Errors
+    /// [`MapError::NoWeight`] if slots must be moved but no node can take them.
+    pub fn target(&self) -> Result<Slices, MapError> {
+        let target = self.slices.balanced(&claims(&self.nodes));
+        target.ok_or(MapError::NoWeight)
+    }
+
+    /// Returns the map after these moves: all that [`moved`](crate::Slices::moved) returns for the
+    /// target, or some of them at a time, in the order of slots.
+    ///
+    /// # Errors
+    /// [`MapError`] if the source of a move no longer has its slots, or a node doesn't exist.
+    pub fn after(&self, moves: &[Moved]) -> Result<PoolMap, MapError> {
+        let slices = self.slices.after(moves).ok_or(MapError::Moves)?;
+        self.changed(self.nodes.clone(), slices)
+    }
+
+    /// Returns the slots that have another node in `new`, a later map.
+    pub fn moved(&self, new: &PoolMap) -> Vec<Moved> {
+        self.slices.moved(&new.slices)
+    }
+}
+
+fn claims(nodes: &[Node]) -> BTreeMap<NodeId, Claim> {
+    let claim = |n: &Node| match n.state {
+        State::Up | State::Joining => Some((n.number, Claim::Weight(n.weight))),
+        State::Down => Some((n.number, Claim::Keep)),
+        State::Leaving => None,
+    };
+    nodes.iter().filter_map(claim).collect()
 }

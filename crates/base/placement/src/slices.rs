@@ -2,10 +2,10 @@
 //!
 //! The ring of slots is cut into slices, each of which belongs to one node, after *random slicing*
 //! (Miranda et al., ACM TOS 2014). A node's share is the total length of its slices, in proportion
-//! to its weight. A look-up is a binary search among the few slices that begin near the slot.
+//! to its weight. A change of the nodes moves no more slots than necessary. A look-up is a binary
+//! search among the few slices that begin near the slot.
 
 use crate::{SLOTS, Slot};
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -18,6 +18,26 @@ impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// A node's claim on slots when they are balanced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// A share in proportion to this weight.
+    Weight(u32),
+    /// Exactly the slots that the node has now, because it can't be reached.
+    Keep,
+}
+
+/// A run of slots that move from one node to another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// The slots.
+    pub slots: Range<u32>,
+    /// The slots' old node.
+    pub from: NodeId,
+    /// The slots' new node.
+    pub to: NodeId,
 }
 
 const BUCKETS: usize = 4096;
@@ -37,39 +57,7 @@ pub struct Slices {
     by_node: Vec<u32>,
 }
 
-/// A node's share of the slots.
-struct Share {
-    node: NodeId,
-    slots: u32,
-    /// The remainder that rounding `slots` down has cut off.
-    rest: u64,
-}
-
 impl Slices {
-    /// Makes the slices of a new pool: one for each node that gets slots, the longest first. Shares
-    /// are in proportion to the weights, rounded down; the remaining slots go to the nodes that
-    /// lose most by rounding. None if no node has a weight.
-    pub fn new(weights: &BTreeMap<NodeId, u32>) -> Option<Slices> {
-        let total: u64 = weights.values().map(|&weight| u64::from(weight)).sum();
-        let share = |(&node, &weight): (&NodeId, &u32)| {
-            // Below 2^50.
-            let product = u64::from(SLOTS) * u64::from(weight);
-            Some(Share {
-                node,
-                slots: product.checked_div(total)? as u32,
-                rest: product % total,
-            })
-        };
-        let mut shares: Vec<Share> = weights.iter().map(share).collect::<Option<_>>()?;
-        let left = SLOTS.checked_sub(shares.iter().map(|s| s.slots).sum())?;
-        shares.sort_by_key(|s| (Reverse(s.rest), s.node));
-        for share in shares.iter_mut().take(left as usize) {
-            share.slots += 1;
-        }
-        shares.sort_by_key(|s| (Reverse(s.slots), s.node));
-        Slices::from_lengths(shares.iter().map(|s| (s.slots, s.node)))
-    }
-
     /// Makes slices of (length, node) pairs in order; neighbours of the same node are joined. None
     /// unless the lengths add up to [`SLOTS`].
     pub fn from_lengths(lengths: impl IntoIterator<Item = (u32, NodeId)>) -> Option<Slices> {
@@ -153,6 +141,15 @@ impl Slices {
         self.of_node(node).map(|r| r.end - r.start).sum()
     }
 
+    /// Number of slots of each node that has any.
+    pub fn all_held(&self) -> BTreeMap<NodeId, u32> {
+        let mut held = BTreeMap::new();
+        for (range, node) in self.iter() {
+            *held.entry(node).or_insert(0) += range.end - range.start;
+        }
+        held
+    }
+
     /// Returns one of the slots of `node`, chosen by `hash`. None if the node has no slots.
     pub fn slot_on(&self, node: NodeId, hash: u64) -> Option<Slot> {
         let held = u64::from(self.held(node));
@@ -164,6 +161,61 @@ impl Slices {
             skip -= range.end - range.start;
         }
         None
+    }
+
+    /// Returns the slots that have another node in `new`, in the order of slots.
+    pub fn moved(&self, new: &Slices) -> Vec<Moved> {
+        let mut all: Vec<Moved> = Vec::new();
+        let (mut a, mut b, mut at) = (0, 0, 0);
+        while at < SLOTS {
+            let end = self.range(a).end.min(new.range(b).end);
+            let (from, to) = (self.nodes[a], new.nodes[b]);
+            if from != to {
+                match all.last_mut() {
+                    Some(m) if m.slots.end == at && m.from == from && m.to == to => {
+                        m.slots.end = end;
+                    }
+                    _ => all.push(Moved {
+                        slots: at..end,
+                        from,
+                        to,
+                    }),
+                }
+            }
+            assert!(end > at, "slices have slots");
+            a += usize::from(end == self.range(a).end);
+            b += usize::from(end == new.range(b).end);
+            at = end;
+        }
+        all
+    }
+
+    /// Returns the slices after these moves, which must be in the order of slots. None if the
+    /// source of a move doesn't have its slots.
+    pub fn after(&self, moves: &[Moved]) -> Option<Slices> {
+        let mut lengths = Vec::with_capacity(self.len() + 2 * moves.len());
+        let mut moves = moves.iter().peekable();
+        let mut end = 0;
+        for (range, node) in self.iter() {
+            // The slots of a move lie in one slice: neighbouring slices have different nodes.
+            let mut at = range.start;
+            while let Some(m) = moves.next_if(|m| m.slots.start < range.end) {
+                let sound = m.from == node && m.slots.start >= at && m.slots.end <= range.end;
+                if !sound || m.slots.is_empty() {
+                    return None;
+                }
+                lengths.push((m.slots.start - at, node));
+                lengths.push((m.slots.end - m.slots.start, m.to));
+                at = m.slots.end;
+            }
+            lengths.push((range.end - at, node));
+            end = range.end;
+        }
+        debug_assert_eq!(end, SLOTS);
+        if moves.next().is_some() {
+            return None;
+        }
+        Slices::from_lengths(lengths)
     }
 }
 

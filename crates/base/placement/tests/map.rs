@@ -1,8 +1,9 @@
-//! Tests of pool maps: limits, changes, and encodings, also hostile ones.
+//! Tests of pool maps: changes, requests of clients with other epochs, and encodings, also hostile
+//! ones.
 
 use forebay_fuzz::{Random, Watched, largest_allocation};
 use forebay_placement::map::{Address, MAX_NODES, Medium, MediumKind};
-use forebay_placement::{DecodeError, MapError, Node, NodeId, PoolMap, SLOTS, State};
+use forebay_placement::{Answer, DecodeError, MapError, Node, NodeId, PoolMap, SLOTS, Slot, State};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use twox_hash::XxHash3_64;
 
@@ -56,10 +57,21 @@ fn some_map(r: &mut Random) -> PoolMap {
         weight: 1,
         ..nodes[0].clone()
     };
+    // No node is down before slots have been assigned.
+    for n in nodes.iter_mut().filter(|n| n.state == State::Down) {
+        n.state = State::Up;
+    }
     let mut map = PoolMap::first([9; 16], nodes).unwrap();
     for _ in 0..r.below(4) {
         let some = r.one_of(map.nodes()).number;
-        map = map.with_addresses(some, &node(r, 0).addresses).unwrap();
+        map = match r.below(3) {
+            0 => map.joined(node(r, 0)).unwrap(),
+            1 => map.with_state(some, State::Down, r.edge()).unwrap(),
+            _ => map.with_weight(some, r.edge() as u32).unwrap(),
+        };
+        if let Ok(target) = map.target() {
+            map = map.after(&map.slices().moved(&target)).unwrap();
+        }
     }
     map
 }
@@ -72,6 +84,8 @@ fn maps_come_back_from_their_bytes() {
         let back = PoolMap::decode(&bytes).unwrap();
         assert_eq!(back, map);
         assert_eq!(back.encode(), bytes);
+        // The same input leads to the same target after decoding.
+        assert_eq!(back.target(), map.target());
     });
 }
 
@@ -136,33 +150,60 @@ fn pool(nodes: u32) -> PoolMap {
 }
 
 #[test]
-fn a_change_has_the_next_epoch_and_keeps_the_slots() {
+fn a_node_joins_takes_its_part_and_leaves() {
     let map = pool(4);
-    let address = Address {
-        ip: Ipv4Addr::LOCALHOST.into(),
-        port: 7,
-    };
-    let changed = map.with_addresses(NodeId(2), &[address]).unwrap();
-    assert_eq!((map.epoch(), changed.epoch()), (1, 2));
-    assert_eq!(changed.next_number(), NodeId(4));
-    assert_eq!(changed.node(NodeId(2)).unwrap().addresses, [address]);
-    assert_eq!(changed.slices(), map.slices());
+    let joined = map.joined(map.nodes()[0].clone()).unwrap();
+    assert_eq!((joined.epoch(), joined.next_number()), (2, NodeId(5)));
+    let new = joined.node(NodeId(4)).unwrap();
     assert_eq!(
-        map.with_addresses(NodeId(4), &[address]),
-        Err(MapError::Unknown(NodeId(4)))
+        (new.state, joined.slices().held(NodeId(4))),
+        (State::Joining, 0)
     );
+    let moves = joined.slices().moved(&joined.target().unwrap());
+    assert!(moves.iter().all(|m| m.to == NodeId(4)));
+    // Half of the moves are made now, the rest later.
+    let (some, rest) = moves.split_at(moves.len() / 2);
+    let all = joined.after(some).unwrap().after(rest).unwrap();
+    assert_eq!(all.epoch(), 4);
+    assert!((52_428..=52_429).contains(&all.slices().held(NodeId(4))));
+    assert_eq!(
+        joined.after(some).unwrap().after(some),
+        Err(MapError::Moves)
+    );
+    assert_eq!(map.moved(&all), moves);
+
+    assert_eq!(all.without(NodeId(4)), Err(MapError::Keeps(NodeId(4))));
+    let leaving = all.with_state(NodeId(4), State::Leaving, 7).unwrap();
+    let moves = leaving.slices().moved(&leaving.target().unwrap());
+    let left = leaving.after(&moves).unwrap().without(NodeId(4)).unwrap();
+    assert_eq!(left.node(NodeId(4)), None);
+    // The number of the node that left isn't reused.
+    assert_eq!(left.next_number(), NodeId(5));
+    assert_eq!(left.without(NodeId(4)), Err(MapError::Unknown(NodeId(4))));
+}
+
+#[test]
+fn a_node_that_is_down_keeps_its_slots() {
+    let map = pool(4).with_state(NodeId(2), State::Down, 5).unwrap();
+    let joined = map.joined(map.nodes()[0].clone()).unwrap();
+    let target = joined.target().unwrap();
+    assert!(
+        target
+            .of_node(NodeId(2))
+            .eq(map.slices().of_node(NodeId(2)))
+    );
+    assert!((49_000..49_500).contains(&target.held(NodeId(4))));
+    let mut alone = pool(2);
+    alone = alone.with_state(NodeId(0), State::Leaving, 5).unwrap();
+    alone = alone.with_state(NodeId(1), State::Down, 5).unwrap();
+    assert_eq!(alone.target(), Err(MapError::NoWeight));
 }
 
 #[test]
 fn limits_are_kept() {
     let many = pool(MAX_NODES as u32);
     assert_eq!(many.slices().held(NodeId(77)), SLOTS / MAX_NODES as u32);
-    let numbered = |n| Node {
-        number: NodeId(n),
-        ..many.nodes()[0].clone()
-    };
-    let more = (0..=MAX_NODES as u32).map(numbered).collect();
-    assert_eq!(PoolMap::first([0; 16], more), Err(MapError::Count));
+    assert_eq!(many.joined(many.nodes()[0].clone()), Err(MapError::Count));
     assert_eq!(PoolMap::decode(&many.encode()).as_ref(), Ok(&many));
     let one = pool(1);
     for name in [String::new(), "x".repeat(129), "a\nb".to_string()] {
@@ -170,10 +211,7 @@ fn limits_are_kept() {
             name,
             ..one.nodes()[0].clone()
         };
-        assert_eq!(
-            PoolMap::first([0; 16], vec![node]),
-            Err(MapError::Node(NodeId(0)))
-        );
+        assert_eq!(one.joined(node), Err(MapError::Node(NodeId(1))));
     }
     let twice = vec![one.nodes()[0].clone(); 2];
     assert_eq!(
@@ -181,4 +219,28 @@ fn limits_are_kept() {
         Err(MapError::Node(NodeId(0)))
     );
     assert_eq!(PoolMap::first([0; 16], Vec::new()), Err(MapError::NoWeight));
+}
+
+#[test]
+fn nothing_is_served_by_the_wrong_node() {
+    let old = pool(3).with_state(NodeId(1), State::Leaving, 1).unwrap();
+    let moves = old.slices().moved(&old.target().unwrap());
+    let new = old.after(&moves).unwrap();
+    let gone = Slot(moves[0].slots.start);
+    let here = Slot(old.slices().of_node(NodeId(0)).next().unwrap().start);
+    let (me, taker) = (NodeId(1), moves[0].to);
+    let same = Answer::Serve { newer: false };
+    assert_eq!(old.answer(me, gone, old.epoch()), same);
+    assert_eq!(old.answer(me, here, old.epoch()), Answer::Wrong);
+    // The node has the new map, the client the old one.
+    assert_eq!(new.answer(me, gone, old.epoch()), Answer::OldMap);
+    assert_eq!(
+        new.answer(NodeId(0), here, old.epoch()),
+        Answer::Serve { newer: true }
+    );
+    // The client has the new map and the nodes have the old one. The result is the same for slots
+    // that a node keeps by its old map.
+    assert_eq!(old.answer(taker, gone, new.epoch()), Answer::Behind);
+    assert_eq!(old.answer(me, gone, new.epoch()), Answer::Behind);
+    assert_eq!(new.answer(taker, gone, new.epoch()), same);
 }

@@ -301,7 +301,7 @@ impl Start {
 
 fn no_map(e: MapError) -> Missing {
     let node = match e {
-        MapError::Node(n) | MapError::Unknown(n) => n.0,
+        MapError::Node(n) | MapError::Unknown(n) | MapError::Keeps(n) => n.0,
         _ => 0,
     };
     Missing {

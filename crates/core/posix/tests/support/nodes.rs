@@ -6,7 +6,7 @@ use super::{Limit, TestPool};
 use forebay_client::Pool;
 use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest as Asked, Peers};
 use forebay_cluster::serve::{Reply, Server};
-use forebay_placement::{NodeId, Slices, Slot};
+use forebay_placement::{Claim, NodeId, Slices, Slot};
 use forebay_posix::{Errno, Fs};
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -224,9 +224,9 @@ impl Nodes {
     /// The pool whose nodes have these directories.
     pub fn open(dirs: Vec<PathBuf>, seconds: u64) -> Nodes {
         let numbers: Vec<NodeId> = (0..dirs.len() as u32).map(NodeId).collect();
-        let weights = numbers.iter().map(|&n| (n, 1)).collect();
+        let claims = numbers.iter().map(|&n| (n, Claim::Weight(1))).collect();
         let together = Arc::new(Together {
-            slices: Slices::new(&weights).unwrap(),
+            slices: Slices::new(&claims).unwrap(),
             servers: numbers.iter().map(|_| Server::default()).collect(),
             numbers,
             pools: OnceLock::new(),
