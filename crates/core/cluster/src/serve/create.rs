@@ -108,7 +108,7 @@ impl Call<'_> {
     ) -> Result<Created, Errno> {
         let cluster = &self.cluster;
         let store = self.store();
-        let epoch = store.names().epoch_for(epoch)?;
+        let epoch = store.names_epoch().agreed_with(epoch)?;
         let is_file = new.mode & forebay_store::S_IFMT == libc::S_IFREG;
         let Some(usage) = usage.filter(|_| is_file) else {
             return cluster

@@ -32,7 +32,7 @@ impl Entries for Call<'_> {
         epoch: u64,
     ) -> Result<Option<Entry>, Errno> {
         self.home_of_entry(parent, &name)?;
-        let epoch = self.store().names().epoch_for(epoch)?;
+        let epoch = self.store().names_epoch().agreed_with(epoch)?;
         let cross_node = self.cluster.cross_node();
         cross_node.insert((parent, &name), entry, held, epoch)
     }
@@ -71,7 +71,7 @@ impl Entries for Call<'_> {
         names: bool,
     ) -> Result<(), Errno> {
         self.home_of_entry(parent, &name)?;
-        let epoch = self.store().names().epoch_for(epoch)?;
+        let epoch = self.store().names_epoch().agreed_with(epoch)?;
         self.cluster
             .namespace()
             .unlink_here(parent, &name, None, epoch, names)
@@ -85,7 +85,7 @@ impl Entries for Call<'_> {
         epoch: u64,
     ) -> Result<bool, Errno> {
         self.home_of_entry(parent, &name)?;
-        let epoch = self.store().names().epoch_for(epoch)?;
+        let epoch = self.store().names_epoch().agreed_with(epoch)?;
         self.cluster
             .namespace()
             .unlink_entry((parent, &name), entry, epoch)
@@ -94,7 +94,7 @@ impl Entries for Call<'_> {
     fn link(&self, id: ObjectId, parent: ObjectId, name: Vec<u8>, epoch: u64) -> Result<(), Errno> {
         check_name(&name)?;
         let id = self.home(id)?;
-        let epoch = self.store().names().epoch_for(epoch)?;
+        let epoch = self.store().names_epoch().agreed_with(epoch)?;
         self.cluster.namespace().link(id, parent, &name, epoch)
     }
 
@@ -108,7 +108,7 @@ impl Entries for Call<'_> {
     ) -> Result<(), Errno> {
         self.home_of_entry(from.0, &from.1)?;
         check_name(&to.1)?;
-        let epoch = self.store().names().epoch_for(epoch)?;
+        let epoch = self.store().names_epoch().agreed_with(epoch)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
         let cross_node = self.cluster.cross_node();
         cross_node.rename_from(from, to, mode, names, epoch)
@@ -124,7 +124,7 @@ impl Entries for Call<'_> {
         epoch: u64,
     ) -> Result<bool, Errno> {
         self.home_of_entry(parent, &name)?;
-        let epoch = self.store().names().epoch_for(epoch)?;
+        let epoch = self.store().names_epoch().agreed_with(epoch)?;
         let cross_node = self.cluster.cross_node();
         let placed = cross_node.replace((parent, &name), entry, mode, names, epoch)?;
         Ok(placed == Placed::Same)
@@ -157,7 +157,7 @@ impl Entries for Call<'_> {
     ) -> Result<(), Errno> {
         self.home_of_entry(parent, &name)?;
         check_name(&with)?;
-        let epoch = self.store().names().epoch_for(epoch)?;
+        let epoch = self.store().names_epoch().agreed_with(epoch)?;
         let cross_node = self.cluster.cross_node();
         cross_node.exchange((parent, &name), (other, &with), names, epoch)
     }
@@ -173,7 +173,7 @@ impl Entries for Call<'_> {
     ) -> Result<Option<Entry>, Errno> {
         self.home_of_entry(at.0, &at.1)?;
         check_name(&leads.1)?;
-        let epoch = self.store().names().epoch_for(epoch)?;
+        let epoch = self.store().names_epoch().agreed_with(epoch)?;
         let led = ((leads.0, &leads.1[..]), exchange);
         let cross_node = self.cluster.cross_node();
         cross_node.join_exchange((at.0, &at.1), comes, led, names, epoch)

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 impl Directories for Call<'_> {
     fn epoch(&self) -> Result<u64> {
-        Ok(self.store().names().names_epoch())
+        Ok(self.store().names_epoch().now())
     }
 
     fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
@@ -27,13 +27,13 @@ impl Directories for Call<'_> {
     }
 
     fn thaw(&self, epoch: u64) -> Result<()> {
-        self.store().intents().thaw(epoch);
+        self.store().names_epoch().thaw(epoch);
         Ok(())
     }
 
     fn names_rmdir(&self, parent: ObjectId, name: Vec<u8>, epoch: u64) -> Result<()> {
         let cross_node = self.cluster.cross_node();
-        self.store().names().epoch_for(epoch)?;
+        self.store().names_epoch().agreed_with(epoch)?;
         let entry = self
             .cluster
             .namespace()
@@ -63,7 +63,7 @@ impl Directories for Call<'_> {
         epoch: u64,
     ) -> Result<()> {
         let cross_node = self.cluster.cross_node();
-        self.store().names().epoch_for(epoch)?;
+        self.store().names_epoch().agreed_with(epoch)?;
         let source = self
             .cluster
             .namespace()
@@ -128,7 +128,7 @@ impl Directories for Call<'_> {
     fn names_unlink(&self, parent: ObjectId, name: Vec<u8>, epoch: u64) -> Result<()> {
         let cluster = &self.cluster;
         let store = self.store();
-        store.names().epoch_for(epoch)?;
+        store.names_epoch().agreed_with(epoch)?;
         cluster.cross_node().while_frozen(ObjectId(0), |epoch, _| {
             match cluster.remote_home_of_entry(parent, &name) {
                 Some(home) => cluster.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),
