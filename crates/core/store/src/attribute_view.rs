@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! /.by/                       the keys of user attributes that occur in the pool
-//! /.by/KEY/                   its values
-//! /.by/KEY=VALUE/             links to the files and directories that have it
-//! /.by/KEY=VALUE/KEY=VALUE/   to those that have both; KEY/VALUE means the same
+//! /.by/KEY/                   the values of this key
+//! /.by/KEY=VALUE/             links to the files and directories with this attribute
+//! /.by/KEY=VALUE/KEY=VALUE/   to those with both attributes; KEY/VALUE means KEY=VALUE
 //! ```
 //!
 //! The view stores only the paths of its directories that a program has looked up: 'W' records, on
-//! the node of the look-up. Such a record leads from a directory's id to its path, and so to the
-//! attributes that it lists. The content of a directory, and whether it has a name, come from the
-//! index each time ([`crate::index`]). Links are relative, so a link leads to the same file
-//! wherever the pool is seen. A link has the file's name. Where several links would have the same
-//! name, `~` and the object's number follow it. Any link can be found by its numbered name.
+//! the node of the look-up. Such a record leads from a directory's id to the directory's path,
+//! which names the attributes of the listed files. Whether a directory exists, and what it
+//! contains, is read from the index each time ([`crate::index`]). Links are relative, so a link
+//! leads to the same file wherever the pool is mounted. A link has the file's name. Where several
+//! links would have the same name, `~` and the object's number follow it. Any link can also be
+//! found by its numbered name.
 
 use crate::record::{Word, hash_of};
 use crate::views::Index;
@@ -20,7 +21,7 @@ use crate::{NAME_MAX, ObjectId};
 use forebay_placement::{BY, MAX_DEPTH};
 use rustix::io::{Errno, Result};
 
-/// The view's name in the root.
+/// The name of the view's root in the pool's root directory.
 pub const NAME: &[u8] = b".by";
 /// A directory of the view.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -110,7 +110,7 @@ impl LocalCopies<'_> {
                     let page = e.start() + first as u64;
                     whole = whole && medium.cells().all_init(page, end - first);
                     match to {
-                        // SAFETY: pieces stay within len, and within the extent.
+                        // SAFETY: the piece lies in the `len` bytes at `to`, and in the extent.
                         Some(to) if whole => unsafe { medium.read(e, from, to.add(done), n) },
                         _ => Ok(()),
                     }
@@ -154,7 +154,8 @@ impl LocalCopies<'_> {
         list.end(MAX_LIVE) < list.limit() / 2
     }
 
-    /// Opens the copy of a file, if there is one of this edition, for as long as the file is open.
+    /// Opens the copy of this edition of a file, if there is one. The copy stays open as long as
+    /// the file.
     fn hang(&self, index: u32, last: Last) -> Result<Option<u32>> {
         if !self.may_hang() {
             return Ok(None);

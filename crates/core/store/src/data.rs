@@ -261,7 +261,7 @@ impl<'s> Content<'s> {
             STORE_READ_ENTER,
             STORE_READ_EXIT,
             [self.live_id(index).0, offset, len],
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `to` is writable for `len` bytes.
             unsafe { self.read_extents(index, offset, to, len) }
         )
     }
@@ -278,7 +278,7 @@ impl<'s> Content<'s> {
     ) -> Result<usize> {
         let live = self.store.objects().live(index);
         if is_summed(live.controls.load(Relaxed)) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `to` is writable for `len` bytes.
             return unsafe { self.read_summed(index, offset, to, len) };
         }
         loop {
@@ -326,7 +326,8 @@ impl<'s> Content<'s> {
             };
             let data = data.get(offset as usize..).unwrap_or(&[]);
             let n = data.len().min(len);
-            // SAFETY: n <= len; the rest up to len is the caller's too.
+            // SAFETY: n <= data.len(), n <= len, and the caller promises that `to` is writable for
+            // `len` bytes.
             let there = unsafe {
                 guard::copy(data.as_ptr(), to, n) && (n == len || guard::zero(to.add(n), len - n))
             };
@@ -362,7 +363,7 @@ impl<'s> Content<'s> {
     /// may refuse the write. Bytes beyond the end become part of the file only with `grows`.
     ///
     /// # Safety
-    /// `bytes` must be readable.
+    /// `from` must be readable for `len` bytes.
     pub unsafe fn write_here(
         &self,
         index: u32,
@@ -375,7 +376,7 @@ impl<'s> Content<'s> {
             STORE_WRITE_ENTER,
             STORE_WRITE_EXIT,
             [self.live_id(index).0, offset.unwrap_or(u64::MAX), len],
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `from` is readable for `len` bytes.
             unsafe { self.write_extents(index, offset, (from, len), grows, check) }
         )
     }
@@ -545,7 +546,7 @@ impl<'s> Content<'s> {
         let mut map = ChunkMap::default();
         if !data.is_empty() {
             let e = self.alloc(live, 1, 1)?;
-            // SAFETY: a small file fits a page, and data is a slice.
+            // SAFETY: `data` is a slice, and fits into the page that was allocated.
             let written =
                 unsafe { self.store.media()[e.medium()].write(e, 0, data.as_ptr(), data.len()) };
             if let Err(error) = written {

@@ -1,8 +1,9 @@
 //! `fsync` and its like, which bring records, bytes, and the state of the pages to stable storage,
 //! in an order that leaves a consistent store after a loss of power at any instant.
 //!
-//! The steps below are those of a pool with a journal. Other pools have a medium in memory, and
-//! lose its bytes with the node anyway: there, the record is written back and the media are synced.
+//! The steps below are those of a pool with a journal. Other pools have a medium in memory, whose
+//! bytes are lost when the node fails anyway: there, the record is written back and the media are
+//! synced.
 //!
 //! 1. The file's record is written: the commit is in the journal.
 //! 2. The media's bytes are written to stable storage.

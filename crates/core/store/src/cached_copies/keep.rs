@@ -14,8 +14,8 @@ use crate::record::parse_key;
 use crate::views::LocalCopies;
 use forebay_runtime::atomics::Ordering::*;
 
-/// Bytes of media for each cached copy: limits the number of copies on a node, since the number of
-/// records is limited, too.
+/// Bytes of media for each cached copy that a node may have. Limits the number of copies, since a
+/// node's number of records is limited, too.
 const FOR_ONE: u64 = 32 << 10;
 /// Time without copying after a copy has failed. Nanoseconds.
 const RETRY_DELAY_NANOSECONDS: i64 = 1_000_000_000;
@@ -75,7 +75,8 @@ impl<'s> LocalCopies<'s> {
         self.copy_state().files.fetch_add(1, Relaxed);
     }
 
-    /// Adds to the count the pages of these extents. A copy has received the pages.
+    /// Adds the pages of these extents, which a copy has received, to the count of the copies'
+    /// pages.
     pub(crate) fn count_copied(&self, extents: &[Extent]) {
         for e in extents {
             if let Some(pages) = self.copy_state().pages.get(e.medium()) {

@@ -10,10 +10,11 @@ use forebay_runtime::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Orderi
 /// Descriptor numbers below this can stand for files of a pool.
 pub const MAX_FDS: usize = 1 << 20;
 /// Number of extents of chunk 0 that lie in the live entry itself; further ones lie in a separate
-/// table. Few files have more than these, and entries without room for more take 1/8 of the memory.
+/// table. Few files have more: live entries with room for all extents would take eight times as
+/// much memory.
 pub const NEAR_EXTENTS: usize = 11;
 
-/// Number of descriptors for which each area has memory from the start.
+/// Number of descriptors for which each process's area has memory from the start.
 pub(crate) const FIRST_FDS: usize = 1024;
 
 /// Fixed part at the start of the region.
@@ -89,7 +90,7 @@ pub struct Shard {
     pub commits: AtomicU64,
     /// Last sequence number given to an object.
     pub last_seq: AtomicU64,
-    /// Room in the record file.
+    /// Reserved and used room of the shard's record file.
     pub room: crate::lmdb::Room,
     /// Position + 1 in the journal of the commit that is in progress; 0: none.
     pub pending: AtomicU64,
@@ -106,8 +107,8 @@ pub struct Process {
     pub generation: AtomicU32,
     /// One more than the highest descriptor number in the process's table.
     pub fds_end: AtomicU32,
-    /// Number of sections in which its threads are. If the process dies in one, entries or pages
-    /// may be lost.
+    /// Number of sections ([`crate::Store::section`]) in which the process's threads are. If the
+    /// process dies in one, entries or pages may be lost.
     pub in_flight: AtomicU32,
     /// Identity of the process whose lock this process has been waiting for, if it waits long; for
     /// reports.
@@ -119,8 +120,8 @@ pub struct Process {
     pub held_end: AtomicU32,
     /// One more than the highest index in use in its table of mappings.
     pub maps_end: AtomicU32,
-    /// Number of requests of other processes that this one check its mappings, and the number of
-    /// those that it has carried out.
+    /// Number of times that other processes have requested that this process check its mappings,
+    /// and the number of these requests that it has carried out.
     pub maps_requested: AtomicU32,
     pub maps_done: AtomicU32,
     /// Not 0: the process may have locks on ranges of files. Such locks end when the process closes
@@ -135,7 +136,7 @@ pub struct Process {
 /// Maximum number of threads of one process whose waits for locks a search for deadlocks can see.
 pub const MAX_WAITS: usize = 4;
 
-/// A thread's wait for a lock on a range of a file. The process would own the lock.
+/// A thread's wait for a lock on a range of a file. The lock's owner would be the process.
 #[repr(C)]
 pub struct Wait {
     /// 0: no wait; 1: being written. Any other value identifies the wait; a later wait has a higher
@@ -418,7 +419,7 @@ pub struct ProcessArea {
     pub counted: forebay_trace::block::Block,
     counted_rest:
         [AtomicU32; (COUNTED - size_of::<forebay_trace::block::Block>()) / size_of::<AtomicU32>()],
-    /// Open file description + 1 by descriptor number; 0: not of the pool.
+    /// By descriptor number: index of the open file description, plus one; 0: not of the pool.
     pub(crate) fds: [AtomicU32; MAX_FDS],
     /// As [`Process::held`], for further threads.
     pub held: [AtomicU32; MORE_HELD],
@@ -456,7 +457,8 @@ impl Header {
 }
 
 impl ProcessArea {
-    /// Returns the table entry of descriptor `n`; None if it has no memory, and so was never used.
+    /// Returns the table entry of descriptor `n`; None if the entry has no memory: it was never
+    /// used.
     pub fn fd(&self, n: usize) -> Option<&AtomicU32> {
         let room = (self.fds_room.load(Acquire) as usize).max(FIRST_FDS);
         if n < room { self.fds.get(n) } else { None }

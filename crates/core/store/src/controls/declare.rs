@@ -1,5 +1,5 @@
-//! Declares controls for a file that other processes have open, so that the controls apply to
-//! these, too.
+//! Declares controls for a file that other processes have open, so that the controls apply to these
+//! processes, too.
 //!
 //! While no controls are declared for a file, its uses by processes aren't recorded. Before
 //! controls are declared for which the uses matter (`exclusive`, `append`, `immutable`), the uses
@@ -18,9 +18,9 @@
 //! stay correct, and end with their descriptions. If the file was closed before step 3 and its live
 //! entry freed, uses aren't recorded any more, and the declaration begins again.
 //!
-//! A mapping keeps its open file description. Stores through a mapping of the medium's pages can't
-//! be detected: so a file that may only grow must have no writable mapping. So step 3 searches for
-//! such mappings again after it has set the controls. Then all nodes get the controls and search,
+//! A mapping keeps its open file description in use. Stores through a mapping of the medium's pages
+//! can't be detected: so a file that may only grow must have no writable mapping. So step 3
+//! searches for
 //! too, since parts of striped files are mapped there; if a node finds a writable mapping, the
 //! controls are set back. A process that maps the file first records the mapping, and then reads
 //! the controls.

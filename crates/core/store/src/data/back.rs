@@ -29,7 +29,7 @@ impl Content<'_> {
         let _critical = Critical::enter();
         let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
-        // Another process may have opened the file since, and even mapped it.
+        // Another process may have opened the file meanwhile, and even mapped it.
         let last = last && live.refs.load(Acquire) <= 1;
         if last && live.flags.load(Acquire) & flag::LOADED != 0 {
             self.store.mappings().settle_maps(index)?;
@@ -101,7 +101,8 @@ impl Content<'_> {
             && self.verify_locked(index, 0, size).is_ok()
         {
             let mut data = vec![0u8; size as usize];
-            // SAFETY: data has size bytes. Locked: nothing moves.
+            // SAFETY: copy_out writes only `data.len()` bytes. The file is locked, so no extents
+            // move.
             unsafe {
                 let moved = live.moved.load(Relaxed);
                 self.copy_out(index, moved, 0, data.as_mut_ptr(), data.len())?;
@@ -202,8 +203,8 @@ impl Content<'_> {
         let live = lock.0;
         let id = ObjectId(live.id.load(Relaxed));
         assert!(id.0 != 0, "an object that is removed has an id");
-        // The extents of chunk 0 are those of the live entry: the record may name some that were
-        // freed since.
+        // The extents of chunk 0 are those of the live entry: the record may name extents that were
+        // freed since it was written.
         let loaded = live.flags.load(Acquire) & flag::LOADED != 0;
         let map = if loaded {
             self.first_chunk(index)

@@ -1,7 +1,8 @@
 //! Copies bytes between two files of this node, from page to page, with both locked.
 //!
-//! Holes of whole pages stay holes; bytes replaced by them become zero. The crate `cluster` makes a
-//! long copy in steps; if a step fails, the bytes of the earlier steps stay copied.
+//! Holes of whole pages stay holes; if the target has bytes there, they become zero. The crate
+//! `cluster` makes a long copy in steps; if a step fails, the bytes of the earlier steps stay
+//! copied.
 
 use super::*;
 use crate::live::LiveLock;
@@ -128,7 +129,8 @@ impl<'s> Content<'s> {
                         extent: into.0,
                         offset: into.1,
                     };
-                    // SAFETY: within both extents; two ranges of one file don't overlap.
+                    // SAFETY: both ranges lie in their extents; ranges of the same file don't
+                    // overlap (`copy_here`).
                     unsafe { source.copy(from, medium, into, n) }
                 })?;
             } else {

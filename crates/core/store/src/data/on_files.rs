@@ -92,7 +92,7 @@ impl<'s> Content<'s> {
         let _critical = Critical::enter();
         let lock = self.store.objects().lock_live(index)?;
         let live = lock.0;
-        // Other controls may have been declared since.
+        // Other controls may have been declared before the file was locked.
         if !self.keeps_on_files(live.controls.load(Relaxed)) {
             return Ok(());
         }

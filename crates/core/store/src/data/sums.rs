@@ -13,8 +13,9 @@
 //!   a loss of power, only records that say yes are valid. The removal of such a record is on
 //!   stable storage before bytes change.
 //!
-//! Damage is EBADMSG up to `posix`, which turns it into a message and EIO. Holes have no sums, nor
-//! have small files that lie in their record: the record has a checksum as a whole (decision 0001).
+//! Up to the crate `posix`, the error for damage is EBADMSG; `posix` turns it into a message and
+//! EIO. Holes have no sums, nor have small files that lie in their record: the record has a
+//! checksum as a whole (decision 0001).
 
 use super::*;
 use crate::declared::declared;
@@ -27,13 +28,13 @@ pub const BLOCK: usize = PAGE;
 /// Number of blocks that are copied and compared at a time.
 const BLOCKS_PER_STEP: usize = 16;
 
-/// First byte of a record: the bytes were on stable storage when they were summed.
+/// First byte of a record 'K' whose bytes have been written to stable storage.
 const STABLE: u8 = 1;
 
 /// Number of a sealed chunk, and the hash of its record.
 pub(crate) type Sealed = (u64, u64);
 
-/// Whether the bytes of a file with this word have checksums.
+/// Whether the bytes of a file with this controls word have checksums.
 #[inline]
 pub fn is_summed(word: u64) -> bool {
     word != 0 && declared(word).0.integrity == Some(Integrity::Checksum)
@@ -166,7 +167,7 @@ impl Content<'_> {
         let mut bytes = buffer(len)?;
         for at in (0..len).step_by(BLOCKS_PER_STEP * BLOCK) {
             let n = (len - at).min(BLOCKS_PER_STEP * BLOCK);
-            // SAFETY: the buffer has n bytes. Locked: nothing moves.
+            // SAFETY: `bytes` has room for n bytes. The file is locked, so no extents move.
             unsafe { self.copy_out(index, moved, start + at as u64, bytes.as_mut_ptr(), n)? };
             bytes[..n]
                 .chunks(BLOCK)
@@ -288,7 +289,7 @@ impl Content<'_> {
                 .min(end.next_multiple_of(BLOCK as u64))
                 .min(size);
             let n = (window - first) as usize;
-            // SAFETY: the buffer has room for a window.
+            // SAFETY: `bytes` is a buffer for a window of blocks, so it has room for n bytes.
             unsafe { self.copy_out(index, moved, first, bytes.as_mut_ptr(), n)? };
             if let Some((_, Some(sums))) = &known {
                 let number = ((first % CHUNK) as usize) / BLOCK;

@@ -17,8 +17,8 @@ use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Maximum number of rounds of repair and check. A repair can make further damage visible: a
-/// directory that is found again has names.
+/// Maximum number of rounds of repair and check. A repair can make further damage visible: for
+/// example, in the entries of a directory that couldn't be reached before.
 const ROUNDS: usize = 4;
 
 /// Checks the store and repairs what can be repaired. No other process may use the store.

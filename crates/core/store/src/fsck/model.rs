@@ -195,7 +195,7 @@ const KINDS: [Kind; 15] = [
         what: |s| format!("the note on who made object {} can't be read", s.id.0),
         remedy: "it is removed: the file stays when its maker ends",
     },
-    // If the file was removed, its checksums are removed as lost records are.
+    // If the file was removed, its checksums are removed, as all records without an object are.
     Kind {
         tags: b"K",
         is_remote: false,

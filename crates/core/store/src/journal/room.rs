@@ -84,8 +84,8 @@ impl<'s> Durability<'s> {
         Ok(file)
     }
 
-    /// Makes an old generation's file, of which `used` bytes were written, the spare, or removes
-    /// the file if it can't be the spare.
+    /// Turns the file of an old generation, of which `used` bytes were written, into the spare;
+    /// removes the file if that isn't possible.
     pub(crate) fn recycle_journal(&self, dir: &Path, old: &Path, used: u64) {
         let spare = dir.join(SPARE);
         let recycled = (|| {
