@@ -191,7 +191,7 @@ fn notify_owner(o: &Open) {
         0 => libc::SIGIO,
         signal => signal as i32,
     };
-    // SAFETY: only sends a signal. A process that isn't there any more, or another user's, gets
-    // none.
+    // SAFETY: kill accesses no memory of this process. A process that isn't there any more, or
+    // another user's, gets no signal.
     unsafe { libc::kill(owner, signal) };
 }

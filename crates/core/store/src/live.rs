@@ -43,9 +43,10 @@ impl<'a> Chain<'a> {
         Chain::of(store, store.control.bucket(id))
     }
 
-    /// Locks this chain. The caller must be in a [`Critical`] section.
+    /// Locks the chain of `bucket`. The caller must be in a [`Critical`] section.
     pub(crate) fn of(store: &'a Store, bucket: &'a Bucket) -> Result<Chain<'a>> {
-        // Entries are linked and unlinked by single stores: an abandoned chain is whole.
+        // Entries are linked and unlinked by single stores: a chain is whole even if its lock's
+        // holder died.
         if bucket.lock.acquire(&store.control, store.process_slot()?)? == Acquired::Abandoned
             && !bucket.version.load(Relaxed).is_multiple_of(2)
         {
@@ -122,8 +123,9 @@ impl Drop for LiveLock<'_> {
     }
 }
 
-/// Records that this process uses a live entry, as long as this value exists. If the process dies,
-/// the process that reaps it drops the use.
+/// A place: a word of the process's slot or area that records the use of a live entry by this
+/// process. Dropping this value frees the place. If the process dies, the process that reaps it
+/// ends the use.
 pub struct Held<'a>(&'a AtomicU32);
 
 /// How long a thread that opens a file waits for a place (see [`Held`]) when other threads use all
@@ -198,7 +200,7 @@ impl Live {
                 self.flags.fetch_or(flag::CLEAN, AcqRel)
             }
             // RELEASED isn't set: programs that have the file open may be writing, until the origin
-            // service has noticed that it is open.
+            // service has noticed that the file is open.
             _ => return,
         };
     }
@@ -318,7 +320,7 @@ impl<'s> Objects<'s> {
         Ok(lock)
     }
 
-    /// As `Opens::live_acquire`, of an object of this node.
+    /// As `Opens::live_acquire`, for an object of this node.
     ///
     /// # Errors
     /// ENOENT if the object was removed; ENFILE if [`MAX_LIVE`] objects are open.
@@ -344,7 +346,8 @@ impl<'s> Objects<'s> {
                 Some(index) if self.live(index).flags.load(Acquire) & flag::GONE != 0 => {
                     drop(chain);
                     self.wait_for_removal(index, id)?;
-                    // The entry's last user may be stopped in the middle of the removal.
+                    // The entry's last user may be stopped in the middle of the removal, so the
+                    // wait is limited.
                     let now = Instant::now();
                     if now > *until.get_or_insert(now + PLACE_TIMEOUT) {
                         return Err(Errno::TIMEDOUT);
@@ -452,7 +455,7 @@ impl<'s> Objects<'s> {
         Ok(records.inode(id)?.is_some_and(|(i, _)| i.nlink > 0))
     }
 
-    /// Reads the record into the entry, unless another process has.
+    /// Reads the record into the entry, unless another process has done so.
     fn live_load(&self, index: u32, id: ObjectId) -> Result<()> {
         let live = self.live(index);
         let shard = self.store.shard_of(id);
@@ -539,7 +542,7 @@ impl<'s> Objects<'s> {
             }
             let unfinished = flag::DIRTY | flag::UNLINKED | flag::TORN | flag::MAPPED;
             let flags = live.flags.load(Acquire);
-            // A lock held now belongs to a dead user. That user may have left the entry half
+            // A lock held now belongs to a user that died. That user may have left the entry half
             // changed.
             if flags & flag::REMOTE != 0 {
                 let number = live.ctime.load(Relaxed) as u64;

@@ -174,14 +174,15 @@ impl<'s> Mappings<'s> {
             };
             to.open.store(open + 1, SeqCst);
             table.chain(to);
-            // Marked only after it is in its chain: a process that marks places either finds the
-            // copy, or has marked the original.
+            // The copy is marked only after it is in its chain: a process that marks places either
+            // finds the copy, or has marked the original.
             table.inherit_mark(to, from);
         }
         if !reference_only {
             table.copy_tree(&from, end);
         }
-        // Freed from the highest place to the lowest: the lowest one is then taken first.
+        // Frees the unused places from the highest to the lowest, so that the lowest is taken
+        // first.
         for place in table.up_to(end).iter().rev() {
             if place.open.load(Relaxed) == 0 {
                 table.give_back(place);
@@ -684,7 +685,8 @@ fn notify(pid: u32) -> bool {
     let value = libc::sigval {
         sival_ptr: NOTICE_VALUE as *mut libc::c_void,
     };
-    // SAFETY: sends a signal that is ignored by default to a process of the pool.
+    // SAFETY: sigqueue accesses no memory of this process; by default, the receiver ignores the
+    // signal.
     unsafe { libc::sigqueue(pid as i32, NOTICE, value) == 0 }
 }
 

@@ -82,7 +82,7 @@ impl<'s> Objects<'s> {
     /// reference to the live entry `live`.
     ///
     /// # Errors
-    /// ENFILE if all are in use; ENOSPC if there is no memory for more.
+    /// ENFILE if all descriptions are in use; ENOSPC if there is no memory for more.
     pub fn open_create(&self, new: &NewOpen<'_>, live: Option<u32>) -> Result<u32> {
         self.open_create_held(new, live.map(|l| (l, None)))
     }
@@ -250,8 +250,8 @@ impl<'s> Objects<'s> {
                 }
                 continue;
             }
-            // This process has the last reference. If the process dies with it, the process that
-            // reaps it continues here.
+            // This process has the last reference, and becomes the owner: if it dies now, the
+            // process that reaps it releases the description.
             owner.store(me, Release);
             if refs == 0 || o.refs.compare_exchange(1, 0, AcqRel, Relaxed).is_ok() {
                 break;

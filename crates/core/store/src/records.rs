@@ -100,7 +100,7 @@ pub trait Records: 'static {
     /// progress, so that no reader sees half of one.
     ///
     /// # Errors
-    /// EAGAIN if there are too many readers; ENOSPC without memory for another one; EIO.
+    /// EAGAIN if there are too many readers; ENOSPC if there is no memory for one more; EIO.
     fn records(&self, shard: usize) -> Result<Self::View<'_>>;
 
     /// As [`Records::records`], of the shard of `id`.

@@ -96,8 +96,8 @@ impl<'s> Recovery<'s> {
     }
 
     /// As [`Recovery::detach`], for a process that is about to end. If the process has other
-    /// threads, their operations end with it, and its slot leads to them. So the slot isn't freed
-    /// then, but left to the process that reaps it.
+    /// threads, their operations end with it, and what they held is found through its slot. So the
+    /// slot isn't freed then, but left to the process that reaps this one.
     ///
     /// # Errors
     /// As for [`Recovery::detach`].
@@ -479,7 +479,7 @@ mod tests {
     fn what_threads_were_opening_when_their_process_ended_is_given_back() {
         let s = store("ends-with-threads");
         let live = s.objects().live_acquire_here(make(&s, "f")).unwrap().0;
-        // Until a table of descriptors has it, the description is found only by its owner word.
+        // Until the description is in a table of descriptors, only its owner word leads to it.
         let open = s
             .objects()
             .open_create(&crate::NewOpen::new(ObjectId::ROOT, 0, 0), Some(live))

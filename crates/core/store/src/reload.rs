@@ -1,12 +1,12 @@
 //! Restores a pool after a loss of power or a reboot: from checkpoint and journal to a consistent
 //! store.
 //!
-//! The records are those of some commit, so no name or object is incomplete. But what lay in the
-//! memory of processes since that commit is lost: the page count of a file that was growing, and
-//! the size that goes with its last extents. Files are truncated to their recorded sizes. Behind
-//! the end, the last page may contain bytes that were written but not recorded. Such bytes are
-//! cleared when the file grows ([`live_flag::TAIL`]), since looking at all files would take long.
-//! Files of an origin that programs had mapped for writing count as changed.
+//! The records are those of some commit, so no name or object is incomplete. But what only the
+//! control region contained since that commit is lost: the page count of a file that was growing,
+//! and the size that goes with its last extents. Files are truncated to their recorded sizes.
+//! Beyond a file's end, its last page may contain bytes that were written but not recorded. Such
+//! bytes are cleared when the file grows ([`live_flag::TAIL`]), since looking at all files would
+//! take long. Files of an origin that programs had mapped for writing count as changed.
 //!
 //! [`live_flag::TAIL`]: crate::control_region::live_flag::TAIL
 

@@ -73,7 +73,7 @@ impl<'s> Parts<'s> {
     }
 
     /// Records that the file was written up to `end`, by a process that knew of this many
-    /// truncations and appends. EXFULL if the file has had others since, or a process has the
+    /// truncations and appends. EXFULL if there were more of them since, or a process has the
     /// lease.
     pub fn grow_here(&self, index: u32, (cuts, appends): (u64, u32), end: u64) -> Result<()> {
         let _critical = Critical::enter();
@@ -257,7 +257,7 @@ impl<'s> Parts<'s> {
         bytes: (*const u8, usize),
     ) -> Result<usize> {
         let check = |live: &Live| Parts::check_behind(live, cuts, offset, bytes.1);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `bytes` is readable.
         unsafe {
             self.store
                 .content()
@@ -342,7 +342,7 @@ impl<'s> Parts<'s> {
         bytes: (*const u8, usize),
     ) -> Result<usize> {
         let check = |live: &Live| Parts::check_cuts(live, cuts);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `bytes` is readable.
         unsafe {
             self.store
                 .content()

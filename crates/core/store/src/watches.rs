@@ -34,9 +34,10 @@ use std::sync::atomic::AtomicBool;
 /// Number of attempts after a transient failure.
 const TRIES: usize = 3;
 
-/// Set when this process can't use the system calls that notices need any more (seccomp).
+/// Set when this process may no longer use the system calls that notices need (seccomp).
 static SILENT: AtomicBool = AtomicBool::new(false);
-/// Makes the threads of this process take turns: the lock of [`WatchState`] only knows processes.
+/// Makes the threads of this process take turns: the lock of [`WatchState`] distinguishes processes
+/// only, not their threads.
 static THREADS: ProcessLock = ProcessLock::new();
 
 /// Stops this process from sending notices.

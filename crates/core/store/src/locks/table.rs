@@ -470,9 +470,9 @@ impl<'s> LockTable<'s> {
         notes.map(|(object, _)| object).collect()
     }
 
-    /// Removes all entries of a node that was given up: on the objects for which `may` is true, and
-    /// on those on which its programs have no locks. Locks of its programs on an object become one
-    /// fence.
+    /// Removes all entries of a node that was given up, except on objects on which its programs
+    /// have locks and for which `may` is false. Where entries are removed, all locks of its
+    /// programs on an object become one fence.
     ///
     /// # Errors
     /// ETIMEDOUT.
@@ -500,7 +500,8 @@ impl<'s> LockTable<'s> {
         Ok(())
     }
 
-    /// Returns all fences: each node with an object of this node from which it is fenced off.
+    /// Returns all fences: pairs of a node, and an object of this node on which it has lost its
+    /// locks.
     pub fn fences(&self) -> Vec<(NodeId, ObjectId)> {
         let fences = self.all_locks().filter(|(_, l)| l.is_fence());
         fences.map(|(object, l)| (l.owner().node, object)).collect()

@@ -57,7 +57,7 @@ pub fn interruptible<T>(cancel: &AtomicBool, f: impl FnOnce() -> T) -> T {
 
 fn is_cancelled(here: &Here) -> bool {
     let cancel = here.cancel.get();
-    // SAFETY: `interruptible`, which has the flag, is on this thread's stack.
+    // SAFETY: `interruptible` borrows the flag, and clears this pointer before it returns.
     !cancel.is_null() && unsafe { (*cancel).load(Acquire) }
 }
 

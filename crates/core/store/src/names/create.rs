@@ -5,9 +5,9 @@ use crate::NAME_MAX;
 use crate::views::Names;
 
 impl<'s> Names<'s> {
-    /// Creates an object and its entry, both on this node, at time `t`. `counts`: adds one to the
-    /// directory's link count; the directory lies on this node. Returns the object's id, or the
-    /// existing entry.
+    /// Creates an object and its entry, both on this node, at time `t`. With `counts`, also adds
+    /// one to the link count of the directory, which then lies on this node. Returns the object's
+    /// id, or the existing entry.
     ///
     /// # Errors
     /// ESTALE if names changed since `epoch`; EAGAIN: another operation on the entry isn't

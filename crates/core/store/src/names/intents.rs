@@ -51,13 +51,13 @@ impl Phase {
     }
 }
 
-/// The remaining work for an entry.
+/// The content of an intent: the work that remains for its entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Note {
     /// The name has still to be removed from the entry's object.
     Drop(Entry),
-    /// For a file that is removed (the entry has no name): its parts on other nodes are to be
-    /// removed.
+    /// The intent is on a file that is removed (its entry has an empty name): the file's parts on
+    /// other nodes are to be removed.
     Parts,
     /// The entry is made, but its object doesn't count the name yet, and may never do so.
     Held(Entry),
@@ -197,7 +197,8 @@ impl Intents<'_> {
             .transact(at.set(), Need::Removal, |w| w.end_intent(at))
     }
 
-    /// Makes the keeper complete the intents that were left.
+    /// Wakes the keeper, so that it completes the intents whose owners have ended or abandoned
+    /// them.
     pub fn leave_unsettled(&self) {
         self.store.control.header().unsettled.store(1, Release);
         self.store.control.wake_keeper();

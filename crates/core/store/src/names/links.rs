@@ -47,7 +47,7 @@ impl Link {
     }
 }
 
-/// Whether the name of a link record counts although it isn't known yet if its entry exists.
+/// Whether a link record is unconfirmed: its name counts, but its entry may not exist.
 pub fn is_unconfirmed(value: &[u8]) -> bool {
     Link::decode(value).is_some_and(|(link, _)| link == Link::Unconfirmed)
 }
@@ -88,8 +88,8 @@ impl<'s> Links<'s> {
         w.attach(id, &key, &link.encode(owner))
     }
 
-    /// In a transaction that removes an entry beside its object: removes the entry's link record,
-    /// if there is one. Returns true if the object didn't count the name.
+    /// In a transaction that removes an entry on its object's node: removes the entry's link
+    /// record, if there is one. Returns true if the object didn't count the name.
     pub(crate) fn end_link(
         &self,
         w: &mut Write<'_>,

@@ -161,7 +161,7 @@ impl<'s> Names<'s> {
             w.rename(old, new, source)?;
             self.moved(w, source, (from, to), t)?;
         }
-        // A directory's link count contains each of its subdirectories.
+        // A directory's link count includes one for each of its subdirectories.
         let replaced = target_dir && mode != RenameMode::Exchange;
         let back = target_dir && mode == RenameMode::Exchange;
         if from.0 == to.0 {
