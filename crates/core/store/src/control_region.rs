@@ -8,9 +8,9 @@
 //! [`crate::lock::Lock`]s, which survive the death of their holder.
 //!
 //! Sizes are fixed when the region is made ([`Limits`]) and the file is sparse: only what is used
-//! takes memory. [`Layout`] says where each table lies. Nothing is touched before its room is
-//! reserved, so a full /dev/shm is ENOSPC, never SIGBUS. Tables that all processes use are reserved
-//! when the region is made; the long tables and the areas of processes grow in steps
+//! takes memory. [`Layout`] says where each table lies. No byte is touched before its memory is
+//! reserved, so a full /dev/shm causes ENOSPC, never SIGBUS. Tables that all processes use have
+//! memory from the start; the long tables and the areas of processes get memory in steps
 //! ([`FreeList::pop`], [`Control::reserve_area`]).
 //!
 //! `layout.rs`: limits, and positions of tables; `shared.rs`: entries of the tables; `states.rs`:
@@ -381,7 +381,7 @@ impl Control {
 
     /// Formats a new, zeroed region, which has as many bytes as the layout of `limits` says.
     pub fn format(region: &Region, shards: usize, limits: Limits) {
-        // SAFETY: Header is made of atomics; the region is long enough.
+        // SAFETY: a Header is made of atomics; `at` checks bounds and alignment.
         let h: &Header = unsafe { region.at(0) };
         h.shards.store(shards as u32, Relaxed);
         h.names_epoch.store(2, Relaxed);
@@ -500,7 +500,8 @@ impl Control {
         unsafe { self.region.at(PROCESSES_AT + i * size_of::<Process>()) }
     }
 
-    /// The entry of the table of times that directory `id` uses. Other directories may use it, too.
+    /// The entry that directory `id` uses in the table of directories' times. Other directories may
+    /// use this entry, too.
     pub fn dir_time(&self, id: u64) -> &DirTime {
         let i = (mix(id) % DIR_TIMES as u64) as usize;
         // SAFETY: a DirTime is made of atomics; `at` checks bounds and alignment.

@@ -115,7 +115,7 @@ pub fn is_ephemeral(word: u64) -> bool {
 fn may_be_copied(word: u64) -> bool {
     let (declared, laminated) = declared(word);
     let controls = declared.resolve();
-    // Copies have no checksums.
+    // Copies have no checksums, so a file that needs checksums isn't copied.
     laminated
         && controls.integrity == Integrity::None
         && controls.mutability == Mutability::Immutable

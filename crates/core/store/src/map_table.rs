@@ -170,7 +170,7 @@ impl<'a> MapTable<'a> {
         for head in [&self.heads.root, &self.heads.free] {
             head.store(0, Relaxed);
         }
-        // The process may have been killed while it changed a chain.
+        // The process may have been killed while it changed a chain: then `version` is odd.
         let version = self.heads.version.load(Relaxed);
         let even = version.next_multiple_of(2);
         self.heads.version.store(even, SeqCst);

@@ -397,7 +397,7 @@ impl<'s> Objects<'s> {
         let Ok(area) = self.store.map_area(slot) else {
             return false;
         };
-        // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
+        // SAFETY: the area was mapped above, and is unmapped after its last use; it is made of atomics.
         let place = unsafe { (*area).fd(n as usize) };
         let found = place.is_some_and(|place| {
             if take {

@@ -259,7 +259,7 @@ impl<'s> Recovery<'s> {
     fn release_area(&self, slot: u32, area: *mut ProcessArea, killed: bool) -> Result<usize> {
         let p = self.store.control.process(slot as usize);
         let end = p.fds_end.load(Acquire) as usize;
-        // SAFETY: the caller has mapped the area; all fields are atomics.
+        // SAFETY: the caller has mapped the area, which is made of atomics and unmapped below.
         let a = unsafe { &*area };
         let mut released = 0;
         let mut result = Ok(());

@@ -634,7 +634,7 @@ fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
             unsafe { *at.add(i) ^= 0x10 };
         }
         assert!(f.s.names().stat_here(f.small).is_ok());
-        // SAFETY: as above. The last byte of the content.
+        // SAFETY: as above. This is the last byte of the content.
         unsafe { *at.add(len - 9) = b'E' };
     });
     assert_eq!(content(&f.s, f.small), b"a small onE");

@@ -33,7 +33,7 @@ fn reserve(file: &OwnedFd, len: u64) -> Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len))
 }
 
-/// Fills the first `len` bytes of a file with zeros, and keeps their room on the disk.
+/// Fills the first `len` bytes of a file with zeros. The bytes keep their room on the disk.
 fn clear(file: &OwnedFd, len: u64) -> Result<()> {
     let len = len.min(rustix::fs::fstat(file)?.st_size as u64);
     if len == 0 || rustix::fs::fallocate(file, FallocateFlags::ZERO_RANGE, 0, len).is_ok() {
