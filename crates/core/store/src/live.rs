@@ -428,8 +428,9 @@ impl<'s> Objects<'s> {
             .push(index, &live.next);
     }
 
-    /// Waits until the last user of an entry has removed the entry's object. Returns Ok if the
-    /// object exists after all (the user died, or a failed removal had marked the entry).
+    /// Waits while the last user of an entry removes the entry's object. Returns ENOENT once it is
+    /// removed; Ok if the caller must look the entry up again: the object may exist after all (the
+    /// user died, or a failed removal had marked the entry).
     fn wait_for_removal(&self, index: u32, id: ObjectId) -> Result<()> {
         let lock = self.lock_live(index)?;
         let live = lock.0;

@@ -397,7 +397,8 @@ impl<'s> Objects<'s> {
         let Ok(area) = self.store.map_area(slot) else {
             return false;
         };
-        // SAFETY: the area was mapped above, and is unmapped after its last use; it is made of atomics.
+        // SAFETY: the area was mapped above, and is unmapped after its last use; it is made of
+        // atomics.
         let place = unsafe { (*area).fd(n as usize) };
         let found = place.is_some_and(|place| {
             if take {

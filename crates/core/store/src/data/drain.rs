@@ -140,8 +140,7 @@ impl<'s> Content<'s> {
         Ok((pages * PAGE) as u64)
     }
 
-    /// Copies an extent to the media that follow memory. Adds the new extents to `there` and to
-    /// `taken`.
+    /// Copies an extent from memory to other media. Adds the new extents to `there` and to `taken`.
     fn copy_behind(
         &self,
         from: Extent,
@@ -208,12 +207,12 @@ impl<'s> Content<'s> {
         written
     }
 
-    /// Moves files that were written in bursts and that no process has open, until slightly more
-    /// than `most` bytes are moved. `landed_all` is called, with its live entry, for each file that
-    /// has moved completely.
+    /// Moves the files that have a record 'B' and that no process has open, until `most` bytes or
+    /// slightly more are moved. Calls `landed_all`, with the live entry, for each file that has
+    /// moved completely.
     ///
     /// # Errors
-    /// ENOSPC: there is no room on the media after the memory; EIO.
+    /// ENOSPC: there is no room on the media other than memory; EIO.
     pub fn drain_here(&self, most: u64, landed_all: impl Fn(u32, ObjectId)) -> Result<Drained> {
         let mut done = Drained::default();
         for shard in 0..self.store.names().shard_count() {
@@ -249,7 +248,7 @@ impl<'s> Content<'s> {
             other => other?,
         };
         let mut moved = Ok(true);
-        // Only chunks that have bytes: a file may be nearly all holes.
+        // Visits only chunks that have extents: a file may be nearly all holes.
         let mut next = Some(0);
         while let (Ok(true), Some(chunk)) = (moved, next) {
             moved = match self.drain_chunk(index, chunk) {

@@ -55,8 +55,8 @@ impl<'s> Content<'s> {
     fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
         let live = self.store.objects().live(index);
         assert!(size < old, "a file that shrinks was longer");
-        // The size is set first: if this process dies, a process that repairs the entry goes by the
-        // size.
+        // The size is set first: if this process dies, the repair of the entry cuts the extents to
+        // the size.
         live.size.store(size, Release);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
         if Mappings::is_mapped(live) {
@@ -65,7 +65,7 @@ impl<'s> Content<'s> {
             return self.zero_range(index, size, old.next_multiple_of(PAGE as u64));
         }
         if let Err(e) = self.free_behind(index, size, old) {
-            // Nothing was removed.
+            // No page was freed.
             live.size.store(old, Release);
             return Err(e);
         }
