@@ -24,8 +24,8 @@ use forebay_media::{Changes, Lacking};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// Number of times that a file is synced again because extents were removed or moved meanwhile,
-/// before its writers have to wait.
+/// Maximum number of attempts to sync a file. An attempt is void if extents were removed or moved
+/// meanwhile, except the last one, during which the file's writers have to wait.
 const TRIES: u32 = 3;
 /// Maximum number of waits, of 30 s each, for the work of another process.
 const MAX_WAITS: u32 = 20;

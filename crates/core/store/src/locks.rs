@@ -99,8 +99,8 @@ impl LockTable<'_> {
         }
     }
 
-    /// Releases an owner's locks on the object if the owner is a process of this node that has
-    /// died. Returns whether it is. (The keeper would release the locks within about a second.)
+    /// If the owner is a process of this node that has died, releases its locks on the object and
+    /// returns true. (The keeper would release the locks within about a second.)
     pub fn forget_if_dead(&self, object: ObjectId, owner: Owner) -> Result<bool> {
         let dead = self.is_dead(owner);
         if dead {
@@ -172,7 +172,7 @@ impl LockTable<'_> {
         let locker = o.locker.load(Acquire);
         if locker != 0 {
             let object = ObjectId(o.id.load(Acquire));
-            // Locks that can't be released now are found by the next repair.
+            // If the locks can't be released now, the next repair finds and releases them.
             let _ = self.end_locks(object, self.owner_of_locker(locker));
             o.locker.store(0, Release);
         }

@@ -185,8 +185,8 @@ impl<'s> Parts<'s> {
         }
     }
 
-    /// Returns where a chunk of a spilled file is to be written up to `end`, an offset in it. If no
-    /// place is decided yet, allocates pages at the home.
+    /// Returns where a chunk of a spilled file is to be written up to `end`, an offset in the
+    /// chunk. If the chunk has no placement, allocates pages at the home.
     pub fn place_here(&self, index: u32, cuts: u64, chunk: u64, end: u64) -> Result<Chunk> {
         let _critical = Critical::enter();
         let lock = self.store.objects().lock_live(index)?;

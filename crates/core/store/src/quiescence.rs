@@ -156,7 +156,7 @@ fn begin_first(control: &Control, me: u32, critical: Critical) -> Result<Section
 /// beginning. Waits for `timeout` at most. Not to be called inside a section.
 ///
 /// # Errors
-/// EBUSY if a section doesn't end in time.
+/// EBUSY if a section doesn't end in time, or the process that is in it is stopped.
 pub(crate) fn quiet(control: &Control, me: u32, timeout: Duration) -> Result<Quiet<'_>> {
     debug_assert_eq!(MINE.with(|m| m.find(control)), None);
     let critical = Critical::enter();

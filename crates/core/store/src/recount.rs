@@ -65,9 +65,9 @@ pub(crate) struct Uses {
 }
 
 impl<'s> Recovery<'s> {
-    /// Finds what dead processes have lost: references, entries, pages, objects without a name.
-    /// False if nothing was lost, or if other processes have operations in flight that don't end
-    /// in time: then the caller tries again later.
+    /// Finds and frees what dead processes have lost: references, entries, pages, objects without a
+    /// name. False if nothing was lost, or if other processes have operations in flight that don't
+    /// end in time: then the caller tries again later.
     ///
     /// # Errors
     /// EIO, ENOSPC.

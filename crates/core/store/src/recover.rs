@@ -124,11 +124,11 @@ impl<'s> Recovery<'s> {
         result
     }
 
-    /// Releases what dead processes hold: descriptors, open counts, half-done commits, reader
-    /// slots, and what they lost in the middle of an operation. Locks are passed on separately.
+    /// Releases what dead processes hold: descriptors, open counts, locks, half-done commits,
+    /// reader slots, and what they lost in the middle of an operation.
     ///
     /// # Errors
-    /// Those of writing their files back.
+    /// Those of writing the dead processes' files back.
     pub fn reap(&self) -> Result<Reaped> {
         forebay_trace::span!(REAP_ENTER, REAP_EXIT, [], self.reap_but(&[]))
     }

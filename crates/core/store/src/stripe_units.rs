@@ -111,9 +111,10 @@ impl<'s> Parts<'s> {
         live.lease_until.load(Relaxed) != 0
     }
 
-    /// Checks a write to a file of this node that may be striped. EXFULL if it appends bytes beyond
-    /// the first chunk, or extends the file while a process has the lease. If another process has
-    /// written bytes behind the end already, this write counts as an append. Locked.
+    /// Checks a write to a file of this node that may be striped. EPERM if the controls forbid the
+    /// write. EXFULL if it appends bytes beyond the first chunk, or extends the file while a
+    /// process has the lease. If another process has written bytes beyond the end already, this
+    /// write counts as an append. Locked.
     pub fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
             // The caller doesn't know that the file is spilled.

@@ -233,8 +233,8 @@ impl<'s> Watches<'s> {
         self.notify_watchers(id, &Happened::new(what, kind, b"", 0), !there);
     }
 
-    /// Returns the object and kind to notify about when a description has ended. Must be called
-    /// before it ends.
+    /// Notifies watchers that a description is closed; must be called before it ends. Returns
+    /// object and kind for [`Watches::notify_if_gone`], to be called after it has ended.
     pub(crate) fn notify_closing(&self, o: &Open) -> Option<(ObjectId, u32)> {
         if !self.has_watches() {
             return None;

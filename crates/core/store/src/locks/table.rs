@@ -133,7 +133,7 @@ impl<'a> Locks<'a> {
         .filter(move |(_, lock)| lock.object.load(Relaxed) == object)
     }
 
-    /// Removes the object's locks for which `keep` returns false. Returns whether there were any.
+    /// Removes the object's entries for which `keep` returns false. Returns whether there were any.
     fn retain(&self, mut keep: impl FnMut(u32, &FileLock) -> bool) -> bool {
         let mut place = &self.chain.head;
         let mut some = false;

@@ -197,8 +197,7 @@ impl Intents<'_> {
             .transact(at.set(), Need::Removal, |w| w.end_intent(at))
     }
 
-    /// Wakes the keeper, so that it completes the intents whose owners have ended or abandoned
-    /// them.
+    /// Makes the keeper complete the operations over several nodes that processes leave unfinished.
     pub fn leave_unsettled(&self) {
         self.store.control.header().unsettled.store(1, Release);
         self.store.control.wake_keeper();

@@ -108,9 +108,9 @@ impl<'s> Links<'s> {
         Ok(false)
     }
 
-    /// In a transaction that removes a name that is the target of a rename in progress: its entry
-    /// exists already, so the object has got this name in place of the old one, and now loses it.
-    /// Returns false if the old name didn't count any more.
+    /// In a transaction that removes a name to which a rename in progress has moved the object (the
+    /// entry of this new name exists already): removes the link records of the new name and of the
+    /// old one, which the rename replaces. Returns false if the old name didn't count any more.
     fn end_arrived(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<bool> {
         let key = Key::link(id, name.0, name.1);
         let coming = w.attached(id, &key)?.and_then(Link::decode);
