@@ -87,7 +87,7 @@ impl<'s> Durability<'s> {
                         w.set_inode(id, &cut.inode, &cut.tail)
                     })?;
             }
-            // Extents without an object can't occur, since a commit removes an object as a whole.
+            // Treats extents without an object as damage.
             if let Some(&id) = chunks.keys().next() {
                 let id = ObjectId(id);
                 debug_assert!(false, "{id:?} has extents but no record");
