@@ -323,7 +323,7 @@ pub struct Open {
     pub signal: AtomicU32,
 }
 
-/// The latest modification time of a directory.
+/// The latest modification time of a directory, and its latest change time (in `spare`).
 #[repr(C)]
 pub struct DirTime {
     pub lock: Lock,

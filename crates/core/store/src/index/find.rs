@@ -31,8 +31,8 @@ pub const DESCRIBED: usize = 512;
 /// high.
 const COUNT: usize = 32;
 const GROWTH: usize = 16;
-/// Maximum bound of these counts: terms with more index entries in a shard count as equally
-/// frequent.
+/// All bounds are below this. Terms with more index entries in a shard than the last bound are
+/// taken for equally frequent.
 const COUNT_MAX: usize = 1 << 17;
 
 /// The condition on an attribute `user.KEY`.
@@ -204,8 +204,8 @@ impl Wanted {
     }
 }
 
-/// Returns the index of the term with about the fewest index entries in a shard. Counts up to
-/// [`COUNT_MAX`] entries of each term; if all terms have more, returns 0.
+/// Returns the index of the term with about the fewest index entries in a shard. Counts each term's
+/// entries up to a growing bound below [`COUNT_MAX`]; if all terms have more, returns 0.
 fn rarest(records: &impl ReadRecords, terms: &[Wanted]) -> Result<usize> {
     let mut most = COUNT;
     while terms.len() > 1 && most < COUNT_MAX {
