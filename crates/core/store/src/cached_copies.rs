@@ -206,7 +206,7 @@ impl LocalCopies<'_> {
         if self.copy_of(index, last).is_none() {
             self.make_copy(self.store.content().live_id(index).copy(), last)?;
         }
-        // Takes a reference to the copy for this thread: other threads may release theirs
+        // Takes a reference to the copy for this thread: other threads may release their references
         // meanwhile.
         let (copy, held) = self
             .store

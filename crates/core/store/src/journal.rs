@@ -145,8 +145,8 @@ impl<'s> Durability<'s> {
         };
         self.check_failed()?;
         if state.synced.load(Acquire) < end {
-            // If a checkpoint begins another generation meanwhile, it has synced this generation.
-            // The descriptor may then be that of the new file.
+            // If a checkpoint begins another generation meanwhile, the checkpoint has synced this
+            // generation, and the descriptor may be that of the new file.
             self.note_failure(sync_data(file.as_fd()))?;
             state.synced.fetch_max(end, AcqRel);
         }

@@ -278,7 +278,7 @@ impl<'s> Objects<'s> {
         }
     }
 
-    /// The further places of the process in `slot` that may be in use: those in its area.
+    /// The places in the area of the process in `slot` that may be in use.
     pub(crate) fn more_held<'a>(&self, slot: u32, area: &'a ProcessArea) -> &'a [AtomicU32] {
         let end = self
             .store

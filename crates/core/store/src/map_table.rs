@@ -347,7 +347,7 @@ impl<'a> MapTable<'a> {
         higher.store(0, Relaxed);
     }
 
-    /// Removes `place` from the tree, if it is in it.
+    /// Removes `place` from the tree, if the tree contains it.
     pub fn remove(&self, place: &MapRef) {
         let Some(old) = self.link_of(place) else {
             return;

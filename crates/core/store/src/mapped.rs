@@ -487,7 +487,7 @@ impl<'s> Mappings<'s> {
             .content()
             .zero_range(index, size, size.next_multiple_of(PAGE as u64))?;
         if flags & flag::CUT != 0 {
-            // The record may still name these pages, if it was synced since the truncation.
+            // If the record was written since the truncation, it names these pages.
             live.flags.fetch_or(flag::DIRTY, AcqRel);
             self.store.content().free_behind(index, size, MAX_SIZE)?;
         }
@@ -571,7 +571,8 @@ impl<'s> Mappings<'s> {
                     break;
                 }
                 let _ = futex::wait(&p.maps_done, done, NOTICE_POLL_INTERVAL);
-                // The other process may be waiting for this one in the same way.
+                // The other process may be waiting for this process in the same way: this ends its
+                // wait.
                 self.catch_up();
             }
         }

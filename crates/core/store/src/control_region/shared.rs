@@ -33,7 +33,7 @@ pub struct Header {
     pub frozen: AtomicU64,
     /// Set when an operation that concerns other nodes was left to the keeper to complete.
     pub unsettled: AtomicU32,
-    /// Counts attachments: the keeper sleeps on it while no process is attached.
+    /// Counts attachments: the keeper sleeps on this word (futex) while no process is attached.
     pub activity: AtomicU32,
     pub keeper_sleeps: AtomicU32,
     /// Time at which this region was made (seconds since 1970), and the number of descriptions that
@@ -82,8 +82,8 @@ pub struct Shard {
     pub lock: Lock,
     /// Odd while a commit over several shards is in progress: readers wait.
     pub multi: AtomicU32,
-    /// Odd while objects may be removed from the shard: a process that opens one of them waits, and
-    /// looks it up again.
+    /// Odd while objects may be removed from the shard: a process that opens an object of the shard
+    /// waits, and looks the object up again.
     pub removing: AtomicU32,
     pub pad: AtomicU32,
     /// Counts commits, so that a reader notices that its snapshot is outdated.
@@ -102,15 +102,15 @@ pub struct Process {
     /// State, process id and start time in one word, so that they change together: see
     /// [`crate::process`]. 0: free.
     pub owner: AtomicU64,
-    /// Number of owners so far: distinguishes locks that an earlier owner left from locks of the
-    /// present owner.
+    /// Number of processes that have owned the slot so far: distinguishes locks that an earlier
+    /// owner left from locks of the present one.
     pub generation: AtomicU32,
     /// One more than the highest descriptor number in the process's table.
     pub fds_end: AtomicU32,
     /// Number of sections ([`crate::Store::section`]) in which the process's threads are. If the
     /// process dies in one, entries or pages may be lost.
     pub in_flight: AtomicU32,
-    /// Identity of the process whose lock this process has been waiting for, if it waits long; for
+    /// Identity of the process that holds a lock for which this process has waited long; for
     /// reports.
     pub waits_for: AtomicU32,
     /// Live entries (index + 1) that the process's threads use briefly, without an open file
@@ -118,7 +118,7 @@ pub struct Process {
     pub held: [AtomicU32; HELD_PLACES],
     /// One more than the highest index ever used in [`ProcessArea::held`].
     pub held_end: AtomicU32,
-    /// One more than the highest index in use in its table of mappings.
+    /// One more than the highest index in use in the process's table of mappings.
     pub maps_end: AtomicU32,
     /// Number of times that other processes have requested that this process check its mappings,
     /// and the number of these requests that it has carried out.
@@ -129,7 +129,7 @@ pub struct Process {
     pub locked: AtomicU32,
     /// Not 0: the beginning of the slot's area has memory, perhaps reserved by an earlier owner.
     pub area: AtomicU32,
-    /// The waits of its threads for locks on ranges of files.
+    /// The waits of the process's threads for locks on ranges of files.
     pub waits: [Wait; MAX_WAITS],
 }
 
@@ -293,7 +293,7 @@ pub struct Open {
     pub flags: AtomicU32,
     /// File type bits of the mode (S_IFMT).
     pub kind: AtomicU32,
-    /// Held while the offset is used and moved.
+    /// Held while an operation reads `offset` and advances it.
     pub lock: Lock,
     pub next: AtomicU32,
     pub offset: AtomicU64,
@@ -392,7 +392,7 @@ pub struct LockChain {
     /// Number of threads that wait for locks of the chain. The number is too high if some were
     /// killed.
     pub waiters: AtomicU32,
-    /// Counts releases; waiting processes sleep on this word (futex).
+    /// Counts releases of locks; waiting processes sleep on this word (futex).
     pub changes: AtomicU32,
 }
 
@@ -403,7 +403,7 @@ pub struct LockChain {
 pub struct ProcessArea {
     /// Directory id of the working directory, 0 if it lies outside the pool.
     pub cwd: AtomicU64,
-    /// umask + 1, or 0 if not known yet.
+    /// The process's umask + 1; 0 if it isn't known yet.
     pub umask: AtomicU32,
     /// Numbers of descriptors and of mappings that have memory. [`FIRST_FDS`] descriptors have
     /// memory even if `fds_room` is less.

@@ -33,7 +33,7 @@ pub struct JournalState {
     pub syncing: Lock,
     pub releasing: Lock,
     pub generation: AtomicU64,
-    /// The next generation and its start position, while it begins.
+    /// The next generation and its start position, while that generation begins.
     pub next: AtomicU64,
     pub next_start: AtomicU64,
     /// Positions in the journal: start of this generation, end of its records, end of those written

@@ -34,8 +34,8 @@ impl Content<'_> {
         if end == first {
             return;
         }
-        // The kernel drops pages that it caches as one unit, up to two chunks, only if all of the
-        // unit was passed.
+        // The kernel may cache up to two chunks as one unit, and drops a unit only as a whole: so
+        // the dropped range begins one chunk before `first`.
         for (medium, start, pages) in self.runs(index, first.saturating_sub(1)..end) {
             self.store.media()[medium].let_go(start, pages);
         }

@@ -69,7 +69,8 @@ impl<'s> Durability<'s> {
     /// Makes the file `path` of the next generation, empty and with its room reserved.
     pub(crate) fn next_journal(&self, dir: &Path, path: &Path) -> Result<OwnedFd> {
         let len = self.journal_len();
-        // A process with a limit on file sizes (RLIMIT_FSIZE) leaves this to other processes.
+        // A process whose limit on file sizes (RLIMIT_FSIZE) is too low leaves this to other
+        // processes.
         forebay_media::may_grow(len)?;
         if rustix::fs::access(path, rustix::fs::Access::EXISTS).is_err() {
             match rustix::fs::rename(dir.join(SPARE), path) {
