@@ -43,7 +43,7 @@ pub(crate) enum Dropped {
     Stays,
 }
 
-/// The inode of `id` and the extents of chunk 0, if it exists.
+/// The inode of `id` and the extents of chunk 0, if the object exists.
 fn inode_and_extents(w: &mut Write<'_>, id: ObjectId) -> Result<Option<(Inode, ChunkMap)>> {
     let Some((inode, bytes)) = w.inode(id)? else {
         return Ok(None);
@@ -62,7 +62,7 @@ pub struct Opening<'a, 's> {
     pub held: &'a Held<'s>,
     /// The object's live entry, once it has one.
     pub live: Option<u32>,
-    /// The use of the file at its home, if it was created on another node.
+    /// The use of the file at its home, if the file was created on another node.
     pub remote: Option<Opened>,
 }
 

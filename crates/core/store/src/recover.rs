@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::*;
 pub struct Reaped {
     /// Number of processes that had died.
     pub processes: usize,
-    /// Number of descriptors that they had open.
+    /// Number of descriptors that these processes had open.
     pub descriptors: usize,
     /// Number of processes that died in a section: entries or pages may be lost.
     pub in_flight: usize,
@@ -296,8 +296,8 @@ impl<'s> Recovery<'s> {
     }
 
     /// Releases what the process `dead` in `slot` used without a descriptor: descriptions on their
-    /// way from or to its table, files of the simple interface, live entries held for a moment.
-    /// `killed`: the process didn't end normally.
+    /// way from or to its table, files that it opened without a descriptor, live entries held for a
+    /// moment. `killed`: the process didn't end normally.
     pub(crate) fn release_owned(&self, slot: u32, dead: u32, killed: bool) -> Result<()> {
         let mut result = Ok(());
         let _section = self.store.section()?;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
-/// Value of a use's number while it isn't known.
+/// Value of a use's number while the number isn't known.
 pub const UNKNOWN_USE: u64 = u64::MAX;
 
 /// A file that another node keeps open for this one, before this node has a live entry for it. The

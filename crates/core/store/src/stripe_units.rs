@@ -132,8 +132,8 @@ impl<'s> Parts<'s> {
             return Err(CHANGED);
         }
         if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
-            // The checked write takes precedence: processes that have written beyond the end
-            // already repeat their writes.
+            // The checked write takes precedence: processes that have already written beyond the
+            // end will repeat their writes.
             live.flags.fetch_and(!flag::BEHIND, AcqRel);
             live.appends.fetch_add(1, AcqRel);
         }

@@ -40,8 +40,8 @@ pub fn word_of_part(word: u64) -> u64 {
 }
 
 impl<'s> Content<'s> {
-    /// Whether the bytes of a file with this word lie on `files` media alone, in a pool that has
-    /// memory, too.
+    /// Whether the bytes of a file with this controls word lie on `files` media alone, in a pool
+    /// that has memory, too.
     #[inline]
     pub fn keeps_on_files(&self, word: u64) -> bool {
         word != 0 && declared(word).0.persistence == Some(Persistence::Node) && self.drains()
