@@ -37,7 +37,7 @@ pub struct Accounting {
     pub live: Table,
     /// Open file descriptions.
     pub open: Table,
-    /// Locks of programs on files.
+    /// Locks of programs on files, and fences ([`lock_kind::FENCE`]).
     pub locks: Table,
     /// Number of entries of the lock table that aren't locks: recorded uses of files with controls,
     /// and notes that a process of this node may have locks on a remote file.
