@@ -20,7 +20,7 @@ use forebay_runtime::threads::lock;
 use forebay_staging::{Names, Options, Progress, Team, copy_part, stage};
 use forebay_store::Entry;
 use rustix::io::{Errno, Result};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 

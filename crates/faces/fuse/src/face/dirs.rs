@@ -7,8 +7,8 @@
 //! the same entry even if files were removed or created meanwhile. For an older offset, the
 //! directory's current entries are counted instead.
 
-use super::{Call, handle, object};
-use crate::protocol::{self as p, Args, Head, Reply};
+use super::{Call, handle};
+use crate::protocol::{self as p, Args, Reply};
 use forebay_posix::{ObjectId, Whence};
 use forebay_runtime::threads::lock;
 use forebay_store::Entry;

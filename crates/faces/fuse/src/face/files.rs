@@ -1,7 +1,7 @@
 //! Answers requests that open, read, write and close files.
 
 use super::{Call, Face, handle, inside, object};
-use crate::protocol::{self as p, Args, Head, Reply};
+use crate::protocol::{self as p, Args, Reply};
 use forebay_posix::{Goal, ObjectId};
 use forebay_store::Entry;
 use rustix::io::{Errno, Result};

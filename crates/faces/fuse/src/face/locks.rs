@@ -3,7 +3,7 @@
 //! open file description of the mount owns the locks in the pool; closing it releases them.
 
 use super::{Call, Wait, object};
-use crate::protocol::{self as p, Args, Head, Reply};
+use crate::protocol::{self as p, Args, Reply};
 use forebay_posix::Fs;
 use forebay_posix::controls::ASIDE;
 use forebay_runtime::threads::lock;

@@ -1,7 +1,7 @@
 //! Answers requests for names: lookup, creation, rename, removal.
 
 use super::{Call, inside, object};
-use crate::protocol::{self as p, Args, Head, Reply, device};
+use crate::protocol::{self as p, Args, Reply, device};
 use forebay_posix::{Follow, Fs, Goal, Place, RenameMode};
 use rustix::io::{Errno, Result};
 
