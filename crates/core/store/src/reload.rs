@@ -74,6 +74,13 @@ impl<'s> Durability<'s> {
                 }
                 true
             })?;
+            // An object that was being removed has extents until the last step of its removal.
+            for id in chunks.into_keys().map(ObjectId) {
+                if records.attached(&Key::leftover(id))?.is_none() {
+                    debug_assert!(false, "{id:?} has extents but no record");
+                    return Err(Errno::BADMSG);
+                }
+            }
             drop(records);
             for (id, cut) in wrong {
                 self.store
@@ -86,12 +93,6 @@ impl<'s> Durability<'s> {
                         }
                         w.set_inode(id, &cut.inode, &cut.tail)
                     })?;
-            }
-            // Treats extents without an object as damage.
-            if let Some(&id) = chunks.keys().next() {
-                let id = ObjectId(id);
-                debug_assert!(false, "{id:?} has extents but no record");
-                return Err(Errno::BADMSG);
             }
         }
         Ok(())
@@ -147,5 +148,30 @@ impl Cut {
             chunks: changed,
             changes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repair::tests::{make, store, write};
+
+    #[test]
+    fn an_object_whose_removal_has_not_ended_is_no_damage() {
+        let s = store("reload-removed");
+        let id = make(&s, "f");
+        let index = s.objects().live_acquire_here(id).unwrap().0;
+        write(&s, index, CHUNK, &[7; 5000]);
+        s.objects().live_release(index).unwrap();
+        // The first transaction of the removal of a file with very many chunks.
+        s.transact(s.names().object_set(id), Need::Removal, |w| {
+            w.attach(id, &Key::leftover(id), &[])?;
+            w.remove_object(id)
+        })
+        .unwrap();
+        assert_eq!(s.durability().cut_files(), Ok(()));
+        s.names().settle_leftovers().unwrap();
+        let records = s.records(s.shard_of(id)).unwrap();
+        assert_eq!(records.attached(&Key::chunk(id, 1)), Ok(None));
     }
 }
