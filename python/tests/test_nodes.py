@@ -66,7 +66,7 @@ def test_memory_of_another_node_cannot_be_mapped(nodes):
 def test_a_node_that_is_gone(nodes):
     """Operations on a lost node fail with an error in bounded time; the other nodes work."""
     with forebay.run("dying", nodes=2, media="memory:32M", force=True,
-                     options=["--patience", "2"]) as pool:
+                     options=["--request-timeout", "2"]) as pool:
         subprocess.run([sys.executable, "-c", "import forebay; forebay.Pool('dying').write('/there', bytes(100000))"],
                        check=True, timeout=60, env={**os.environ, "FOREBAY_NODE": "1"})
         nodes_of = pool.status()

@@ -149,7 +149,7 @@ pub struct Create {
     /// Maximum number of files, directories and links included
     #[arg(long, value_name = "N")]
     pub files: Option<u64>,
-    /// The tier [default: the only one]
+    /// The tier [default: the only one that is no archive]
     #[arg(long)]
     pub tier: Option<String>,
     /// How long it lasts [default: as the tier says]

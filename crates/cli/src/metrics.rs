@@ -296,7 +296,7 @@ mod tests {
         let mut text = String::from(
             "# Metrics\n\nOf each node, in Prometheus' text format; labels `pool` and `node`, and those named.\n\
              Made from the table in `crates/cli/src/metrics.rs` by\n\
-             `FOREBAY_WRITE_DOCS=1 cargo test -p forebay-cli metrics`. How to get them:\n\
+             `FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-cli metrics`. How to get them:\n\
              [tracing](../howto/tracing.md#metrics).\n\n| metric | type | what | more labels |\n|---|---|---|---|\n",
         );
         for (name, kind, what) in METRICS {
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(
             std::fs::read_to_string(&file).unwrap_or_default(),
             text,
-            "docs/reference/metrics.md is stale: FOREBAY_WRITE_DOCS=1 cargo test -p forebay-cli \
+            "docs/reference/metrics.md is stale: FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-cli \
                 metrics"
         );
     }

@@ -148,7 +148,7 @@ pub fn start(
     (hosts, how): (Vec<String>, How),
 ) -> Result<(Plan, Vec<Node>), Fail> {
     let limits = limits(a);
-    limits.check(a.patience).map_err(Fail::usage)?;
+    limits.check(a.request_timeout).map_err(Fail::usage)?;
     let (origin, mount) = media
         .origin
         .wanted(media.mount.as_deref(), prefix::wanted(media))?;
@@ -193,7 +193,7 @@ pub fn start(
         home: home.map(|_| std::path::absolute(self::home()).unwrap_or_else(|_| self::home())),
         listen,
         encrypt: a.encrypt,
-        request_timeout: Duration::from_secs_f64(a.patience),
+        request_timeout: Duration::from_secs_f64(a.request_timeout),
         lease: Duration::from_secs_f64(a.lease),
         within: Duration::from_secs_f64(a.within),
         limits,

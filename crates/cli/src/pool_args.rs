@@ -72,11 +72,11 @@ pub struct Nodes {
     #[arg(long)]
     pub encrypt: bool,
     /// How long a program waits for a node that doesn't answer, before it gets an error
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
-    pub patience: f64,
+    #[arg(long, value_name = "SECONDS", alias = "patience", default_value_t = 10.0, value_parser = seconds)]
+    pub request_timeout: f64,
     /// Time after which a node that can't be reached loses its programs' locks on files of other
     /// nodes. The programs then get EIO for these files until they close them
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub lease: f64,
     /// Cores for each daemon: how many, or a list such as 0-3,8 [default: all]
     #[arg(long, value_name = "N|LIST")]
@@ -88,12 +88,12 @@ pub struct Nodes {
     #[arg(long, value_name = "SIZE", value_parser = rate)]
     pub bandwidth: Option<u64>,
     /// How long all nodes may take to start
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub within: f64,
 }
 
-/// Parses the seconds of a request timeout.
-fn patience(text: &str) -> Result<f64, String> {
+/// Parses the seconds of a time limit.
+fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
     if (0.1..=86_400.0).contains(&seconds) {
         return Ok(seconds);

@@ -348,7 +348,7 @@ fn a_pool_is_seen_and_removed_from_any_host() {
         "h0,h1,h2",
         "--media",
         "memory:64M",
-        "--patience",
+        "--request-timeout",
         "2",
     ];
     let mut listening = up.to_vec();

@@ -152,7 +152,7 @@ def consistent_though_daemons_are_killed(t):
     """Daemons are killed and restarted; what lies in memory is there again, locks included."""
     if NODES == 1:
         raise Skipped("one node")
-    up(t, "--patience", "3")
+    up(t, "--request-timeout", "3")
 
     def disturb(r):
         k = r.randrange(NODES)
@@ -173,7 +173,7 @@ def consistent_though_daemons_stand_still(t):
     """Daemons are stopped and go on, so that answers come late, or too late."""
     if NODES == 1:
         raise Skipped("one node")
-    up(t, "--patience", "2")
+    up(t, "--request-timeout", "2")
 
     def disturb(r):
         k = r.randrange(NODES)
@@ -190,7 +190,7 @@ def consistent_though_connections_are_cut(t):
     """The kernel aborts the daemons' connections, again and again."""
     if NODES == 1 or os.getuid() != 0 or not shutil.which("ss"):
         raise Skipped("needs several nodes, root and ss(8)")
-    up(t, "--patience", "3")
+    up(t, "--request-timeout", "3")
     nodes = t.fb("status", "--pool", POOL, "--json").json()["nodes"]
     ports = [n["addresses"][0].rsplit(":", 1)[1] for n in nodes]
     aborted = [0]

@@ -70,7 +70,7 @@ def copies_and_deaths(t):
     copying goes on."""
     if NODES == 1:
         return
-    up(t, "--patience", "3")
+    up(t, "--request-timeout", "3")
     t.fb("set", "--pool", POOL, "--distribution", "local-all", "/own")
     for number, name in ((1, "from"), (2, "to")):
         t.command(on(t, number, sys.executable, "-c", "import os, sys; os.makedirs('/fb/own', exist_ok=True); "

@@ -219,7 +219,7 @@ def kills_while_a_file_grows_on_other_nodes(t):
     """Writers and daemons die in the middle: what is within the size is right, and nothing is lost for good."""
     if NODES < 2:
         raise Skipped("there are no other nodes")
-    up(t, "--patience", "5", media="memory:%dM" % SIZE)
+    up(t, "--request-timeout", "5", media="memory:%dM" % SIZE)
     before = free(t)
     run(t, 0, "import os; os.ftruncate(os.open('/fb/f', os.O_CREAT | os.O_RDWR), 0)")
     seed = int(os.environ.get("FOREBAY_SEED", "0")) or random.randrange(1 << 30)

@@ -138,7 +138,7 @@ print(len(there), "files")
 
 @case(90 + KILLS * 2)
 def kills(t):
-    up(t, *(["--patience", str(REQUEST_TIMEOUT)] if NODES > 1 else []), media="memory:512M")
+    up(t, *(["--request-timeout", str(REQUEST_TIMEOUT)] if NODES > 1 else []), media="memory:512M")
     t.command(on(t, 0, "mkdir", "/fb/d0", "/fb/d1", "/fb/d2", "/fb/d3"))
     seed = int(os.environ.get("FOREBAY_SEED", time.time_ns() % 1000000))
     print("seed %d" % seed)
@@ -236,7 +236,7 @@ def whoever_is_out_of_reach_is_named(t):
     """An errno can't name the node that is down: the program's user gets one line about it."""
     if NODES == 1:
         raise Skipped("for several nodes")
-    up(t, "--patience", "2")
+    up(t, "--request-timeout", "2")
     t.command(on(t, 1, "touch", "/fb/one"))
     node(t, "kill", 1)
     r = t.command(on(t, 0, sys.executable, "-c", TWICE))

@@ -465,7 +465,7 @@ def lost_locks_of_parts(t):
     """A striped file, locked by a program of a node that is out of reach for longer than the lease: it gets EIO for all chunks, those
     on its own node too while its daemon stands still, before another one gets the lock; and when it is back, for those on
     third nodes."""
-    up(t, "--patience", "1", "--lease", "2", nodes=3)
+    up(t, "--request-timeout", "1", "--lease", "2", nodes=3)
     t.fb("set", "--pool", POOL, "--distribution", "striped", "--chunk-size", "1M", "/s")
     # Each node has some of 24 chunks (but once in 6000 runs).
     t.command(on(t, 0, "bash", "-c", "truncate -s 24M /fb/s/f", nodes=3))

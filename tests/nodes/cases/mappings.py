@@ -333,7 +333,7 @@ same(m[:], k, "kill, mapped")
 def mapped_and_reported(t):
     """Both nodes store to the same byte: one line says so. The file's node is killed: msync is EIO, what is lost at munmap
     and exit is said, naming file and node; after its return all goes on. What needs one memory is refused."""
-    up(t, "--patience", "1")
+    up(t, "--request-timeout", "1")
     t.command(on(t, 1, "bash", "-c", "head -c 9000 /dev/zero | tee /fb/f /fb/g > /fb/h; touch /fb/x-shm"))
     script = PREAMBLE + MAPS + r'''
 import subprocess

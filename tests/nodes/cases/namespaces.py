@@ -84,7 +84,7 @@ class Hosts:
 
     def __init__(self, t, *options):
         self.t, self.nets = t, Networks(t)
-        self.options = options or ("--patience", "3")
+        self.options = options or ("--request-timeout", "3")
 
     def __enter__(self):
         t, nets = self.t, self.nets

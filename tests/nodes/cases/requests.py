@@ -87,7 +87,7 @@ def slow_disk(t):
     killed meanwhile, they fail soon."""
     if not shutil.which("strace"):
         raise Skipped("there is no strace to slow the disk down with")
-    up(t, "--patience", "0.6", nodes=2, media="files:DIR:128M")
+    up(t, "--request-timeout", "0.6", nodes=2, media="files:DIR:128M")
     t.command(on(t, 0, "bash", "-c", "echo x > /fb/f", nodes=2))
     slow = t.start(["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync,sync_file_range,syncfs,msync", "-e",
                     "inject=fsync,fdatasync,sync_file_range,syncfs,msync:delay_enter=1500000",
@@ -131,7 +131,7 @@ except OSError as e:
 def truncated_once(t):
     """A file's home cuts it for another node and is killed before its answer arrives. What a program there has written since
     stays when the cut comes again."""
-    with Hosts(t, "--patience", "20") as h:
+    with Hosts(t, "--request-timeout", "20") as h:
         t.command(h.on(0, "bash", "-c", "echo 0123456789 > /fb/f"))
         cuts = t.start(h.on(1, sys.executable, "-c", r'''
 import os, sys
@@ -237,7 +237,7 @@ os.pwrite(fd, b"yours", 0)
 def lost_locks(t):
     """A node is out of reach for longer than the lease: others get the locks of its programs, which get EIO from then on for
     the files that they had locked, by whatever descriptor, until they have closed them."""
-    up(t, "--patience", "1", "--lease", "2", nodes=3)
+    up(t, "--request-timeout", "1", "--lease", "2", nodes=3)
     ways = {}
     for how in ("flock", "posix"):
         path = "/fb/" + how

@@ -9,7 +9,7 @@ from .slurm import NODES, Slurm
 from .slurm_jobs import ENDLESS, Jobs, pools
 
 RANKS = 2 * NODES
-# Slurm's KillWait, and how long a request to a dead node is tried (`--patience`). Seconds.
+# Slurm's KillWait, and how long a request to a dead node is tried (`--request-timeout`). Seconds.
 KILL_WAIT, REQUEST_TIMEOUT = 13, 4
 # With an origin, each step's result is written back while the job runs.
 STEPS = """#!/bin/bash
@@ -20,7 +20,7 @@ done
 """
 BY_ORIGIN = """#!/bin/bash
 #SBATCH --nodes=3 --ntasks-per-node=2 --time=10 --no-requeue
-exec forebay run --patience 4 --pool "job-$SLURM_JOB_ID" --origin "$PWD/results=/output" -- srun ./steps.sh
+exec forebay run --request-timeout 4 --pool "job-$SLURM_JOB_ID" --origin "$PWD/results=/output" -- srun ./steps.sh
 """
 
 
@@ -35,7 +35,7 @@ def slurm_node_that_dies(t):
             os.chmod("%s/%s" % (jobs.dir, name), 0o755)
 
         with open(jobs.dir + "/run.sh") as f:
-            script = f.read().replace("forebay run ", "forebay run --patience %d " % REQUEST_TIMEOUT)
+            script = f.read().replace("forebay run ", "forebay run --request-timeout %d " % REQUEST_TIMEOUT)
         with open(jobs.dir + "/run.sh", "w") as f:
             f.write(script)
 

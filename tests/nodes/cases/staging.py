@@ -143,7 +143,7 @@ def staging_with_a_dead_node(t):
         return
     origin = t.work + "/origin"
     os.mkdir(origin)
-    up(t, "--patience", "2", "--origin", origin + "=/origin")
+    up(t, "--request-timeout", "2", "--origin", origin + "=/origin")
     t.fb("origin", "hold", "--pool", POOL)
     made = {"%d-%d" % (rank, n) for rank in range(NODES) for n in range(20)}
     dead = NODES - 2

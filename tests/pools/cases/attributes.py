@@ -196,7 +196,7 @@ def lose_name(t, node, name):
 @case(60)
 def lost_objects_of_several_nodes(t):
     """Each node keeps lost objects where all nodes find them; fsck compares the nodes."""
-    t.up("p", "--nodes", "2", "--patience", "2")
+    t.up("p", "--nodes", "2", "--request-timeout", "2")
     names = ["lost-%02d-of-some-length" % n for n in range(12)]
     # The objects of half of them on each node.
     for node in range(2):

@@ -217,7 +217,7 @@ def rules_are_explained(t):
 @case(90)
 def rules_hold_between_nodes(t):
     """The programs of every node get the same errors; a pool goes on with its rules when daemons die."""
-    t.up("p", "--nodes", "3", "--patience", "5", "--rules", rules(t))
+    t.up("p", "--nodes", "3", "--request-timeout", "5", "--rules", rules(t))
 
     def on(node, script, rc=0):
         return t.command([t.forebay, "exec", "--pool", "p", "--node", str(node), "--", "bash", "-c", script],
@@ -309,7 +309,7 @@ class User:
 def what_is_said_holds_for_those_who_have_it_open(t):
     """`exclusive` counts them, on all nodes and through mounts; `append` waits for mappings, and so does lamination."""
     for nodes in (0, 3):
-        t.up("p", *(("--nodes", "3", "--patience", "5") if nodes else ()))
+        t.up("p", *(("--nodes", "3", "--request-timeout", "5") if nodes else ()))
         faces = [([t.forebay, "exec", "--pool", "p", *(["--node", str(n)] if nodes else []), "--"], "/fb")
                  for n in range(nodes or 1)]
         t.bash("p", "mkdir /fb/s")
@@ -449,7 +449,7 @@ def node_keeps_bytes_out_of_memory(t):
         media = t.fb("df", "--pool", "p", "--json").json()["media"]
         return sum(m["used"] for m in media if m["medium"].startswith(kind))
     for nodes in (0, 3):
-        among = ("--nodes", str(nodes), "--patience", "5") if nodes else ()
+        among = ("--nodes", str(nodes), "--request-timeout", "5") if nodes else ()
         t.up("p", *among, "--rules", path, media=("memory:32M", "files:%s:64M" % t.disk))
         t.fb("rules", "explain", "--pool", "p", "/n/new").prints("persistence +node +line 2")
         t.bash("p", "mkdir /fb/n")
@@ -562,7 +562,7 @@ def files_go_with_their_process(t):
     path = rules(t, PROCESS, "process.toml")
     t.fb("rules", "check", path).says("1 rules, no error")
     for nodes in (0, 3):
-        t.up("p", *(("--nodes", str(nodes), "--patience", "3") if nodes else ()), "--rules", path, media=("memory:200M",))
+        t.up("p", *(("--nodes", str(nodes), "--request-timeout", "3") if nodes else ()), "--rules", path, media=("memory:200M",))
         if nodes:
             t.fb("set", "--pool", "p", "/tmp", "--distribution", "striped")
         t.bash("p", "mkdir -p /fb/tmp /fb/keep; echo x > /fb/keep/pool")

@@ -23,7 +23,7 @@ for call in sys.argv[1:]:
 
 
 def up(t, nodes):
-    t.up("p", "--nodes", str(nodes), "--patience", str(REQUEST_TIMEOUT))
+    t.up("p", "--nodes", str(nodes), "--request-timeout", str(REQUEST_TIMEOUT))
 
 
 def node(t, verb, number):

@@ -45,7 +45,7 @@ print(good, sorted(bad), round(longest, 1))
 
 
 def up(t, nodes, *more):
-    return t.up("p", "--nodes", str(nodes), "--patience", "2", *more)
+    return t.up("p", "--nodes", str(nodes), "--request-timeout", "2", *more)
 
 
 def on(t, node, script, *arguments, **more):
@@ -101,7 +101,7 @@ def a_node_dies_and_comes_back(t):
 
 @case(30)
 def who_waits_for_a_stopped_node_goes_on_with_it(t):
-    t.up("p", "--nodes", "2", "--patience", "10")
+    t.up("p", "--nodes", "2", "--request-timeout", "10")
     on(t, 0, WRITE, "/fb/d", "30")
     t.fb("node", "pause", "1", "--pool", "p").quiet()
     t.ok(states(t) == ["up", "paused"], "states: %s" % states(t))
@@ -116,7 +116,7 @@ def who_waits_for_a_stopped_node_goes_on_with_it(t):
 @case(40)
 def all_daemons_die_at_once(t):
     """Nothing that was written is lost, and a program that waits goes on."""
-    t.up("p", "--nodes", "3", "--patience", "15")
+    t.up("p", "--nodes", "3", "--request-timeout", "15")
     on(t, 1, WRITE, "/fb/d", "40")
     daemons = [n["keeper"] for n in t.fb("status", "--pool", "p", "--json").json()["nodes"]]
     for pid in daemons:
@@ -202,7 +202,7 @@ for n in range(count):
 @case(60)
 def a_pool_on_files_comes_back_from_its_media(t):
     """Everything is killed, and shared memory is lost: what was synced is there, on all nodes."""
-    t.up("p", "--nodes", "4", "--patience", "5", media=["files:%s:64M" % t.disk])
+    t.up("p", "--nodes", "4", "--request-timeout", "5", media=["files:%s:64M" % t.disk])
     for node in range(4):
         on(t, node, WRITE, "/fb/d%d" % node, "30")
     on(t, 2, "import os; os.mkdir('/fb/s')")

@@ -73,7 +73,7 @@ def node(t, verb, number):
 
 
 def up(t, *more):
-    t.up("p", "--nodes", str(NODES), "--patience", "2", *more)
+    t.up("p", "--nodes", str(NODES), "--request-timeout", "2", *more)
 
 
 def make(t, number, top, files):

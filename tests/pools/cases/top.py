@@ -241,7 +241,7 @@ def top_leaves_the_terminal_and_the_tracepoints_as_they_were(t):
 
 @case(60)
 def top_sees_a_daemon_die_and_a_pool_go(t):
-    t.up("p", "--nodes", "4", "--patience", "1")
+    t.up("p", "--nodes", "4", "--request-timeout", "1")
     # The standard error output is the terminal: messages about the node stay off the screen.
     screen = Screen(t, [t.forebay, "top", "--every", "0.2", "--pool", "p"], all_on_it=True)
     screen.has("4 nodes up, 0 down")

@@ -85,7 +85,7 @@ def view_by_attributes(t):
 def view_of_nodes(t):
     """Each node tags files, every node finds all of them, through both faces."""
     count = 50
-    t.up("p", "--nodes", "4", "--patience", "5", media=("memory:64M",))
+    t.up("p", "--nodes", "4", "--request-timeout", "5", media=("memory:64M",))
 
     def on(node, script):
         return t.command([t.forebay, "exec", "--pool", "p", "--node", str(node), "--", "python3", "-c", script],

@@ -73,7 +73,7 @@ def said(process, what):
 
 
 def up(t, what):
-    t.up("p", "--nodes", "3", "--patience", "5")
+    t.up("p", "--nodes", "3", "--request-timeout", "5")
     t.command([t.forebay, "exec", "--pool", "p", "--node", "1", "--", "mkdir", "/fb/c"])
     t.fb("set", "--pool", "p", "/c", what)
 

@@ -52,7 +52,7 @@ fn every_point_stands_where_the_table_says() {
 fn the_reference_lists_all() {
     let mut text = String::from(
         "# Tracepoints\n\nWhat each says, and in which crate it stands. Made from the table in\n\
-         `crates/base/trace/src/points.rs` by `FOREBAY_WRITE_DOCS=1 cargo test -p forebay-trace`.\n\
+         `crates/base/trace/src/points.rs` by `FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-trace`.\n\
          How they are used: [tracing](../howto/tracing.md).\n\n\
          | id | name | crate | says | fields |\n|---|---|---|---|---|\n",
     );
@@ -75,6 +75,6 @@ fn the_reference_lists_all() {
     assert_eq!(
         std::fs::read_to_string(&file).unwrap_or_default(),
         text,
-        "docs/reference/tracepoints.md is stale: FOREBAY_WRITE_DOCS=1 cargo test -p forebay-trace"
+        "docs/reference/tracepoints.md is stale: FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-trace"
     );
 }

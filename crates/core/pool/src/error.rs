@@ -82,7 +82,7 @@ impl fmt::Display for Error {
                 least,
             } => write!(
                 f,
-                "--bandwidth: with a patience of {request_timeout} s, at least {}M; else \
+                "--bandwidth: with a request timeout of {request_timeout} s, at least {}M; else \
                  programs that move much would get errors",
                 least.div_ceil(1 << 20)
             ),

@@ -103,17 +103,17 @@ impl Recovery<'_> {
             reading,
             live: Table {
                 used: lives.filter(|&i| c.live(i).id.load(Acquire) != 0).count(),
-                limit: MAX_LIVE,
+                limit: h.free_live.limit() as usize,
             },
             open: Table {
                 used: opens
                     .filter(|&i| c.open_file(i).refs.load(Acquire) != 0)
                     .count(),
-                limit: MAX_OPEN,
+                limit: h.free_open.limit() as usize,
             },
             locks: Table {
                 used: locks,
-                limit: MAX_FILE_LOCKS,
+                limit: h.free_locks.limit() as usize,
             },
             notes,
             unsettled: self.is_unsettled(),

@@ -691,11 +691,11 @@ requests! {
             Leaf Harmless Brief Free None, "Whether a process of the asked node lives.";
         PLACES 110 places (id: ObjectId, cuts: u64, chunk: u64, count: u64) -> List<(u64, Placed)>,
             Leaf Harmless Brief Looks None,
-            "Of so many chunks from that one on, those on other nodes, and where \
+            "Returns which of `count` chunks from `chunk` on lie on other nodes, and where \
              (`placements.rs`).";
         PLACE 111 place (id: ObjectId, cuts: u64, chunk: u64, end: u64) -> Chunk,
             Leaf Harmless Brief Changes None,
-            "Where a chunk lies that is about to be written up to there.";
+            "Returns where a chunk lies that is about to be written up to `end`.";
         ASSIGN 112 assign (
             id: ObjectId, cuts: u64, chunk: u64, placed: Placed, inline: Option<u64>,
         ) -> Placed,

@@ -140,7 +140,6 @@ pub struct Plan {
     /// Whether the contents of files are encrypted on the network, too.
     pub encrypt: bool,
     /// Request timeout: a node that sends no reply for this time counts as down.
-    #[serde(rename = "patience")]
     pub request_timeout: Duration,
     /// How long a node may be out of reach before it loses its locks.
     #[serde(default = "lease")]

@@ -279,7 +279,10 @@ impl Store {
         self.between_slots();
         let lent = process::attach(&self.control)
             .and_then(|slot| {
-                let alone = self.sole_use().end_of_others(slot);
+                // As in `attach_with`: first the slot, then the look for a repair.
+                let alone = self
+                    .no_repair()
+                    .and_then(|()| self.sole_use().end_of_others(slot));
                 let area = alone.and_then(|()| self.map_area(slot));
                 let area = area.inspect_err(|_| process::free(&self.control, slot))?;
                 Ok((slot, area))
