@@ -50,7 +50,7 @@ fn table(t: &Table) -> Value {
 pub fn as_json(pool: &Pool) -> Value {
     // Wakes the keeper, which may not have cleaned up yet after processes that have ended.
     pool.store().control().wake_keeper();
-    let taken = pool.store().recovery().accounting();
+    let taken = forebay_store::accounting::count(pool.store());
     let (files, bytes) = files_below(pool.dir());
     let media: Vec<Value> = pool.usage().iter().map(medium).collect();
     let watches = std::fs::read_dir(pool.dir().join("watches")).map_or(0, Iterator::count);
@@ -97,7 +97,7 @@ pub fn in_words(pool: &Pool, text: &mut String) {
     let mut line = |name: &str, what: String| {
         let _ = writeln!(text, "{name:<14} {what}");
     };
-    match pool.store().recovery().accounting() {
+    match forebay_store::accounting::count(pool.store()) {
         Ok(t) => {
             let of = |t: &Table| format!("{} of {}", t.used, t.limit);
             line("process slots", of(&t.processes));

@@ -265,13 +265,13 @@ fn compare(pool: &Pool) -> rustix::io::Result<Report> {
 fn check(pool: &Pool) -> Result<Report, String> {
     let until = Instant::now() + RELEASE;
     loop {
-        let before = pool.store().recovery().is_unsettled();
+        let before = forebay_store::process::is_unsettled(pool.store().control());
         let report = forebay_store::fsck::inspect(pool.store()).map_err(|e| words(pool, e))?;
         // The state of a dead process may look like damage: the keeper may not have released it
         // yet, or may have released it during the check. Then check again.
         if report.is_clean()
             || pool.keeper_pid().is_none()
-            || !before && !pool.store().recovery().is_unsettled()
+            || !before && !forebay_store::process::is_unsettled(pool.store().control())
             || Instant::now() > until
         {
             return Ok(report);

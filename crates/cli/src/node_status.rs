@@ -54,7 +54,7 @@ fn as_json(k: &Known, all: bool) -> Value {
             report["process_ids"] = value!(users(std::slice::from_ref(pool)));
             report["mounts"] = mounts(pool).iter().map(Served::as_json).collect();
             report["tables"] = tables(pool.store());
-            let stuck = pool.store().recovery().stuck().into_iter();
+            let stuck = forebay_store::process::stuck(pool.store().control()).into_iter();
             report["stuck"] = stuck
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 }))
                 .collect();
@@ -120,11 +120,16 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
     for mount in pool.iter().flat_map(|p| mounts(p)) {
         let _ = writeln!(text, "node {number}: mounted at {}", mount.words());
     }
-    let full = pool.iter().flat_map(|p| p.store().recovery().tables());
+    let full = pool
+        .iter()
+        .flat_map(|p| forebay_store::tables::all(p.store().control()));
     for complaint in full.filter_map(|table| table.complaint()) {
         let _ = writeln!(text, "node {number}: {complaint}");
     }
-    for (waiter, holder) in pool.iter().flat_map(|p| p.store().recovery().stuck()) {
+    for (waiter, holder) in pool
+        .iter()
+        .flat_map(|p| forebay_store::process::stuck(p.store().control()))
+    {
         let _ = writeln!(
             text,
             "node {number}: process {} waits for process {}, which is stopped; kill -CONT {holder} lets it go on",

@@ -75,7 +75,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
             "lifetime": crate::lifetime::as_json(&pool), "quota": pool.quota(),
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "tables": tables(pool.store()),
-            "stuck": pool.store().recovery().stuck().iter()
+            "stuck": forebay_store::process::stuck(pool.store().control()).iter()
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
         });
         if all {
@@ -119,7 +119,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
         let _ = writeln!(text, "mount      {}", mount.words());
     }
     text += &full_tables(pool.store());
-    for (waiter, holder) in pool.store().recovery().stuck() {
+    for (waiter, holder) in forebay_store::process::stuck(pool.store().control()) {
         let _ = writeln!(
             text,
             "stuck      process {} waits for process {}, which is stopped; kill -CONT {holder} lets it go on",
@@ -161,7 +161,7 @@ fn media_in_words(usage: &[MediumUsage]) -> String {
 
 /// Describes the number of open files, and of refusals because a table was full, for people.
 fn full_tables(store: &Store) -> String {
-    let tables = store.recovery().tables();
+    let tables = forebay_store::tables::all(store.control());
     let opened = &tables[0];
     let mut text = format!("files open {} of {} at most\n", opened.used, opened.limit);
     for complaint in tables.iter().filter_map(Table::complaint) {

@@ -73,7 +73,10 @@ pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
 /// Returns the tables that all processes of a node share, as JSON.
 pub fn tables(store: &Store) -> Value {
     let one = |t: &Table| value!({ "table": t.name, "used": t.used, "limit": t.limit, "refused": t.refused });
-    store.recovery().tables().iter().map(one).collect()
+    forebay_store::tables::all(store.control())
+        .iter()
+        .map(one)
+        .collect()
 }
 
 #[cfg(test)]

@@ -322,7 +322,7 @@ fn violations(pool: &str) -> Violations {
 fn stuck(pool: &str) -> Vec<Stuck> {
     let of = |pool: Arc<Pool>| {
         let node = pool.config().member.map_or(0, |m| m.node);
-        let found = pool.store().recovery().stuck().into_iter();
+        let found = forebay_store::process::stuck(pool.store().control()).into_iter();
         let found = found.map(move |(waiter, holder)| Stuck {
             node,
             waiter: named(&[waiter]),

@@ -326,7 +326,9 @@ impl<'a> Tasks<'a> {
     /// Whether the keeper has to wait for other nodes to report again which files they have open
     /// here.
     fn waits_for_nodes(&self) -> bool {
-        self.among && Instant::now() < self.grace && self.store.recovery().is_unsettled()
+        self.among
+            && Instant::now() < self.grace
+            && forebay_store::process::is_unsettled(self.store.control())
     }
 
     /// Carries out all tasks that are due.
@@ -397,12 +399,12 @@ impl<'a> Tasks<'a> {
 
     fn report_full_tables(&mut self) {
         let due = (self.full_reported).is_none_or(|at| at.elapsed() >= FULL_REPORT_INTERVAL);
-        if !due || self.store.recovery().refusals() == self.refused {
+        if !due || forebay_store::tables::refusals(self.store.control()) == self.refused {
             return;
         }
-        self.refused = self.store.recovery().refusals();
+        self.refused = forebay_store::tables::refusals(self.store.control());
         self.full_reported = Some(Instant::now());
-        let tables = self.store.recovery().tables();
+        let tables = forebay_store::tables::all(self.store.control());
         for text in tables.iter().filter_map(Table::complaint) {
             eprintln!("forebay keeper: {text}");
         }

@@ -504,7 +504,7 @@ impl Pool {
     /// Process ids of the attached processes, without this one and the keeper.
     pub fn attached(&self) -> Vec<u32> {
         let not = [Some(std::process::id()), self.keeper_pid()];
-        let mut pids = self.store.recovery().attached();
+        let mut pids = forebay_store::process::attached(self.store.control());
         pids.retain(|p| !not.contains(&Some(*p)));
         pids.sort_unstable();
         pids.dedup();

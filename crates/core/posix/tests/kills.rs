@@ -308,7 +308,7 @@ fn kill_anywhere(name: &str, media: &str, summed: bool) {
         assert_eq!(reaped.processes, 1, "{}", what());
         in_sections += reaped.in_flight;
         let settled = Instant::now();
-        while pool.store().recovery().is_unsettled() {
+        while forebay_store::process::is_unsettled(pool.store().control()) {
             assert!(settled.elapsed() < MAX_WAIT, "{}: not put in order", what());
             pool.store().recovery().put_in_order().unwrap();
         }

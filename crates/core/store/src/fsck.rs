@@ -28,6 +28,7 @@ use crate::process;
 use crate::record::Change;
 use crate::record_tree::{self, Meta};
 use crate::records::{ReadRecords, Records};
+use crate::recount::{count_uses, view};
 use crate::{ObjectId, Store};
 use control::{check_control, check_shards, highest_numbers};
 use files::{Double, check_extents, check_files, check_maps, check_places};
@@ -158,14 +159,14 @@ fn examine(store: &Store) -> Result<(Report, Option<(Vec<Change>, Vec<Double>)>)
             "extents, free space and counts, since there was no quiet moment: in the middle of something are {}",
             busy.join(", ")
         ));
-        let view = store.recovery().view()?;
+        let view = view(store)?;
         let mut model = read_model(store, &view, &mut report)?;
         check_names(store, &mut model, &view, &mut report);
         return Ok((report, None));
     };
-    let uses = store.recovery().count_uses()?;
+    let uses = count_uses(store)?;
     check_control(store, &uses, &mut report)?;
-    let view = store.recovery().view()?;
+    let view = view(store)?;
     drop(quiet);
     if report.others > 0 {
         check_trees(store, &view.metas, &mut report)?;

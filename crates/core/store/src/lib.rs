@@ -25,10 +25,11 @@
 //! live remote_opens quota                           open objects
 //! shards journal                                    transactions
 //! records                                           operations on records
-//! views                                             Store's operations by theme
+//! views                                             Store's views, and what each holds
 //! node                                              Store; Remote; this process's slot
 //! extent_cache ring quiescence                      extents; journal; no operation in flight
 //! declared object lock_request                      what callers ask for, as plain values
+//! names_epoch                                       when resolved paths become wrong
 //! process                                           processes attached to the control region
 //! map_table control_region                          how shared memory is laid out
 //! codec chunks clock errors record_tree             bytes, numbers, time
@@ -89,7 +90,7 @@ mod repair;
 mod ring;
 pub mod shards;
 pub mod stripe_units;
-mod tables;
+pub mod tables;
 #[cfg(test)]
 mod test_store;
 pub mod views;

@@ -315,7 +315,7 @@ impl<'s> Objects<'s> {
         }
         let lock = LiveLock(live, section);
         if live.flags.load(Relaxed) & flag::TORN != 0 {
-            self.store.recovery().repair_live(index)?;
+            self.repair_live(index)?;
         }
         Ok(lock)
     }
@@ -811,7 +811,10 @@ mod tests {
         assert_eq!(s.process_slot(), Ok(mine));
         assert_eq!(s.objects().live(index).refs.load(Acquire), before + 64);
         // All uses are seen by the process that counts again, and by the process that reaps.
-        assert_eq!(s.recovery().count_uses().unwrap().lives[index as usize], 64);
+        assert_eq!(
+            crate::recount::count_uses(&s).unwrap().lives[index as usize],
+            64
+        );
         let owner = &s.control.process(dead as usize).owner;
         owner.store(owner.load(Acquire) ^ 1, Release);
         assert_eq!(s.recovery().reap().unwrap().processes, 1);

@@ -9,7 +9,7 @@ pub use forebay_runtime::process::*;
 pub use forebay_runtime::slots::*;
 pub use forebay_runtime::thread_ids;
 
-use crate::control_region::{Control, Process};
+use crate::control_region::{Control, MAX_PROCESSES, Process, slot_state as state};
 use std::sync::atomic::Ordering::*;
 
 /// Whether this process is in the PID namespace of the pool's processes. From another namespace,
@@ -31,6 +31,39 @@ pub(crate) fn free(control: &Control, slot: u32) {
         wait.stamp.store(0, Relaxed);
     }
     p.owner.store(0, Release);
+}
+
+/// Process ids of the living processes that are attached now.
+pub fn attached(control: &Control) -> Vec<u32> {
+    (0..MAX_PROCESSES)
+        .map(|i| control.process(i))
+        .map(|p| p.owner.load(Acquire))
+        .filter(|&owner| state_of(owner) == state::USED && runs(owner))
+        .map(pid_of)
+        .collect()
+}
+
+/// Pairs of process ids: a process that has been waiting for a lock for a while, and the
+/// stopped process that holds the lock.
+pub fn stuck(control: &Control) -> Vec<(u32, u32)> {
+    (0..MAX_PROCESSES)
+        .map(|i| control.process(i))
+        .filter_map(|p| {
+            let holder = p.waits_for.load(Acquire);
+            let pid = pid_of_identity(control, holder);
+            let stuck = holder != 0 && identity_lives(control, holder) && is_stopped(pid);
+            stuck.then(|| (pid_of(p.owner.load(Acquire)), pid))
+        })
+        .collect()
+}
+
+/// Whether processes have died whose slots and losses haven't all been cleaned up.
+pub fn is_unsettled(control: &Control) -> bool {
+    control.header().leaks.load(Acquire) != 0
+        || (0..MAX_PROCESSES).any(|i| {
+            let owner = control.process(i).owner.load(Acquire);
+            owner != 0 && !is_alive(control, i as u32)
+        })
 }
 
 /// The owner word of another process, for tests.

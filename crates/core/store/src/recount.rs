@@ -15,7 +15,7 @@ use crate::record_tree::Meta;
 use crate::records::ReadRecords;
 use crate::shards;
 use crate::views::Recovery;
-use crate::{Extent, ObjectId};
+use crate::{Extent, ObjectId, Store};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
@@ -87,7 +87,7 @@ impl<'s> Recovery<'s> {
         leaks.store(LOOKING, Release);
         self.store.media().iter().for_each(|m| m.cells().recount());
         let unused = self.recount_tables()?;
-        let view = self.view();
+        let view = view(self.store);
         drop(quiet);
         let mut result = Ok(());
         for index in unused {
@@ -105,77 +105,12 @@ impl<'s> Recovery<'s> {
         result.map(|()| true)
     }
 
-    /// Counts the uses of all descriptions and live entries. To be called during quiescence.
-    pub(crate) fn count_uses(&self) -> Result<Uses> {
-        let h = self.store.control.header();
-        let mut opens = vec![0u32; h.free_open.end(MAX_OPEN) as usize];
-        let mut lives = vec![0u32; h.free_live.end(MAX_LIVE) as usize];
-        let mut holders = std::collections::HashSet::new();
-        for slot in 0..MAX_PROCESSES as u32 {
-            let p = self.store.control.process(slot as usize);
-            if p.owner.load(Acquire) == 0 {
-                continue;
-            }
-            holders.insert(process::identity(&self.store.control, slot));
-            let held = p.held.iter().filter_map(|h| held_entry(h.load(Acquire)));
-            held.for_each(|i| count(&mut lives, i));
-            let mapped = self.store.map_area(slot)?;
-            // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
-            let area = unsafe { &*mapped };
-            let held = self.store.objects().more_held(slot, area).iter();
-            let held = held.filter_map(|h| held_entry(h.load(Acquire)));
-            held.for_each(|i| count(&mut lives, i));
-            let end = (p.fds_end.load(Acquire) as usize).min(MAX_FDS);
-            let fds = (0..end).filter_map(|n| area.fd(n)).map(|f| f.load(Acquire));
-            let maps = self.store.control.maps_of(area);
-            let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
-            let maps = maps.iter().map(|m| m.open.load(Acquire));
-            fds.chain(maps)
-                .filter_map(|open| open.checked_sub(1))
-                .for_each(|i| count(&mut opens, i));
-            // SAFETY: the area is used only in this turn of the loop.
-            unsafe { self.store.unmap_area(mapped) };
-        }
-        for (i, uses) in opens.iter_mut().enumerate() {
-            let o = self.store.objects().open_file(i as u32);
-            // A description that a table refers to has been handed over to the table, whatever its
-            // owner word says.
-            if *uses == 0
-                && holders.contains(&self.store.control.open_owner(i as u32).load(Acquire))
-            {
-                *uses = 1;
-            }
-            if *uses > 0
-                && let Some(live) = o.live.load(Acquire).checked_sub(1)
-            {
-                count(&mut lives, live);
-            }
-        }
-        for i in 0..lives.len() as u32 {
-            let live = self.store.objects().live(i);
-            let remote = live.flags.load(Acquire) & flag::REMOTE != 0;
-            let part = if remote { live.part.load(Acquire) } else { 0 };
-            for own in [part, live.copy.load(Acquire)] {
-                if let Some(own) = own.checked_sub(1)
-                    && self.is_linked(i)?
-                {
-                    count(&mut lives, own);
-                }
-            }
-        }
-        for (i, uses) in lives.iter_mut().enumerate() {
-            *uses +=
-                u32::from(holders.contains(&self.store.control.finisher(i as u32).load(Acquire)));
-        }
-        Ok(Uses { opens, lives })
-    }
-
     /// Corrects all counts, frees the entries that no process uses, and puts all free entries into
     /// their lists. To be called during quiescence. Returns the live entries that no process uses
     /// any more: each now has one use, which the caller must release.
     pub(crate) fn recount_tables(&self) -> Result<Vec<u32>> {
         let h = self.store.control.header();
-        let uses = self.count_uses()?;
+        let uses = count_uses(self.store)?;
         let me = process::identity(&self.store.control, self.store.process_slot()?);
         h.free_open.clear();
         for (i, &n) in uses.opens.iter().enumerate().rev() {
@@ -196,7 +131,7 @@ impl<'s> Recovery<'s> {
         h.free_live.clear();
         for (i, &n) in uses.lives.iter().enumerate().rev() {
             let live = self.store.objects().live(i as u32);
-            if !self.is_linked(i as u32)? {
+            if !self.store.objects().is_linked(i as u32)? {
                 live.refs.store(0, Relaxed);
                 live.flags.store(0, Relaxed);
                 live.id.store(0, Relaxed);
@@ -213,58 +148,6 @@ impl<'s> Recovery<'s> {
             }
         }
         Ok(unused)
-    }
-
-    /// Takes a view of the whole store. To be called during quiescence.
-    pub(crate) fn view(self) -> Result<View<'s>> {
-        let _critical = Critical::enter();
-        let (shards, states, metas) = self.store.with_all_locked(|| {
-            if self.store.control.header().recover.load(Acquire) != 0 {
-                self.store.recover_locked()?;
-            }
-            let shards = 0..self.store.names().shard_count();
-            let shards = shards.map(|shard| self.store.fresh_records(shard));
-            let states = (0..self.store.names().shard_count()).map(|i| {
-                let s = self.store.control.shard(i);
-                ShardState {
-                    multi: s.multi.load(Acquire),
-                    removing: s.removing.load(Acquire),
-                    last_seq: s.last_seq.load(Acquire),
-                }
-            });
-            let metas = self.store.envs.iter().map(|env| Meta::of(env.path()));
-            Ok((
-                shards.collect::<Result<Vec<_>>>()?,
-                states.collect(),
-                metas.collect(),
-            ))
-        })?;
-        let live = self.open_objects()?.into_iter().map(|(id, index)| {
-            let l = self.store.objects().live(index);
-            let state = LiveState {
-                index,
-                flags: l.flags.load(Acquire),
-                size: l.size.load(Acquire),
-                pages: l.pages.load(Acquire),
-                first: self.store.content().first_chunk(index),
-            };
-            (id, state)
-        });
-        Ok(View {
-            live: live.collect(),
-            used: self
-                .store
-                .media()
-                .iter()
-                .map(|m| m.cells().used_bits())
-                .collect(),
-            counters: (self.store.media().iter().map(|m| m.cells()))
-                .map(|c| (c.used_pages(), c.wrongly_full(), c.reserved()))
-                .collect(),
-            shards,
-            states,
-            metas,
-        })
     }
 
     /// Frees the pages that no file used at the time of `view`. Returns their number.
@@ -298,6 +181,136 @@ impl<'s> Recovery<'s> {
         }
         Ok(freed)
     }
+}
+
+/// Counts the uses of all descriptions and live entries. To be called during quiescence.
+pub(crate) fn count_uses(store: &Store) -> Result<Uses> {
+    let h = store.control.header();
+    let mut opens = vec![0u32; h.free_open.end(MAX_OPEN) as usize];
+    let mut lives = vec![0u32; h.free_live.end(MAX_LIVE) as usize];
+    let mut holders = std::collections::HashSet::new();
+    for slot in 0..MAX_PROCESSES as u32 {
+        let p = store.control.process(slot as usize);
+        if p.owner.load(Acquire) == 0 {
+            continue;
+        }
+        holders.insert(process::identity(&store.control, slot));
+        let held = p.held.iter().filter_map(|h| held_entry(h.load(Acquire)));
+        held.for_each(|i| count(&mut lives, i));
+        let mapped = store.map_area(slot)?;
+        // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
+        let area = unsafe { &*mapped };
+        let held = store.objects().more_held(slot, area).iter();
+        let held = held.filter_map(|h| held_entry(h.load(Acquire)));
+        held.for_each(|i| count(&mut lives, i));
+        let end = (p.fds_end.load(Acquire) as usize).min(MAX_FDS);
+        let fds = (0..end).filter_map(|n| area.fd(n)).map(|f| f.load(Acquire));
+        let maps = store.control.maps_of(area);
+        let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
+        let maps = maps.iter().map(|m| m.open.load(Acquire));
+        fds.chain(maps)
+            .filter_map(|open| open.checked_sub(1))
+            .for_each(|i| count(&mut opens, i));
+        // SAFETY: the area is used only in this turn of the loop.
+        unsafe { store.unmap_area(mapped) };
+    }
+    for (i, uses) in opens.iter_mut().enumerate() {
+        let o = store.objects().open_file(i as u32);
+        // A description that a table refers to has been handed over to the table, whatever its
+        // owner word says.
+        if *uses == 0 && holders.contains(&store.control.open_owner(i as u32).load(Acquire)) {
+            *uses = 1;
+        }
+        if *uses > 0
+            && let Some(live) = o.live.load(Acquire).checked_sub(1)
+        {
+            count(&mut lives, live);
+        }
+    }
+    for i in 0..lives.len() as u32 {
+        let live = store.objects().live(i);
+        let remote = live.flags.load(Acquire) & flag::REMOTE != 0;
+        let part = if remote { live.part.load(Acquire) } else { 0 };
+        for own in [part, live.copy.load(Acquire)] {
+            if let Some(own) = own.checked_sub(1)
+                && store.objects().is_linked(i)?
+            {
+                count(&mut lives, own);
+            }
+        }
+    }
+    for (i, uses) in lives.iter_mut().enumerate() {
+        *uses += u32::from(holders.contains(&store.control.finisher(i as u32).load(Acquire)));
+    }
+    Ok(Uses { opens, lives })
+}
+
+/// Takes a view of the whole store. To be called during quiescence.
+pub(crate) fn view(store: &Store) -> Result<View<'_>> {
+    let _critical = Critical::enter();
+    let (shards, states, metas) = store.with_all_locked(|| {
+        if store.control.header().recover.load(Acquire) != 0 {
+            store.recover_locked()?;
+        }
+        let shards = 0..store.names().shard_count();
+        let shards = shards.map(|shard| store.fresh_records(shard));
+        let states = (0..store.names().shard_count()).map(|i| {
+            let s = store.control.shard(i);
+            ShardState {
+                multi: s.multi.load(Acquire),
+                removing: s.removing.load(Acquire),
+                last_seq: s.last_seq.load(Acquire),
+            }
+        });
+        let metas = store.envs.iter().map(|env| Meta::of(env.path()));
+        Ok((
+            shards.collect::<Result<Vec<_>>>()?,
+            states.collect(),
+            metas.collect(),
+        ))
+    })?;
+    let live = open_objects(store)?.into_iter().map(|(id, index)| {
+        let l = store.objects().live(index);
+        let state = LiveState {
+            index,
+            flags: l.flags.load(Acquire),
+            size: l.size.load(Acquire),
+            pages: l.pages.load(Acquire),
+            first: store.content().first_chunk(index),
+        };
+        (id, state)
+    });
+    Ok(View {
+        live: live.collect(),
+        used: self
+            .store
+            .media()
+            .iter()
+            .map(|m| m.cells().used_bits())
+            .collect(),
+        counters: (store.media().iter().map(|m| m.cells()))
+            .map(|c| (c.used_pages(), c.wrongly_full(), c.reserved()))
+            .collect(),
+        shards,
+        states,
+        metas,
+    })
+}
+
+/// The objects whose live entries are newer than their records: ids, and indices of the
+/// entries.
+pub(crate) fn open_objects(store: &Store) -> Result<HashMap<u64, u32>> {
+    let mut open = HashMap::new();
+    for i in 0..store.control.header().free_live.end(MAX_LIVE) {
+        // An entry outside its chain was left by a process that died while it was taking or
+        // returning the entry.
+        if store.objects().live(i).flags.load(Acquire) & flag::LOADED != 0
+            && store.objects().is_linked(i)?
+        {
+            open.insert(store.objects().live(i).id.load(Acquire), i);
+        }
+    }
+    Ok(open)
 }
 
 impl View<'_> {

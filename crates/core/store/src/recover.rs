@@ -1,13 +1,12 @@
 //! Releases what dead processes held, and rebuilds what only memory knew.
 
 use crate::control_region::ProcessArea;
-use crate::control_region::{
-    MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, map_flag, slot_state as state,
-};
+use crate::control_region::{MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, map_flag};
 use crate::live::{Chain, held_entry};
 use crate::process::Critical;
 use crate::record::extents_in;
 use crate::records::{ReadRecords, Records};
+use crate::recount::open_objects;
 use crate::views::Recovery;
 use crate::{ObjectId, process};
 use forebay_media::{CELL_PAGES, Extent};
@@ -27,41 +26,6 @@ pub struct Reaped {
 }
 
 impl<'s> Recovery<'s> {
-    /// Process ids of the living processes that are attached now.
-    pub fn attached(&self) -> Vec<u32> {
-        (0..MAX_PROCESSES)
-            .map(|i| self.store.control.process(i))
-            .map(|p| p.owner.load(Acquire))
-            .filter(|&owner| process::state_of(owner) == state::USED && process::runs(owner))
-            .map(process::pid_of)
-            .collect()
-    }
-
-    /// Pairs of process ids: a process that has been waiting for a lock for a while, and the
-    /// stopped process that holds the lock.
-    pub fn stuck(&self) -> Vec<(u32, u32)> {
-        (0..MAX_PROCESSES)
-            .map(|i| self.store.control.process(i))
-            .filter_map(|p| {
-                let holder = p.waits_for.load(Acquire);
-                let pid = process::pid_of_identity(&self.store.control, holder);
-                let stuck = holder != 0
-                    && process::identity_lives(&self.store.control, holder)
-                    && process::is_stopped(pid);
-                stuck.then(|| (process::pid_of(p.owner.load(Acquire)), pid))
-            })
-            .collect()
-    }
-
-    /// Whether processes have died whose slots and losses haven't all been cleaned up.
-    pub fn is_unsettled(&self) -> bool {
-        self.store.control.header().leaks.load(Acquire) != 0
-            || (0..MAX_PROCESSES).any(|i| {
-                let owner = self.store.control.process(i).owner.load(Acquire);
-                owner != 0 && !process::is_alive(&self.store.control, i as u32)
-            })
-    }
-
     /// Releases this process's slot and all that it holds, before the process ends.
     ///
     /// # Errors
@@ -408,26 +372,10 @@ impl<'s> Recovery<'s> {
             })
     }
 
-    /// The objects whose live entries are newer than their records: ids, and indices of the
-    /// entries.
-    pub(crate) fn open_objects(&self) -> Result<HashMap<u64, u32>> {
-        let mut open = HashMap::new();
-        for i in 0..self.store.control.header().free_live.end(MAX_LIVE) {
-            // An entry outside its chain was left by a process that died while it was taking or
-            // returning the entry.
-            if self.store.objects().live(i).flags.load(Acquire) & flag::LOADED != 0
-                && self.is_linked(i)?
-            {
-                open.insert(self.store.objects().live(i).id.load(Acquire), i);
-            }
-        }
-        Ok(open)
-    }
-
     /// Calls `each` for every extent of every object. For open files, the extents of chunk 0 are
     /// those in the live table.
     pub(crate) fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
-        let open = self.open_objects()?;
+        let open = open_objects(self.store)?;
         for (&id, &i) in &open {
             if self.store.objects().live(i).flags.load(Acquire) & flag::INLINE == 0 {
                 self.store
@@ -451,22 +399,6 @@ impl<'s> Recovery<'s> {
                 })?;
         }
         Ok(())
-    }
-
-    /// Number of objects and of directory entries, for reports.
-    ///
-    /// # Errors
-    /// EIO.
-    pub fn count_objects(&self) -> Result<(u64, u64)> {
-        let (mut objects, mut entries) = (0, 0);
-        for shard in 0..self.store.names().shard_count() {
-            self.store.committed(shard)?.each_record(b"", |key, _| {
-                objects += u64::from(key.first() == Some(&b'I'));
-                entries += u64::from(key.first() == Some(&b'D'));
-                true
-            })?;
-        }
-        Ok((objects, entries))
     }
 }
 
@@ -495,7 +427,7 @@ mod tests {
         assert_eq!(s.recovery().reap().map(|r| r.processes), Ok(1));
         assert_eq!(s.objects().open_file(open).refs.load(Relaxed), 0);
         assert_eq!(s.objects().live(live).id.load(Relaxed), 0);
-        let taken = s.recovery().accounting().unwrap();
+        let taken = crate::accounting::count(&s).unwrap();
         assert_eq!((taken.open.used, taken.live.used), (0, 0));
     }
 

@@ -1,7 +1,7 @@
 //! Repairs what dead processes left half changed in the control region.
 //!
 //! A live entry whose lock was abandoned is repaired by the process that takes the lock next
-//! ([`Recovery::repair_live`]). The repair removes what was written beyond the end of the file, and
+//! ([`Objects::repair_live`]). The repair removes what was written beyond the end of the file, and
 //! counts the pages again. Entries and pages that only the dead process knew: see
 //! [`crate::recount`].
 
@@ -12,15 +12,15 @@ use crate::process::Critical;
 use crate::record::{ChunkMap, Key, parse_key};
 use crate::records::{ChangeRecords, Need, ReadRecords, Records};
 use crate::recover::Reaped;
-use crate::views::Recovery;
+use crate::views::{Objects, Recovery};
 use forebay_media::{CELL_PAGES, Extent, PAGE};
 use rustix::io::Result;
 use std::sync::atomic::Ordering::*;
 
-impl Recovery<'_> {
+impl Objects<'_> {
     /// Repairs a live entry that a dead process may have left half changed. Locked.
     pub(crate) fn repair_live(&self, index: u32) -> Result<()> {
-        let live = self.store.objects().live(index);
+        let live = self.live(index);
         // The counter becomes even, and different: so no reader uses extents that it read before.
         live.moved
             .fetch_add(2 - live.moved.load(Relaxed) % 2, AcqRel);
@@ -28,9 +28,7 @@ impl Recovery<'_> {
         // An entry for a file of another node has no extents.
         if flags & (flag::LOADED | flag::REMOTE) == flag::LOADED {
             if flags & flag::INLINE != 0 {
-                self.store
-                    .objects()
-                    .set_extents(index, &ChunkMap::default())?;
+                self.set_extents(index, &ChunkMap::default())?;
                 live.pages.store(0, Relaxed);
             } else {
                 let mapped = flags & flag::MAPPED != 0;
@@ -51,7 +49,7 @@ impl Recovery<'_> {
     /// Cuts the extents to the file's size (unless the file is mapped), clears the rest of the
     /// last page, and counts the pages.
     fn repair_extents(&self, index: u32, mapped: bool) -> Result<()> {
-        let live = self.store.objects().live(index);
+        let live = self.live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let chunk = (CELL_PAGES * PAGE) as u64;
         let size = live.size.load(Acquire);
@@ -102,7 +100,7 @@ impl Recovery<'_> {
         if last == 0 && !mapped {
             first.truncate(keep, |e| freed.push(e));
         }
-        self.store.objects().set_extents(index, &first)?;
+        self.set_extents(index, &first)?;
         live.pages.store((pages + first.pages()) as u64, Relaxed);
         self.store.content().free_unnoted(index, freed)?;
         // Zeroes bytes beyond the end: in the last page, or, if mapped, in all pages that follow,
@@ -121,6 +119,15 @@ impl Recovery<'_> {
         Ok(())
     }
 
+    /// Whether the live entry is in the chain of its object's id.
+    pub(crate) fn is_linked(&self, index: u32) -> Result<bool> {
+        let _critical = Critical::enter();
+        let id = self.live(index).id.load(Acquire);
+        Ok(id != 0 && Chain::lock(self.store, id)?.find(id) == Some(index))
+    }
+}
+
+impl Recovery<'_> {
     /// Removes orphans that no process has open, and the leftovers of removed objects. Only while
     /// no other process makes orphans (O_TMPFILE). Returns the number of orphans that were removed.
     ///
@@ -172,13 +179,6 @@ impl Recovery<'_> {
         self.store.names().settle_leftovers()?;
         self.put_in_order()?;
         Ok(reaped)
-    }
-
-    /// Whether the live entry is in the chain of its object's id.
-    pub(crate) fn is_linked(&self, index: u32) -> Result<bool> {
-        let _critical = Critical::enter();
-        let id = self.store.objects().live(index).id.load(Acquire);
-        Ok(id != 0 && Chain::lock(self.store, id)?.find(id) == Some(index))
     }
 }
 

@@ -1,7 +1,6 @@
 //! How full the tables of the control region are: for reports.
 
-use crate::control_region::{FreeList, MAX_FILE_LOCKS, MAX_LIVE, MAX_OPEN};
-use crate::views::Recovery;
+use crate::control_region::{Control, FreeList, MAX_FILE_LOCKS, MAX_LIVE, MAX_OPEN};
 use std::sync::atomic::Ordering::*;
 
 /// A table of the control region.
@@ -41,35 +40,33 @@ impl Table {
     }
 }
 
-impl Recovery<'_> {
-    /// The tables that all processes of this node share.
-    pub fn tables(&self) -> [Table; 3] {
-        let c = self.store.control();
-        let h = c.header();
-        let opens = (0..h.free_open.end(MAX_OPEN))
-            .filter(|&i| c.open_file(i).refs.load(Relaxed) > 0)
-            .count();
-        let lives = (0..h.free_live.end(MAX_LIVE))
-            .filter(|&i| c.live(i).id.load(Relaxed) != 0)
-            .count();
-        let locks = (0..h.free_locks.end(MAX_FILE_LOCKS))
-            .filter(|&i| c.file_lock(i).object.load(Relaxed) != 0)
-            .count();
-        [
-            Table::of(&h.free_open, "opened files", "ENFILE", opens),
-            Table::of(&h.free_live, "different open files", "ENFILE", lives),
-            Table::of(&h.free_locks, "locks on files", "ENOLCK", locks),
-        ]
-    }
+/// The tables that all processes of this node share.
+pub fn all(control: &Control) -> [Table; 3] {
+    let c = control;
+    let h = c.header();
+    let opens = (0..h.free_open.end(MAX_OPEN))
+        .filter(|&i| c.open_file(i).refs.load(Relaxed) > 0)
+        .count();
+    let lives = (0..h.free_live.end(MAX_LIVE))
+        .filter(|&i| c.live(i).id.load(Relaxed) != 0)
+        .count();
+    let locks = (0..h.free_locks.end(MAX_FILE_LOCKS))
+        .filter(|&i| c.file_lock(i).object.load(Relaxed) != 0)
+        .count();
+    [
+        Table::of(&h.free_open, "opened files", "ENFILE", opens),
+        Table::of(&h.free_live, "different open files", "ENFILE", lives),
+        Table::of(&h.free_locks, "locks on files", "ENOLCK", locks),
+    ]
+}
 
-    /// The number of refusals for want of an entry in a table, since the region was made.
-    pub fn refusals(&self) -> u32 {
-        let h = self.store.control().header();
-        let lists = [&h.free_open, &h.free_live, &h.free_locks];
-        lists
-            .iter()
-            .fold(0, |sum: u32, list| sum.wrapping_add(list.refused()))
-    }
+/// The number of refusals for want of an entry in a table, since the region was made.
+pub fn refusals(control: &Control) -> u32 {
+    let h = control.header();
+    let lists = [&h.free_open, &h.free_live, &h.free_locks];
+    lists
+        .iter()
+        .fold(0, |sum: u32, list| sum.wrapping_add(list.refused()))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -95,7 +92,7 @@ mod tests {
             assert_eq!(s.objects().fd_set(fd, Some(open)), Ok(None));
             assert_eq!(s.objects().fd_get(fd), Some(open));
         }
-        assert_eq!(s.recovery().tables()[0].used, 1);
+        assert_eq!(crate::tables::all(&s.control)[0].used, 1);
         assert_eq!(
             s.objects().fd_set(MAX_FDS as i32, Some(open)),
             Err(Errno::MFILE)
@@ -107,12 +104,12 @@ mod tests {
         s.objects().open_release(open).unwrap();
         assert_eq!(
             (
-                s.recovery().tables()[0].used,
-                s.recovery().tables()[0].refused
+                crate::tables::all(&s.control)[0].used,
+                crate::tables::all(&s.control)[0].refused
             ),
             (0, 0)
         );
-        assert_eq!(s.recovery().tables()[0].complaint(), None);
+        assert_eq!(crate::tables::all(&s.control)[0].complaint(), None);
         assert_eq!(crate::fsck::check(&s), Ok(vec![]));
     }
 }

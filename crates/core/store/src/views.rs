@@ -1,8 +1,12 @@
-//! The operations of a store by theme: each type here has those of one theme.
+//! The views of a store: each type here has the operations of one theme, and guards what the
+//! theme's data promises.
 //!
-//! Such a type is a view: it holds the [`Store`], is made by an accessor for the call
-//! (`store.names().lookup_here(..)`), and is copied freely. The methods are in the modules of their
-//! theme. They reach the store's state by `self.store`, and other themes by its accessors.
+//! A view names what it holds, is made by an accessor for the call (`store.names().lookup_here(..)`),
+//! and is copied freely. It derefs to nothing: its methods reach state by its fields. Views that
+//! can do with part of the store hold only that part. The others hold the [`Store`], because they
+//! change records, or attach this process, which may have to release a dead process's slot first.
+//! The methods are in the modules of their theme. What only reads a store is functions of a module
+//! (`fsck`, `accounting`, `tables`).
 
 use crate::control_region::{Control, Header};
 use crate::{Remote, Store};
@@ -26,7 +30,8 @@ macro_rules! view {
 }
 
 view! {
-    /// Open objects (the live table) and open file descriptions: `live.rs`, `open.rs`.
+    /// Open objects (the live table) and open file descriptions: an object has one entry, which
+    /// stays as long as anything uses it. `live.rs`, `open.rs`, `leases.rs`, `repair.rs`.
     Objects, objects
 }
 
@@ -90,13 +95,13 @@ view! {
 
 view! {
     /// Declared controls, and the uses that they allow: `controls.rs`, `controls/`,
-    /// `exclusive_mount.rs`, `ephemeral.rs`.
+    /// `ephemeral.rs`.
     DeclaredControls, declared
 }
 
 view! {
-    /// Release of what dead processes held, repair, and usage counts: `recover.rs`, `repair.rs`,
-    /// `recount.rs`, `accounting.rs`, `tables.rs`.
+    /// Release of what dead processes held: each use, page and slot once, and a slot only after
+    /// all that it held. `recover.rs`, `repair.rs`, `recount.rs`.
     Recovery, recovery
 }
 

@@ -22,7 +22,10 @@ fn an_unlinked_file_lives_until_its_last_close() {
         p.assert_whole();
         g.close().unwrap();
         assert_eq!(
-            (p.used(), p.store().recovery().count_objects()),
+            (
+                p.used(),
+                forebay_store::accounting::count_objects(p.store())
+            ),
             (0, Ok((1, 0))),
             "{len} bytes"
         );

@@ -70,7 +70,10 @@ fn an_unnamed_file_vanishes_or_gets_a_name() {
     p.assert_whole();
     f.close().unwrap();
     assert_eq!(
-        (p.used(), p.store().recovery().count_objects()),
+        (
+            p.used(),
+            forebay_store::accounting::count_objects(p.store())
+        ),
         (0, Ok((1, 0)))
     );
     let open = p

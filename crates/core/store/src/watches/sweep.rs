@@ -4,7 +4,7 @@
 use super::place;
 use super::shadow::{id_of, names_in, watched_by};
 use crate::control_region::FILTER_WORDS;
-use crate::process::{Life, life};
+use crate::process::{Life, attached, life};
 use crate::views::Watches;
 use rustix::io::{Errno, Result};
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ impl Watches<'_> {
         let _changing = self.change_watches()?;
         let all = self.watch_path("");
         let mut watched = HashSet::new();
-        for pid in self.store.recovery().attached() {
+        for pid in attached(self.store.control()) {
             watched_by_process(pid, &mut watched)?;
         }
         let mut filter = [0; FILTER_WORDS];
