@@ -295,7 +295,7 @@ impl Pool {
             Some(false) => return Err(PoolError::OtherHost(config.name)),
             None => return Err(PoolError::Blind),
         }
-        store.set_journal_bound(config.journal_bound());
+        store.durability().set_journal_bound(config.journal_bound());
         let node = config.member.map_or(0, |member| member.node);
         store
             .control()
@@ -682,7 +682,7 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
             Some(journal),
         )
         .map_err(failed)?;
-        store.set_journal_bound(config.journal_bound());
+        store.durability().set_journal_bound(config.journal_bound());
         let loaded = store.durability().reload().map_err(|e| match e {
             Errno::BADMSG | Errno::NOENT => PoolError::NoCheckpoint(at),
             e => PoolError::io("can't load the records", &at, e),

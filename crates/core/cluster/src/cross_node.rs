@@ -39,7 +39,7 @@ use crate::views::CrossNode;
 use forebay_store::names::{Link, Named, Note, Opening, is_on_paths};
 use forebay_store::process::identity_lives;
 use forebay_store::record::{Entry, Inode, Key, parse_key, tail};
-use forebay_store::records::{ChangeRecords, Need, ReadRecords, Records};
+use forebay_store::records::{ChangeRecords, Need, ReadRecords, Records, ShardSet};
 use forebay_store::shards::Write;
 use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
@@ -215,7 +215,7 @@ impl<'a> CrossNode<'a> {
         let is_dir = kind == libc::S_IFDIR;
         let id = self
             .store()
-            .transact(self.store().set(&[shard]), Need::Bytes(0), |w| {
+            .transact(ShardSet::of(&[shard]), Need::Bytes(0), |w| {
                 let id = ObjectId::new(self.store().names().next_seq(shard)?, slot);
                 let id = id.with(new.distribution.unwrap_or_default());
                 assert!(

@@ -9,6 +9,7 @@
 use crate::Fs;
 use crate::thread_fs::{self, ThreadFs};
 use forebay_store::control_region::MAX_PROCESSES;
+use forebay_store::lending;
 use forebay_store::process as slots;
 use forebay_store::{ObjectId, Result, Store};
 use rustix::io::Errno;
@@ -49,7 +50,7 @@ impl Process<'_> {
     /// process's working directory and umask.
     #[inline]
     fn own_fs(self) -> Option<&'static ThreadFs> {
-        if thread_fs::any() && self.0.lent().is_none() {
+        if thread_fs::any() && lending::lent().is_none() {
             thread_fs::current()
         } else {
             None
@@ -245,22 +246,22 @@ impl Process<'_> {
     pub fn borrow(self, reserved: Option<u32>) -> bool {
         let store = self.0;
         let Some(reserved) = reserved else {
-            store.borrow_later();
+            lending::borrow_later();
             return false;
         };
-        store.between_slots();
+        lending::between_slots();
         if !slots::is_apart() && !slots::claim(store.control(), reserved) {
-            store.borrow_later();
+            lending::borrow_later();
             return false;
         }
         let slot = slots::slot_of(reserved);
         match store.map_area(slot) {
             Ok(area) => {
-                store.lend(slot, area);
+                lending::lend(slot, area);
                 true
             }
             Err(_) => {
-                store.borrow_later();
+                lending::borrow_later();
                 false
             }
         }
@@ -268,7 +269,7 @@ impl Process<'_> {
 
     /// The slot that this thread borrows; None if it borrows none.
     pub fn borrowed(self) -> Option<u32> {
-        self.0.lent()
+        lending::lent()
     }
 
     /// Makes this thread use the process's own slot again.
@@ -279,7 +280,7 @@ impl Process<'_> {
     /// Takes over, in a forked child, the slot that was reserved for it. If the result is false,
     /// the child has no descriptors of the pool and no working directory in it.
     pub fn adopt(self, reserved: u32) -> bool {
-        self.0.between_slots();
+        lending::between_slots();
         let adopted = slots::claim(self.0.control(), reserved)
             && self.0.adopt(slots::slot_of(reserved)).is_ok();
         self.0.end_lending();
@@ -306,7 +307,7 @@ impl Process<'_> {
     /// `borrows`: this thread runs a vfork child.
     pub fn slot_for_exec(self, borrows: bool) -> Option<u32> {
         if borrows {
-            self.0.lent()
+            lending::lent()
         } else {
             self.0.settled_slot()
         }

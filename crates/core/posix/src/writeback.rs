@@ -237,7 +237,7 @@ impl<'a> FileBuffers<'a> {
                 .is_some_and(|end| end <= MAX_SIZE);
             fits && !from.is_empty()
                 && flags & libc::O_DSYNC == 0
-                && !cluster.store().acts_for_another()
+                && !forebay_store::lending::acts_for_another()
         });
         let Some(at) = at else {
             self.write_back(id);

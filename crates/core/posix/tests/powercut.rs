@@ -387,7 +387,7 @@ fn run(seed: u64, steps: usize) {
         0 => TestPool::summed(&name, &[MEDIUM], 120),
         _ => TestPool::with(&name, &[MEDIUM]),
     };
-    pool.store().change_journal_bound(BOUND);
+    pool.store().durability().change_journal_bound(BOUND);
     pool.store().durability().checkpoint().unwrap();
     let dir = medium_dir(pool.pool());
     let base = dir.parent().unwrap().to_owned();

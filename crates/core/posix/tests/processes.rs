@@ -459,7 +459,7 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
     static KILLS: AtomicU64 = AtomicU64::new(0);
     let pool = TestPool::with(name, &[media]);
     // If the pool has a journal, its checkpoints are frequent.
-    pool.store().change_journal_bound(300 << 10);
+    pool.store().durability().change_journal_bound(300 << 10);
     for d in 0..3 {
         pool.mkdir(format!("/s{d}").as_bytes(), 0o755).unwrap();
     }

@@ -58,6 +58,18 @@ pub struct Loaded {
 }
 
 impl Durability<'_> {
+    /// Sets the length of the journal at which a checkpoint is due, unless it has been set before.
+    /// Bytes.
+    pub fn set_journal_bound(&self, bound: u64) {
+        let place = &self.journal_state().bound;
+        let _ = place.compare_exchange(0, bound, AcqRel, Relaxed);
+    }
+
+    /// Sets another bound of the journal's length, in bytes; for tests.
+    pub fn change_journal_bound(&self, bound: u64) {
+        self.journal_state().bound.store(bound, Release);
+    }
+
     /// Makes a checkpoint if the journal has grown to its bound and no other process makes one.
     pub(crate) fn checkpoint_if_due(&self) {
         if self.generation_len() > self.journal_state().bound.load(Relaxed) {

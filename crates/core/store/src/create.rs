@@ -30,27 +30,12 @@ impl Store {
         };
         let store = Store::open(control, records, record_bytes, media, journal)?;
         store.format_root(root)?;
-        store.set_journal_bound(bound);
+        store.durability().set_journal_bound(bound);
         store.durability().checkpoint()?;
         if let Some(journal) = &store.journal {
             store.durability().reserve_checkpoint(journal)?;
         }
         store.durability().make_spare_journal()
-    }
-
-    /// Sets the length of the journal at which a checkpoint is due, unless it has been set before.
-    /// Bytes.
-    pub fn set_journal_bound(&self, bound: u64) {
-        let place = &self.durability().journal_state().bound;
-        let _ = place.compare_exchange(0, bound, AcqRel, Relaxed);
-    }
-
-    /// Sets another bound of the journal's length, in bytes; for tests.
-    pub fn change_journal_bound(&self, bound: u64) {
-        self.durability()
-            .journal_state()
-            .bound
-            .store(bound, Release);
     }
 
     /// Creates only the control region: for a pool whose records have survived a reboot.

@@ -25,6 +25,7 @@ pub use mend::mend;
 
 use crate::control_region::MAX_PROCESSES;
 use crate::process;
+use crate::quiescence;
 use crate::record::Change;
 use crate::record_tree::{self, Meta};
 use crate::records::{ReadRecords, Records};
@@ -154,7 +155,9 @@ fn examine(store: &Store) -> Result<(Report, Option<(Vec<Change>, Vec<Double>)>)
         }
     };
     let Some(quiet) = quiet else {
-        let busy: Vec<String> = store.in_sections().map(|(_, pid)| in_words(pid)).collect();
+        let busy: Vec<String> = quiescence::in_sections(store.control())
+            .map(|(_, pid)| in_words(pid))
+            .collect();
         report.left_out = Some(format!(
             "extents, free space and counts, since there was no quiet moment: in the middle of something are {}",
             busy.join(", ")

@@ -29,7 +29,7 @@
 //! node                                              Store; Remote; this process's slot
 //! extent_cache ring quiescence                      extents; journal; no operation in flight
 //! declared object lock_request                      what callers ask for, as plain values
-//! names_epoch                                       when resolved paths become wrong
+//! names_epoch lending                               when paths become wrong; vfork children
 //! process                                           processes attached to the control region
 //! map_table control_region                          how shared memory is laid out
 //! codec chunks clock errors record_tree             bytes, numbers, time
@@ -64,6 +64,7 @@ pub mod index;
 mod journal;
 pub mod leases;
 mod leftovers;
+pub mod lending;
 pub mod live;
 mod lock_request;
 pub mod locks;

@@ -801,7 +801,7 @@ mod tests {
         );
         // As 64 threads of another process would.
         let area = s.map_area(dead).unwrap();
-        s.lend(dead, area);
+        crate::lending::lend(dead, area);
         for _ in 0..64 {
             let (same, held) = s.objects().live_acquire_here(id).unwrap();
             assert_eq!(same, index);

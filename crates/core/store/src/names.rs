@@ -288,6 +288,6 @@ impl<'s> Names<'s> {
 
     /// The set of shards of a transaction over one object.
     pub fn object_set(&self, id: ObjectId) -> ShardSet {
-        self.store.set(&[self.store.shard_of(id)])
+        ShardSet::of(&[self.store.shard_of(id)])
     }
 }

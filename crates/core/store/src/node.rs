@@ -8,6 +8,7 @@ mod attachment;
 
 use crate::control_region::{Control, ProcessArea};
 use crate::extent_cache::ExtentCache;
+use crate::lending::NO_SLOT;
 use crate::lmdb::Env;
 use crate::lock_request::Owner;
 use crate::process::ProcessLock;
@@ -15,7 +16,6 @@ use crate::quiescence::{self, Quiet, Section};
 use crate::record::{Entry, Inode};
 use crate::ring::Journal;
 use crate::{Extent, Medium, NodeId, ObjectId, Slot};
-use attachment::NO_SLOT;
 use rustix::io::Result;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
@@ -186,11 +186,6 @@ impl Store {
     /// EBUSY if a section doesn't end in time.
     pub(crate) fn quiet(&self, timeout: Duration) -> Result<Quiet<'_>> {
         quiescence::quiet(&self.control, self.process_slot()?, timeout)
-    }
-
-    /// Slots and process ids of the living processes that are in sections just now.
-    pub(crate) fn in_sections(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        quiescence::in_sections(&self.control)
     }
 
     // ---- record files and media ----

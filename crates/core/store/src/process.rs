@@ -9,7 +9,7 @@ pub use forebay_runtime::process::*;
 pub use forebay_runtime::slots::*;
 pub use forebay_runtime::thread_ids;
 
-use crate::control_region::{Control, MAX_PROCESSES, Process, slot_state as state};
+use crate::control_region::{Control, Process};
 use std::sync::atomic::Ordering::*;
 
 /// Whether this process is in the PID namespace of the pool's processes. From another namespace,

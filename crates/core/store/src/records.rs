@@ -57,6 +57,11 @@ impl<'n> EntryRef<'n> {
 pub struct ShardSet(pub u64);
 
 impl ShardSet {
+    /// The set of these shards.
+    pub fn of(shards: &[usize]) -> ShardSet {
+        shards.iter().fold(ShardSet(0), |set, &s| set.with(s))
+    }
+
     pub fn with(self, shard: usize) -> ShardSet {
         assert!(shard < MAX_SHARDS, "there is a shard {shard}");
         ShardSet(self.0 | 1 << shard)

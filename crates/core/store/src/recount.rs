@@ -282,8 +282,7 @@ pub(crate) fn view(store: &Store) -> Result<View<'_>> {
     });
     Ok(View {
         live: live.collect(),
-        used: self
-            .store
+        used: store
             .media()
             .iter()
             .map(|m| m.cells().used_bits())

@@ -10,7 +10,7 @@
 mod operations;
 mod rewrite;
 
-pub(crate) use rewrite::write_file;
+pub(crate) use rewrite::{write_changes, write_file};
 
 use crate::control_region::MAX_SHARDS;
 use crate::lmdb::{OnFull, Snapshot, WriteTxn};
@@ -76,14 +76,9 @@ impl Store {
         id.slot().shard(self.envs.len())
     }
 
-    /// The set of these shards.
-    pub fn set(&self, shards: &[usize]) -> ShardSet {
-        shards.iter().fold(ShardSet(0), |set, &s| set.with(s))
-    }
-
     /// The set of all shards.
     pub(crate) fn all_shards(&self) -> ShardSet {
-        self.set(&(0..self.envs.len()).collect::<Vec<_>>())
+        (0..self.envs.len()).fold(ShardSet(0), ShardSet::with)
     }
 
     /// Opens the records of all shards now. (Without this call, a shard's records are opened when
@@ -110,7 +105,7 @@ impl Store {
     /// ENOSPC and errors of the file system.
     pub(crate) fn make_records(&self) -> Result<()> {
         (0..self.envs.len()).try_for_each(|shard| {
-            self.transact(self.set(&[shard]), Need::Bytes(0), |w| {
+            self.transact(ShardSet::of(&[shard]), Need::Bytes(0), |w| {
                 w.txn(shard).map(|_| ())
             })
         })
@@ -148,7 +143,7 @@ impl Store {
         }
         for _ in 0..MAX_ODD_READS {
             let _critical = Critical::enter();
-            self.lock_shards(self.set(&[shard]))?;
+            self.lock_shards(ShardSet::of(&[shard]))?;
             let even = counter(state).is_multiple_of(2);
             state.lock.release();
             if even || counter(state).is_multiple_of(2) {

@@ -16,7 +16,7 @@ use crate::peers::{Bytes, MAX_HEAD, PeerReply, PeerRequest};
 use crate::views::Namespace;
 use forebay_store::controls::is_ephemeral;
 use forebay_store::record::{Entry, Inode, Key};
-use forebay_store::records::{ChangeRecords, Need, Records};
+use forebay_store::records::{ChangeRecords, Need, Records, ShardSet};
 use forebay_store::shards::Write;
 use forebay_store::{NAME_MAX, NewObject, NodeId, ObjectId, Slot, now};
 use rustix::io::{Errno, Result};
@@ -136,7 +136,7 @@ impl<'a> Namespace<'a> {
         let mut ids = vec![ObjectId(0); names.len()];
         for (shard, all) in by_shard {
             self.store()
-                .transact(self.store().set(&[shard]), Need::Removal, |_| {
+                .transact(ShardSet::of(&[shard]), Need::Removal, |_| {
                     all.iter().try_for_each(|&i| {
                         ids[i] = ObjectId::new(self.store().names().next_seq(shard)?, slots[i]);
                         Ok(())
@@ -230,7 +230,7 @@ impl<'a> CrossNode<'a> {
         let bytes = part.iter().map(|&i| files[i].bytes()).sum();
         let pages = part.iter().map(|&i| files[i].pages()).sum();
         self.store()
-            .transact(self.store().set(&[shard]), Need::Bytes(bytes), |w| {
+            .transact(ShardSet::of(&[shard]), Need::Bytes(bytes), |w| {
                 self.store().names_epoch().check(epoch)?;
                 self.store().names_epoch().check_frozen(parent)?;
                 w.more_room(shard, pages)?;
@@ -369,18 +369,16 @@ impl<'a> CrossNode<'a> {
         for (shard, all) in by_shard {
             for part in parts_of(files, &all) {
                 let pages = part.iter().map(|&i| files[i].pages()).sum();
-                let together =
-                    self.store()
-                        .transact(self.store().set(&[shard]), Need::Removal, |w| {
-                            w.more_room(shard, pages)?;
-                            part.iter().try_for_each(|&i| {
-                                self.store().links().confirm(
-                                    w,
-                                    files[i].id,
-                                    (parent, files[i].name),
-                                )
-                            })
-                        });
+                let together = self
+                    .store()
+                    .transact(ShardSet::of(&[shard]), Need::Removal, |w| {
+                        w.more_room(shard, pages)?;
+                        part.iter().try_for_each(|&i| {
+                            self.store()
+                                .links()
+                                .confirm(w, files[i].id, (parent, files[i].name))
+                        })
+                    });
                 if together.is_ok() {
                     continue;
                 }
@@ -439,17 +437,17 @@ impl<'a> CrossNode<'a> {
         for (shard, all) in by_shard {
             for part in all.chunks(MAX_BATCH_FILES) {
                 let bytes = part.iter().map(|&i| entries[i].0.len() + 64).sum();
-                let made =
-                    self.store()
-                        .transact(self.store().set(&[shard]), Need::Bytes(bytes), |w| {
-                            self.store().names_epoch().check(epoch)?;
-                            self.store().names_epoch().check_frozen(parent)?;
-                            let each = part.iter().map(|&i| {
-                                let (name, entry) = &entries[i];
-                                self.put_entry(w, (parent, name), *entry)
-                            });
-                            each.collect::<Result<Vec<_>>>()
+                let made = self
+                    .store()
+                    .transact(ShardSet::of(&[shard]), Need::Bytes(bytes), |w| {
+                        self.store().names_epoch().check(epoch)?;
+                        self.store().names_epoch().check_frozen(parent)?;
+                        let each = part.iter().map(|&i| {
+                            let (name, entry) = &entries[i];
+                            self.put_entry(w, (parent, name), *entry)
                         });
+                        each.collect::<Result<Vec<_>>>()
+                    });
                 for (n, &i) in part.iter().enumerate() {
                     results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
                 }

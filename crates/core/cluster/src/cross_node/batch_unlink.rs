@@ -17,7 +17,7 @@ use crate::peers::requests::request;
 use crate::views::Namespace;
 use forebay_store::names::Note;
 use forebay_store::record::Entry;
-use forebay_store::records::{ChangeRecords, Need, Records};
+use forebay_store::records::{ChangeRecords, Need, Records, ShardSet};
 use forebay_store::shards::Write;
 use forebay_store::{NAME_MAX, NodeId, ObjectId, now};
 use rustix::io::{Errno, Result};
@@ -146,7 +146,7 @@ impl<'a> CrossNode<'a> {
             for part in all.chunks(MAX_BATCH_FILES) {
                 let done = self
                     .store()
-                    .transact(self.store().set(&[shard]), Need::Removal, |w| {
+                    .transact(ShardSet::of(&[shard]), Need::Removal, |w| {
                         w.more_room(shard, PAGES * part.len())?;
                         self.store().names_epoch().check(epoch)?;
                         let each = part
@@ -243,15 +243,15 @@ impl<'a> CrossNode<'a> {
         }
         for (shard, all) in ended {
             for part in all.chunks(MAX_BATCH_FILES) {
-                let together =
-                    self.store()
-                        .transact(self.store().set(&[shard]), Need::Removal, |w| {
-                            part.iter().try_for_each(|&i| {
-                                let name = (parent, &entries[i].0[..]);
-                                self.store().intents().let_see(w, name, entries[i].1)?;
-                                w.end_intent(self.store().entry_ref(name))
-                            })
-                        });
+                let together = self
+                    .store()
+                    .transact(ShardSet::of(&[shard]), Need::Removal, |w| {
+                        part.iter().try_for_each(|&i| {
+                            let name = (parent, &entries[i].0[..]);
+                            self.store().intents().let_see(w, name, entries[i].1)?;
+                            w.end_intent(self.store().entry_ref(name))
+                        })
+                    });
                 if together.is_err() {
                     others.extend_from_slice(part);
                 }

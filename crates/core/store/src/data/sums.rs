@@ -19,6 +19,7 @@
 
 use super::*;
 use crate::declared::declared;
+use crate::records::ShardSet;
 use crate::views::Content;
 use forebay_controls::Integrity;
 use twox_hash::XxHash3_64;
@@ -386,7 +387,7 @@ impl Content<'_> {
                 })?;
             for some in keys.chunks(256) {
                 self.store
-                    .transact(self.store.set(&[shard]), Need::Removal, |w| {
+                    .transact(ShardSet::of(&[shard]), Need::Removal, |w| {
                         some.iter()
                             .try_for_each(|(id, key)| w.detach(*id, key).map(|_| ()))
                     })?;

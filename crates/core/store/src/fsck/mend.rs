@@ -91,7 +91,7 @@ fn mend_alone(store: &Store, salvaged: Vec<Finding>, changed: &mut bool) -> Resu
             break;
         }
         *changed = true;
-        store.write_changes(&changes)?;
+        shards::write_changes(store, &changes)?;
         reset_control(store)?;
         store.recovery().rebuild_free_space()?;
         for m in store.media() {
@@ -164,7 +164,7 @@ fn drop_unreadable_journals(store: &Store, changed: &mut bool) -> Result<()> {
         };
         if !sound {
             *changed = true;
-            store.write_changes(&[(shard, JOURNAL.to_vec(), None)])?;
+            shards::write_changes(store, &[(shard, JOURNAL.to_vec(), None)])?;
         }
     }
     Ok(())

@@ -101,7 +101,7 @@ impl<'s> Names<'s> {
         let shard = slot.shard(self.shard_count());
         let t = now();
         self.store
-            .transact(self.store.set(&[shard]), Need::Bytes(0), |w| {
+            .transact(ShardSet::of(&[shard]), Need::Bytes(0), |w| {
                 let id = ObjectId::new(self.next_seq(shard)?, slot);
                 let inode = Inode {
                     nlink: 0,

@@ -275,7 +275,7 @@ impl Intents<'_> {
             }
             self.leave_unsettled();
             self.store
-                .transact(self.store.set(&[shard]), Need::Removal, |w| {
+                .transact(ShardSet::of(&[shard]), Need::Removal, |w| {
                     for (id, key, link) in &links {
                         w.attach(*id, key, link)?;
                     }

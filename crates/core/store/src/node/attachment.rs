@@ -2,39 +2,19 @@
 //! slot's area.
 //!
 //! A process attaches when it first needs a slot, and keeps the slot until it ends. The area is
-//! mapped at the same time. A vfork child runs in its parent's memory, but has its own slot: the
-//! parent's thread borrows that slot meanwhile ([`Store::lend`]).
+//! mapped with it. A vfork child runs in its parent's memory, but has its own slot: the parent's
+//! thread borrows that slot meanwhile ([`lending::lend`]).
 //!
 //! `attaching` is held while the process takes a slot. A process attaches only if no process
 //! repairs the store (`no_repair`), and first ends the exclusive use by another process
 //! (`exclusive_mount.rs`).
 
 use crate::control_region::{Control, MAX_PROCESSES, ProcessArea};
+use crate::lending::{self, BETWEEN, BORROW_LATER, NO_SLOT};
 use crate::process::{self, Critical};
 use crate::{Region, Store, quiescence};
 use rustix::io::{Errno, Result};
-use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
-
-/// In place of a slot: the process isn't attached.
-pub(super) const NO_SLOT: u32 = u32::MAX;
-/// The thread is between two slots: descriptors that it opens and closes now belong to no table.
-const BETWEEN: u32 = u32::MAX - 2;
-/// The vfork child on this thread gets a slot when it first needs one.
-const BORROW_LATER: u32 = u32::MAX - 1;
-
-thread_local! {
-    /// Slot and area of a vfork child that runs on this thread in the parent's memory.
-    ///
-    /// This has to be a thread-local. Only the thread that makes a call decides for which process
-    /// the call acts: the child of a vfork shares all memory with its parent, the [`Store`]
-    /// included, and other threads of the parent continue to call the store meanwhile. The parent's
-    /// own thread stands still until the child executes a program or ends, so one cell for each
-    /// thread is enough. Program code (a handler, a library's constructor) may run between the
-    /// vfork and the call, so no caller has a context that it could pass.
-    static BORROWED: Cell<(u32, *mut ProcessArea)> =
-        const { Cell::new((NO_SLOT, std::ptr::null_mut())) };
-}
 
 /// Maximum time that a thread which attaches waits for another one that executes a program.
 /// Milliseconds.
@@ -46,7 +26,7 @@ impl Store {
     /// # Errors
     /// EAGAIN if all process slots are taken; errors of mmap.
     pub fn process_slot(&self) -> Result<u32> {
-        match BORROWED.with(Cell::get).0 {
+        match lending::slot() {
             NO_SLOT => {}
             BETWEEN => return Err(Errno::AGAIN),
             BORROW_LATER => return self.borrow_now(),
@@ -60,10 +40,10 @@ impl Store {
 
     /// Returns the slot for which calls on this thread act, if there is one. Doesn't attach.
     pub(crate) fn attached_slot(&self) -> Option<u32> {
-        if BORROWED.with(Cell::get).0 == NO_SLOT {
+        if lending::slot() == NO_SLOT {
             Some(self.slot.load(Acquire)).filter(|&slot| slot != NO_SLOT)
         } else {
-            self.lent()
+            lending::lent()
         }
     }
 
@@ -128,7 +108,7 @@ impl Store {
             std::thread::sleep(std::time::Duration::from_millis(1));
             turns += 1;
         };
-        self.between_slots();
+        lending::between_slots();
         let slot = take(&self.control);
         let slot = slot.and_then(|slot| {
             // The order matters: either a repair sees this slot, or this process sees the repair.
@@ -247,7 +227,7 @@ impl Store {
     /// As for [`Store::process_slot`].
     pub fn area(&self) -> Result<&ProcessArea> {
         self.process_slot()?;
-        let borrowed = BORROWED.with(Cell::get).1;
+        let borrowed = lending::area();
         let area = if borrowed.is_null() {
             self.area.load(Acquire)
         } else {
@@ -257,26 +237,10 @@ impl Store {
         Ok(unsafe { &*area })
     }
 
-    /// Makes calls on this thread act for the process in `slot` (a vfork child) from now on.
-    pub fn lend(&self, slot: u32, area: *mut ProcessArea) {
-        BORROWED.with(|b| b.set((slot, area)));
-    }
-
-    /// Takes the slot from this thread until [`Store::lend`] or [`Store::end_lending`]: the thread
-    /// is about to get another slot, and must not change the table of a wrong process meanwhile.
-    pub fn between_slots(&self) {
-        BORROWED.with(|b| b.set((BETWEEN, std::ptr::null_mut())));
-    }
-
-    /// As [`Store::lend`], but the slot is only taken when the child first needs one.
-    pub fn borrow_later(&self) {
-        BORROWED.with(|b| b.set((BORROW_LATER, std::ptr::null_mut())));
-    }
-
     #[cold]
     fn borrow_now(&self) -> Result<u32> {
         let _critical = Critical::enter();
-        self.between_slots();
+        lending::between_slots();
         let lent = process::attach(&self.control)
             .and_then(|slot| {
                 // As in `attach_with`: first the slot, then the look for a repair.
@@ -287,40 +251,26 @@ impl Store {
                 let area = area.inspect_err(|_| process::free(&self.control, slot))?;
                 Ok((slot, area))
             })
-            .inspect_err(|_| self.borrow_later());
+            .inspect_err(|_| lending::borrow_later());
         let (slot, area) = lent?;
-        self.lend(slot, area);
+        lending::lend(slot, area);
         self.control.wake_keeper();
         Ok(slot)
     }
 
-    /// Whether calls on this thread act for another process than the owner of the memory (a vfork
-    /// child).
-    pub fn acts_for_another(&self) -> bool {
-        BORROWED.with(Cell::get).0 != NO_SLOT
-    }
-
-    /// The slot lent to the vfork child on this thread, if it has one.
-    pub fn lent(&self) -> Option<u32> {
-        match BORROWED.with(Cell::get).0 {
-            NO_SLOT | BORROW_LATER | BETWEEN => None,
-            slot => Some(slot),
-        }
-    }
-
-    /// Ends [`Store::lend`].
+    /// Ends [`lending::lend`].
     pub fn end_lending(&self) {
         quiescence::forget_sections();
         self.give_up_borrowed();
     }
 
     fn give_up_borrowed(&self) {
-        let area = BORROWED.with(Cell::get).1;
+        let area = lending::area();
         if !area.is_null() {
             // SAFETY: the area was mapped for the child, which has ended, so nothing uses the area.
             unsafe { self.unmap_area(area) };
         }
-        BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
+        lending::clear();
     }
 
     pub(crate) fn after_detach(&self) {

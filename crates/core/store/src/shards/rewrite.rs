@@ -36,37 +36,35 @@ pub(crate) fn write_file(
     Ok(())
 }
 
-impl Store {
-    /// Writes changes of records, shard by shard, in batches.
-    ///
-    /// # Errors
-    /// ENOSPC; EIO.
-    pub(crate) fn write_changes(&self, changes: &[Change]) -> Result<()> {
-        let _critical = Critical::enter();
-        for (shard, env) in self.envs.iter().enumerate() {
-            let own: Vec<&Change> = changes.iter().filter(|c| c.0 == shard).collect();
-            for batch in own.chunks(BATCH) {
-                let bytes: usize = batch
-                    .iter()
-                    .filter_map(|c| c.2.as_ref())
-                    .map(Vec::len)
-                    .sum();
-                let on_full = match bytes {
-                    0 => OnFull::Removes,
-                    _ => OnFull::Fails,
-                };
-                // Each change may need a separate page.
-                let room = bytes + batch.len() * PAGE;
-                let mut txn = env.write(&self.control.shard(shard).room, room, on_full)?;
-                for (_, key, value) in batch {
-                    match value {
-                        Some(value) => txn.put(key, value)?,
-                        None => _ = txn.del(key)?,
-                    }
+/// Writes changes of records, shard by shard, in batches.
+///
+/// # Errors
+/// ENOSPC; EIO.
+pub(crate) fn write_changes(store: &Store, changes: &[Change]) -> Result<()> {
+    let _critical = Critical::enter();
+    for (shard, env) in store.envs.iter().enumerate() {
+        let own: Vec<&Change> = changes.iter().filter(|c| c.0 == shard).collect();
+        for batch in own.chunks(BATCH) {
+            let bytes: usize = batch
+                .iter()
+                .filter_map(|c| c.2.as_ref())
+                .map(Vec::len)
+                .sum();
+            let on_full = match bytes {
+                0 => OnFull::Removes,
+                _ => OnFull::Fails,
+            };
+            // Each change may need a separate page.
+            let room = bytes + batch.len() * PAGE;
+            let mut txn = env.write(&store.control.shard(shard).room, room, on_full)?;
+            for (_, key, value) in batch {
+                match value {
+                    Some(value) => txn.put(key, value)?,
+                    None => _ = txn.del(key)?,
                 }
-                txn.commit()?;
             }
+            txn.commit()?;
         }
-        Ok(())
     }
+    Ok(())
 }
