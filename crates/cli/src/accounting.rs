@@ -56,7 +56,7 @@ pub fn as_json(pool: &Pool) -> Value {
     let watches = std::fs::read_dir(pool.dir().join("watches")).map_or(0, Iterator::count);
     let mut report = value!({
         "media": media, "watches": watches, "files": files, "file_bytes": bytes,
-        "record_bytes": pool.store().record_bytes().ok(),
+        "record_bytes": pool.store().files.used().ok(),
         "keeper": pool.keeper_pid().map(process),
         "request_cells": cells_of(pool.dir()).ok()
             .map(|(used, limit)| value!({ "used": used, "limit": limit })),

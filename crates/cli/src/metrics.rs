@@ -202,8 +202,7 @@ pub fn text(pool: &str, nodes: &[(Node, Option<Arc<Pool>>)]) -> Result<String, r
                     }
                 }
                 "forebay_record_bytes" => {
-                    if let Some(bytes) = opened.as_ref().and_then(|p| p.store().record_bytes().ok())
-                    {
+                    if let Some(bytes) = opened.as_ref().and_then(|p| p.store().files.used().ok()) {
                         text.put(name, "", bytes);
                     }
                 }

@@ -364,7 +364,7 @@ fn where_it_lay(pool: &Pool) -> String {
             )
         })
         .collect();
-    let records = pool.store().record_bytes().map_or("?".into(), format_size);
+    let records = pool.store().files.used().map_or("?".into(), format_size);
     format!(
         "the data lay: {}; records and small files {records}",
         media.join(", ")

@@ -30,7 +30,7 @@ pub fn df(name: &str, a: &Df) -> Result<u8, Fail> {
     let mount = &pool.config().mount;
     if a.json {
         let media: Vec<Value> = usage.iter().map(medium).collect();
-        let records = pool.store().record_bytes().ok();
+        let records = pool.store().files.used().ok();
         json(&value!({
             "name": name, "mount": mount, "media": media, "record_bytes": records,
             "quota": pool.quota(),
@@ -64,7 +64,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
         .map_or(0, |d| d.as_secs() as i64);
     let uptime = now.saturating_sub(c.created).max(0);
     let pids = users(std::slice::from_ref(&pool));
-    let records = pool.store().record_bytes().ok();
+    let records = pool.store().files.used().ok();
     let usage = pool.usage();
     if as_json {
         let mut report = value!({

@@ -105,7 +105,7 @@ impl Here {
         let pool = self.pool.as_ref()?;
         Some(Use {
             media: pool.usage(),
-            record_bytes: pool.store().record_bytes().ok(),
+            record_bytes: pool.store().files.used().ok(),
             copied: pool.store().local_copies().copied().bytes,
             processes: pool.attached().len(),
         })

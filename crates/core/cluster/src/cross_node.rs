@@ -209,7 +209,7 @@ impl<'a> CrossNode<'a> {
         let Some(slot) = self.slot_for(hash, keeps)? else {
             return Ok(None);
         };
-        let shard = slot.shard(self.store().names().shard_count());
+        let shard = slot.shard(self.store().files.count());
         let t = now();
         let kind = new.mode & forebay_store::S_IFMT;
         let is_dir = kind == libc::S_IFDIR;

@@ -250,9 +250,7 @@ impl<'a> DeadNodes<'a> {
         let mut page: Vec<KnownName> = Vec::new();
         let (mut bytes, mut scanned) = (4, 0);
         let mut last = after;
-        for shard in
-            usize::try_from(shard).map_err(|_| Errno::PROTO)?..self.store().names().shard_count()
-        {
+        for shard in usize::try_from(shard).map_err(|_| Errno::PROTO)?..self.store().files.count() {
             let records = self.store().records(shard)?;
             for tag in TAGS {
                 let from = match last.first() {

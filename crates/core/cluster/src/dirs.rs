@@ -150,7 +150,7 @@ impl<'a> Namespace<'a> {
         let mut list = Vec::new();
         let mut bytes = 4;
         let mut end = true;
-        while position.shard < self.store().names().shard_count() {
+        while position.shard < self.store().files.count() {
             let at = position.shard as u64;
             let more =
                 self.store()
@@ -179,7 +179,7 @@ impl<'a> Namespace<'a> {
         position: &mut DirPosition,
         each: &mut impl FnMut(&[u8], Entry) -> bool,
     ) -> Result<bool> {
-        while position.shard < self.store().names().shard_count() {
+        while position.shard < self.store().files.count() {
             let mut unsure = None;
             let more = self
                 .store()

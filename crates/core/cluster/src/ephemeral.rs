@@ -30,7 +30,7 @@ impl<'a> Declarations<'a> {
         let mut done = Followed::default();
         let mut run: HashMap<Creator, bool> = HashMap::new();
         let mut notes = Vec::new();
-        for shard in 0..self.store().names().shard_count() {
+        for shard in 0..self.store().files.count() {
             self.store()
                 .records(shard)?
                 .each_attached(b"M", |key, value| {

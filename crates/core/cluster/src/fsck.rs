@@ -182,7 +182,7 @@ struct Part {
 impl<'a> Checks<'a> {
     fn references(&self) -> Result<References> {
         let mut found = References::default();
-        for shard in 0..self.store().names().shard_count() {
+        for shard in 0..self.store().files.count() {
             self.store()
                 .committed(shard)?
                 .each_record(b"", |key, value| {
@@ -223,7 +223,7 @@ impl<'a> Checks<'a> {
     /// If the records can't be read.
     pub fn has_notes(&self) -> Result<bool> {
         let mut any = false;
-        for shard in 0..self.store().names().shard_count() {
+        for shard in 0..self.store().files.count() {
             self.store().committed(shard)?.each_intent(|_, name, _| {
                 // An intent without a name: the parts of a removed file are about to be removed.
                 any |= !name.is_empty();
@@ -355,7 +355,7 @@ impl<'a> Checks<'a> {
         });
         let name = here.next().ok_or(Errno::NOSPC)?;
         let at = self.store().entry_ref((ObjectId::ROOT, &name));
-        let set = at.set().with(self.store().shard_of(id));
+        let set = at.set().with(self.store().files.shard_of(id));
         self.store().transact(set, Need::Update, |w| {
             w.set_entry(at, entry)?;
             let (mut inode, _) = w.inode(id)?.ok_or(Errno::IO)?;

@@ -41,7 +41,7 @@ impl<'a> Search<'a> {
     /// As for [`Search::search`].
     pub(crate) fn is_any(&self, words: &[Word]) -> Result<bool> {
         let begin = Some(Mark::FIRST);
-        for shard in 0..self.store().names().shard_count() {
+        for shard in 0..self.store().files.count() {
             let mut from = begin;
             while let Some(at) = from {
                 let page = self

@@ -154,18 +154,18 @@ impl Process<'_> {
 
     /// The records that this process has open, as a set of shards: bit n for shard n.
     pub fn open_records(self) -> u64 {
-        self.0.records_open()
+        self.0.files.open()
     }
 
     /// Closes, in a vfork child, the records that aren't in `kept`.
     pub fn close_records(self, kept: u64) {
-        self.0.close_records(kept);
+        self.0.files.close_but(kept);
     }
 
     /// Treats records that aren't in `kept` as closed. A vfork child in this process's memory
     /// opened them, and their descriptors ended with the child. Called in the parent.
     pub fn forget_records(self, kept: u64) {
-        self.0.forget_records(kept);
+        self.0.files.forget_but(kept);
     }
 
     /// Reserves a slot for a child, and copies descriptors, mappings, working directory and umask
@@ -339,12 +339,12 @@ impl Process<'_> {
     pub fn end(self) {
         let _ = self.0.recovery().end();
         // A process that only looked up names has readers, but no slot.
-        self.0.end_readers();
+        self.0.files.end_readers();
     }
 
     /// Frees this process's reader slots in the records, because the next program after exec
     /// couldn't find them.
     pub fn end_readers(self) {
-        self.0.end_readers();
+        self.0.files.end_readers();
     }
 }

@@ -67,7 +67,7 @@ pub fn count(store: &Store) -> Result<Accounting> {
     }
     let mut readers = Vec::new();
     let mut reading = BTreeMap::new();
-    for env in &store.envs {
+    for env in store.files.iter() {
         let mut pids = env.readers()?;
         pids.retain(|&pid| pid != me);
         readers.push(Table {
@@ -125,7 +125,7 @@ pub fn count(store: &Store) -> Result<Accounting> {
 /// EIO.
 pub fn count_objects(store: &Store) -> Result<(u64, u64)> {
     let (mut objects, mut entries) = (0, 0);
-    for shard in 0..store.names().shard_count() {
+    for shard in 0..store.files.count() {
         store.committed(shard)?.each_record(b"", |key, _| {
             objects += u64::from(key.first() == Some(&b'I'));
             entries += u64::from(key.first() == Some(&b'D'));

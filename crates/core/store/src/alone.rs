@@ -121,7 +121,7 @@ pub(crate) fn create_object(
 pub(crate) fn list(s: &Store, dir: ObjectId) -> Vec<(Vec<u8>, Entry)> {
     let mut all = Vec::new();
     let mut position = DirPosition::default();
-    while position.shard < s.names().shard_count() {
+    while position.shard < s.files.count() {
         s.names()
             .list_shard(dir, &mut position, &mut |name, entry| {
                 all.push((name.to_vec(), entry.unwrap()));
@@ -370,14 +370,14 @@ fn random_operations_do_what_a_file_system_does() {
 
 /// Number of parked pages, free pages, and all pages, of all shards.
 fn pages(s: &Store) -> (u64, u64, u64) {
-    let counts = s.envs.iter().map(|env| env.page_counts().unwrap());
+    let counts = s.files.iter().map(|env| env.page_counts().unwrap());
     counts.fold((0, 0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1, sum.2 + n.2))
 }
 
 #[test]
 fn freed_pages_are_parked_and_come_back() {
     let s = store("parked");
-    let shards = s.envs.len() as u64;
+    let shards = s.files.count() as u64;
     let name = |i: u32| format!("{i:0>200}");
     let (mut highest, mut parked) = (0, 0);
     for _ in 0..3 {
@@ -403,7 +403,7 @@ fn freed_pages_are_parked_and_come_back() {
         );
         // Parked pages hold no records, and cause no findings.
         let mut records = 0;
-        for env in &s.envs {
+        for env in s.files.iter() {
             let count = |_: &[u8], _: &[u8], _| {
                 records += 1;
                 true

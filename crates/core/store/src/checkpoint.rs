@@ -135,7 +135,7 @@ impl Durability<'_> {
         self.sync_dir(dir)?;
         // Most of the journal is synced before the shards are locked, while no process has to wait.
         self.sync_journal()?;
-        let all = self.store.all_shards();
+        let all = self.store.files.all();
         self.store.lock_shards(all)?;
         let taken = (|| {
             let w = self.lock_journal(journal)?;
@@ -144,7 +144,7 @@ impl Durability<'_> {
                 self.note_failure(w.sync())?;
                 self.check_failed()?;
             }
-            let shards = 0..self.store.names().shard_count();
+            let shards = 0..self.store.files.count();
             let records = shards.map(|shard| self.store.committed(shard));
             let records = records.collect::<Result<Vec<_>>>()?;
             let mut durable = Vec::new();
@@ -157,7 +157,7 @@ impl Durability<'_> {
         })();
         self.store.unlock_before(all, crate::MAX_SHARDS);
         let (records, durable, position, used) = taken?;
-        let shards = self.store.envs.len() as u32;
+        let shards = self.store.files.count() as u32;
         // Overwrites the checkpoint before the last one, and so reuses its disk space.
         let part = journal::open(&dir.join(journal::PART), true)?;
         let mut out = Writer::new(part, generation, position, shards)?;
@@ -241,7 +241,7 @@ impl Durability<'_> {
                 Err(e) => return Err(e),
             };
             let written = bytes.iter().rposition(|&b| b != 0).map_or(0, |n| n + 1);
-            let Some(read) = Read::new(bytes, generation, self.store.envs.len()) else {
+            let Some(read) = Read::new(bytes, generation, self.store.files.count()) else {
                 break;
             };
             if read.start != position {
@@ -306,7 +306,7 @@ impl Durability<'_> {
         read_exact(&file, &mut head)?;
         let n64 = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
         let (generation, position) = (n64(16), n64(24));
-        if head != file_head(generation, position, self.store.envs.len() as u32) {
+        if head != file_head(generation, position, self.store.files.count() as u32) {
             return Err(bad);
         }
         let mut frames = 0u64;
@@ -351,7 +351,7 @@ impl<'a> Loader<'a> {
     fn new(store: &'a Store) -> Loader<'a> {
         Loader {
             store,
-            txns: store.envs.iter().map(|_| None).collect(),
+            txns: store.files.iter().map(|_| None).collect(),
         }
     }
 

@@ -98,7 +98,7 @@ pub fn inspect(store: &Store) -> Result<Report> {
 
 /// Returns a path of an object, if an entry of this node refers to it. Reads all entries.
 fn name_of(store: &Store, id: ObjectId) -> Option<Vec<u8>> {
-    (0..store.names().shard_count()).find_map(|shard| {
+    (0..store.files.count()).find_map(|shard| {
         let mut found = None;
         let records = store.records(shard).ok()?;
         let read = records.each_entry(|parent, name, entry| {
@@ -139,7 +139,7 @@ fn examine(store: &Store) -> Result<(Report, Option<(Vec<Change>, Vec<Double>)>)
     // The record files are checked first, since LMDB would follow an invalid page number. If
     // other processes are working, the record files are checked below, as of the quiescence.
     if report.others == 0 {
-        let metas: Vec<_> = store.envs.iter().map(|env| Meta::of(env.path())).collect();
+        let metas: Vec<_> = store.files.iter().map(|env| Meta::of(env.path())).collect();
         check_trees(store, &metas, &mut report)?;
         if !report.is_clean() {
             report.left_out = Some("what the records say: their files are damaged".into());
@@ -192,7 +192,7 @@ fn check_trees(
     metas: &[std::result::Result<Meta, String>],
     report: &mut Report,
 ) -> Result<()> {
-    for ((shard, env), meta) in store.envs.iter().enumerate().zip(metas) {
+    for ((shard, env), meta) in store.files.iter().enumerate().zip(metas) {
         let file = std::fs::File::open(env.path())
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         let found = match meta {

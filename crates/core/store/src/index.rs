@@ -267,7 +267,7 @@ impl<'s> Index<'s> {
         gone: Option<Named<'_>>,
     ) -> Result<Option<OwnedName>> {
         let mut found = self.counted_by_peer(w, id)?;
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             if found.is_some() {
                 break;
             }
@@ -431,7 +431,7 @@ impl<'s> Index<'s> {
             Some((dir, name))
                 if !name.is_empty() && !self.store.peers().is_entry_remote(dir, name) =>
             {
-                set.with(self.store.shard_of_entry(dir, name))
+                set.with(self.store.files.shard_of_entry(dir, name))
             }
             _ => set,
         }

@@ -97,7 +97,7 @@ impl<'s> Durability<'s> {
     /// locked.
     pub(crate) fn redo_pending(&self, journal: &Journal) -> Result<()> {
         let state = |shard| -> &Shard { self.store.control().shard(shard) };
-        let all = self.store.all_shards();
+        let all = self.store.files.all();
         let mut positions: Vec<u64> = all
             .iter()
             .filter_map(|s| state(s).pending.load(Acquire).checked_sub(1))

@@ -125,7 +125,7 @@ impl Names<'_> {
     /// Those of [`Names::settle_leftovers_of`]; if several objects fail, that of the last one.
     pub fn settle_leftovers(&self) -> Result<()> {
         let mut left = Vec::new();
-        for shard in 0..self.shard_count() {
+        for shard in 0..self.store.files.count() {
             self.store
                 .records(shard)?
                 .each_attached(b"T", |key, _| match parse_key(key) {

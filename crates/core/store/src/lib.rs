@@ -24,9 +24,10 @@
 //! stripe_units cached_copies data placements        their bytes
 //! live remote_opens quota                           open objects
 //! shards journal                                    transactions
-//! records                                           operations on records
 //! views                                             Store's views, and what each holds
 //! node                                              Store; Remote; this process's slot
+//! record_files                                      the records' files, by shard
+//! records                                           operations on records
 //! extent_cache ring quiescence                      extents; journal; no operation in flight
 //! declared object lock_request                      what callers ask for, as plain values
 //! names_epoch lending                               when paths become wrong; vfork children
@@ -81,6 +82,7 @@ pub mod placements;
 pub mod process;
 mod quiescence;
 pub mod quota;
+pub mod record_files;
 mod record_tree;
 pub mod records;
 mod recount;

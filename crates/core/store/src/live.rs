@@ -459,7 +459,7 @@ impl<'s> Objects<'s> {
     /// Reads the record into the entry, unless another process has done so.
     fn live_load(&self, index: u32, id: ObjectId) -> Result<()> {
         let live = self.live(index);
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         fence(SeqCst);
         self.store.wait_even(shard, |s| s.removing.load(SeqCst))?;
         if live.flags.load(Acquire) & flag::LOADED != 0 {

@@ -281,13 +281,8 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// Number of shards. The entries of a directory are spread over all of them.
-    pub fn shard_count(&self) -> usize {
-        self.store.envs.len()
-    }
-
     /// The set of shards of a transaction over one object.
     pub fn object_set(&self, id: ObjectId) -> ShardSet {
-        ShardSet::of(&[self.store.shard_of(id)])
+        ShardSet::of(&[self.store.files.shard_of(id)])
     }
 }

@@ -9,11 +9,11 @@ mod attachment;
 use crate::control_region::{Control, ProcessArea};
 use crate::extent_cache::ExtentCache;
 use crate::lending::NO_SLOT;
-use crate::lmdb::Env;
 use crate::lock_request::Owner;
 use crate::process::ProcessLock;
 use crate::quiescence::{self, Quiet, Section};
 use crate::record::{Entry, Inode};
+use crate::record_files::RecordFiles;
 use crate::ring::Journal;
 use crate::{Extent, Medium, NodeId, ObjectId, Slot};
 use rustix::io::Result;
@@ -26,7 +26,8 @@ pub struct Store {
     pub control: Control,
     pub(crate) control_path: PathBuf,
     pub media: Vec<Medium>,
-    pub(crate) envs: Vec<Env>,
+    /// The record files, one for each shard.
+    pub files: RecordFiles,
     slot: AtomicU32,
     area: AtomicPtr<ProcessArea>,
     /// The process slot whose area is mapped.
@@ -98,14 +99,12 @@ impl Store {
         journal: Option<Journal>,
     ) -> Result<Store> {
         let (control, traced) = Store::open_control(control_path)?;
-        let envs = (0..control.shards())
-            .map(|i| Env::new(records.join(format!("{i:02}")), record_bytes))
-            .collect();
+        let files = RecordFiles::new(records, control.shards(), record_bytes);
         Ok(Store {
             control,
             control_path: control_path.to_owned(),
             media,
-            envs,
+            files,
             slot: AtomicU32::new(NO_SLOT),
             area: AtomicPtr::new(std::ptr::null_mut()),
             area_slot: AtomicU32::new(NO_SLOT),
@@ -159,14 +158,6 @@ impl Store {
         &self.control
     }
 
-    /// Bytes in use in all record files.
-    ///
-    /// # Errors
-    /// Those of opening the record files.
-    pub fn record_bytes(&self) -> Result<u64> {
-        self.envs.iter().map(Env::used).sum()
-    }
-
     // ---- sections ----
 
     /// Begins a section, waiting for the end of quiescence if there is one: see
@@ -190,12 +181,6 @@ impl Store {
 
     // ---- record files and media ----
 
-    /// Frees the reader slots of this process's idle read transactions, before the process ends or
-    /// executes another program. A process that continues takes new slots.
-    pub fn end_readers(&self) {
-        self.envs.iter().for_each(Env::end_readers);
-    }
-
     /// Opens all record files and segments now.
     ///
     /// # Errors
@@ -212,29 +197,6 @@ impl Store {
     pub fn open_files(&self) -> Result<()> {
         self.media.iter().try_for_each(|m| m.file().map(|_| ()))?;
         self.durability().open_journal()
-    }
-
-    /// The record files that this process has open: one bit per shard.
-    pub fn records_open(&self) -> u64 {
-        let open = |bits: u64, (i, env): (usize, &Env)| bits | u64::from(env.is_open()) << i;
-        self.envs.iter().enumerate().fold(0, open)
-    }
-
-    fn records_but(&self, kept: u64) -> impl Iterator<Item = &Env> {
-        let all = self.envs.iter().enumerate();
-        all.filter_map(move |(i, env)| (kept >> i & 1 == 0 && env.is_open()).then_some(env))
-    }
-
-    /// Closes the record files that aren't among `kept`. For a vfork child that has opened these
-    /// files, and whose parent has one thread.
-    pub fn close_records(&self, kept: u64) {
-        self.records_but(kept).for_each(Env::close_for_good);
-    }
-
-    /// Forgets the record files that aren't among `kept`: a vfork child had opened them, and was
-    /// killed.
-    pub fn forget_records(&self, kept: u64) {
-        self.records_but(kept).for_each(Env::forget);
     }
 
     /// Returns extents to their media.

@@ -252,9 +252,9 @@ pub(crate) fn view(store: &Store) -> Result<View<'_>> {
         if store.control.header().recover.load(Acquire) != 0 {
             store.recover_locked()?;
         }
-        let shards = 0..store.names().shard_count();
+        let shards = 0..store.files.count();
         let shards = shards.map(|shard| store.fresh_records(shard));
-        let states = (0..store.names().shard_count()).map(|i| {
+        let states = (0..store.files.count()).map(|i| {
             let s = store.control.shard(i);
             ShardState {
                 multi: s.multi.load(Acquire),
@@ -262,7 +262,7 @@ pub(crate) fn view(store: &Store) -> Result<View<'_>> {
                 last_seq: s.last_seq.load(Acquire),
             }
         });
-        let metas = store.envs.iter().map(|env| Meta::of(env.path()));
+        let metas = store.files.iter().map(|env| Meta::of(env.path()));
         Ok((
             shards.collect::<Result<Vec<_>>>()?,
             states.collect(),

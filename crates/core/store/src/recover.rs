@@ -39,7 +39,7 @@ impl<'s> Recovery<'s> {
         // everything when the process has ended.
         let area = self.store.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
-        self.store.end_readers();
+        self.store.files.end_readers();
         process::free(&self.store.control, slot);
         self.store.after_detach();
         result
@@ -72,7 +72,7 @@ impl<'s> Recovery<'s> {
         let slot = self.store.process_slot()?;
         let area = self.store.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
-        self.store.end_readers();
+        self.store.files.end_readers();
         result
     }
 
@@ -133,7 +133,7 @@ impl<'s> Recovery<'s> {
         if reaped.processes > 0 {
             self.pass_on_locks()?;
             self.store.recover_commits()?;
-            for env in &self.store.envs {
+            for env in self.store.files.iter() {
                 env.release_dead_readers()?;
             }
             if self.store.names().settle_leftovers().is_err() {
@@ -155,7 +155,7 @@ impl<'s> Recovery<'s> {
             .map(|i| process::pid_of(self.store.control.process(i).owner.load(Acquire)))
             .collect();
         let mut ended = HashMap::new();
-        for env in &self.store.envs {
+        for env in self.store.files.iter() {
             let mut others = env.readers()?;
             others.retain(|pid| !attached.contains(pid));
             let mut has_ended = |pid| *ended.entry(pid).or_insert_with(|| process::has_ended(pid));
@@ -386,7 +386,7 @@ impl<'s> Recovery<'s> {
                     .for_each(|&e| each(ObjectId(id), e));
             }
         }
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             self.store
                 .committed(shard)?
                 .each_record(b"", |key, value| {

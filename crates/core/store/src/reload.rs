@@ -43,7 +43,7 @@ impl<'s> Durability<'s> {
 
     /// Cuts every file's extents to its size and counts its pages; see also [`Cut`].
     fn cut_files(&self) -> Result<()> {
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             let mut chunks: HashMap<u64, Vec<(u64, ChunkMap)>> = HashMap::new();
             let records = self.store.records(shard)?;
             records.each_attached(b"X", |key, value| {

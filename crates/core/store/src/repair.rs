@@ -136,7 +136,7 @@ impl Recovery<'_> {
     pub fn remove_orphans(&self) -> Result<usize> {
         self.store.names().settle_leftovers()?;
         let mut removed = 0;
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             let mut ids = Vec::new();
             self.store
                 .records(shard)?

@@ -19,7 +19,7 @@ use crate::object::Named;
 use crate::process::Critical;
 use crate::record::{JOURNAL, changes, push_change};
 use crate::records::{EntryRef, Need, Records, ShardSet};
-use crate::{ObjectId, Slot, Store};
+use crate::{ObjectId, Store};
 use forebay_runtime::atomics::{Ordering::*, spin_loop};
 use rustix::io::{Errno, Result};
 use smallvec::SmallVec;
@@ -62,32 +62,13 @@ const MAX_ODD_READS: u32 = 10_000;
 const MAX_JOURNAL_PAGES: usize = 8;
 
 impl Store {
-    /// The shard of an entry and of the intent on it. With an empty name: the shard of `parent`,
-    /// for an intent on the object itself.
-    pub fn shard_of_entry(&self, parent: ObjectId, name: &[u8]) -> usize {
-        if name.is_empty() {
-            return self.shard_of(parent);
-        }
-        Slot::of_entry(parent, name).shard(self.envs.len())
-    }
-
-    /// The shard of an object.
-    pub fn shard_of(&self, id: ObjectId) -> usize {
-        id.slot().shard(self.envs.len())
-    }
-
-    /// The set of all shards.
-    pub(crate) fn all_shards(&self) -> ShardSet {
-        (0..self.envs.len()).fold(ShardSet(0), ShardSet::with)
-    }
-
-    /// Opens the records of all shards now. (Without this call, a shard's records are opened when
-    /// they are first used.)
+    /// Opens the records of all shards. Otherwise, a shard's records are opened when they are used
+    /// first.
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE: those that could be opened stay open.
     pub fn open_records(&self) -> Result<()> {
-        let opened = (0..self.envs.len()).map(|shard| self.committed(shard).map(drop));
+        let opened = (0..self.files.count()).map(|shard| self.committed(shard).map(drop));
         opened.fold(Ok(()), Result::and)
     }
 
@@ -96,7 +77,7 @@ impl Store {
     /// # Errors
     /// As for [`Records::records`].
     pub(crate) fn fresh_records(&self, shard: usize) -> Result<View<'_>> {
-        self.envs[shard].fresh_snapshot().map(View)
+        self.files.of(shard).fresh_snapshot().map(View)
     }
 
     /// Makes all record files of a new store, with room for the first records.
@@ -104,7 +85,7 @@ impl Store {
     /// # Errors
     /// ENOSPC and errors of the file system.
     pub(crate) fn make_records(&self) -> Result<()> {
-        (0..self.envs.len()).try_for_each(|shard| {
+        (0..self.files.count()).try_for_each(|shard| {
             self.transact(ShardSet::of(&[shard]), Need::Bytes(0), |w| {
                 w.txn(shard).map(|_| ())
             })
@@ -222,7 +203,7 @@ impl Store {
         if let Some(journal) = self.durability().active_journal() {
             self.durability().redo_pending(journal)?;
         }
-        for shard in self.all_shards().iter() {
+        for shard in self.files.all().iter() {
             let s = self.control.shard(shard);
             s.multi.fetch_add(s.multi.load(Relaxed) % 2, AcqRel);
             s.removing.fetch_add(s.removing.load(Relaxed) % 2, AcqRel);
@@ -237,7 +218,7 @@ impl Store {
     pub(crate) fn with_all_locked<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _critical = Critical::enter();
         let me = self.process_slot()?;
-        let all = self.all_shards();
+        let all = self.files.all();
         for shard in all.iter() {
             match self.control.shard(shard).lock.acquire(&self.control, me) {
                 Ok(Acquired::Clean) => {}
@@ -254,7 +235,7 @@ impl Store {
     }
 
     fn complete_journals(&self) -> Result<()> {
-        for first in 0..self.envs.len() {
+        for first in 0..self.files.count() {
             let journal = self.committed(first)?.journal()?.map(<[u8]>::to_vec);
             let Some(journal) = journal else { continue };
             self.redo(&journal)?;
@@ -267,7 +248,7 @@ impl Store {
 
     /// Repeats recorded changes, in one transaction for each shard. All shards are locked.
     pub(crate) fn redo(&self, list: &[u8]) -> Result<()> {
-        for shard in 0..self.envs.len() {
+        for shard in 0..self.files.count() {
             let mut txn = None;
             for change in changes(list) {
                 let (of, key, value) = change.ok_or(Errno::IO)?;
@@ -299,7 +280,7 @@ impl Store {
         };
         let before = room.reserved.load(Relaxed);
         forebay_trace::event!(TRANSACTION_BEGIN, shard);
-        let txn = self.envs[shard].write(room, payload, on_full)?;
+        let txn = self.files.of(shard).write(room, payload, on_full)?;
         if room.reserved.load(Relaxed) != before
             && let Some(journal) = self.durability().active_journal()
             && let Err(e) = self.durability().reserve_checkpoint(journal)
@@ -335,7 +316,7 @@ impl Records for Store {
         EntryRef {
             dir,
             name,
-            shard: self.shard_of_entry(dir, name),
+            shard: self.files.shard_of_entry(dir, name),
         }
     }
 
@@ -347,12 +328,12 @@ impl Records for Store {
 
     #[inline]
     fn records_of(&self, id: ObjectId) -> Result<View<'_>> {
-        self.records(self.shard_of(id))
+        self.records(self.files.shard_of(id))
     }
 
     #[inline]
     fn committed(&self, shard: usize) -> Result<View<'_>> {
-        self.envs[shard].snapshot().map(View)
+        self.files.of(shard).snapshot().map(View)
     }
 
     fn transact<T>(
@@ -538,7 +519,7 @@ impl<'s> Write<'s> {
         let store = self.store;
         let room = &store.control.shard(shard).room;
         let txn = self.txn(shard)?;
-        store.envs[shard].reserve_more(txn, room, pages as u64)
+        store.files.of(shard).reserve_more(txn, room, pages as u64)
     }
 
     fn note(&mut self, shard: usize, key: &[u8], value: Option<&[u8]>) {

@@ -130,7 +130,7 @@ impl<'a> Namespace<'a> {
         }
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (i, slot) in slots.iter().enumerate() {
-            let shard = slot.shard(self.store().names().shard_count());
+            let shard = slot.shard(self.store().files.count());
             by_shard.entry(shard).or_default().push(i);
         }
         let mut ids = vec![ObjectId(0); names.len()];
@@ -165,7 +165,7 @@ impl<'a> Namespace<'a> {
                 _ => Err(Errno::NAMETOOLONG),
             };
             if results[i].is_ok() {
-                let shard = self.store().shard_of(file.id);
+                let shard = self.store().files.shard_of(file.id);
                 by_shard.entry(shard).or_default().push(i);
             }
         }
@@ -190,7 +190,7 @@ impl<'a> Namespace<'a> {
                     .cluster
                     .cross_node()
                     .retry_noted((parent, file.name), || {
-                        let shard = self.store().shard_of(file.id);
+                        let shard = self.store().files.shard_of(file.id);
                         self.cluster.cross_node().create_part(
                             parent,
                             files,
@@ -362,7 +362,7 @@ impl<'a> CrossNode<'a> {
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for &i in all {
             by_shard
-                .entry(self.store().shard_of(files[i].id))
+                .entry(self.store().files.shard_of(files[i].id))
                 .or_default()
                 .push(i);
         }
@@ -430,7 +430,7 @@ impl<'a> CrossNode<'a> {
         let mut results = vec![Err(Errno::IO); entries.len()];
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (i, (name, _)) in entries.iter().enumerate() {
-            let shard = self.store().shard_of_entry(parent, name);
+            let shard = self.store().files.shard_of_entry(parent, name);
             by_shard.entry(shard).or_default().push(i);
         }
         let t = now();

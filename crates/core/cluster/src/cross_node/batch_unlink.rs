@@ -130,7 +130,7 @@ impl<'a> CrossNode<'a> {
             }
             match self.cluster.remote_home(entry.id) {
                 Some(_) => by_shard
-                    .entry(self.store().shard_of_entry(parent, name))
+                    .entry(self.store().files.shard_of_entry(parent, name))
                     .or_default()
                     .push(i),
                 None => {
@@ -226,7 +226,7 @@ impl<'a> CrossNode<'a> {
                 let (name, entry) = ((parent, &entries[i].0[..]), entries[i].1);
                 match answer_of_one {
                     Ok(()) | Err(Errno::NOENT) => ended
-                        .entry(self.store().shard_of_entry(parent, name.1))
+                        .entry(self.store().files.shard_of_entry(parent, name.1))
                         .or_default()
                         .push(i),
                     // The keeper sends the request to the object's home again later.

@@ -22,7 +22,7 @@ impl<'a> Namespace<'a> {
             return Ok(0);
         }
         let (mut notes, mut links) = (Vec::new(), Vec::new());
-        for shard in 0..self.store().names().shard_count() {
+        for shard in 0..self.store().files.count() {
             let records = self.store().committed(shard)?;
             records.each_attached(b"L", |key, value| match parse_key(key) {
                 Some((b'L', id, rest)) => {
@@ -103,7 +103,7 @@ impl<'a> CrossNode<'a> {
             return false;
         }
         let mut removed = Vec::new();
-        for shard in 0..self.store().names().shard_count() {
+        for shard in 0..self.store().files.count() {
             let read = self.store().committed(shard).and_then(|records| {
                 records.each_intent(|id, name, value| {
                     let note = Note::decode(value).map(|(note, _)| note);

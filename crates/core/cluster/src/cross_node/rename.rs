@@ -391,7 +391,7 @@ impl<'a> CrossNode<'a> {
             let seen = self.store().intents().entry_here(to)?;
             let beside = seen.filter(|e| self.cluster.remote_home(e.id).is_none() && !is_dir(*e));
             let set = at.set();
-            let set = beside.map_or(set, |e| set.with(self.store().shard_of(e.id)));
+            let set = beside.map_or(set, |e| set.with(self.store().files.shard_of(e.id)));
             // Replacing removes an object, which must work even if the record file is full.
             let need = seen.map_or(Need::Bytes(0), |_| Need::Removal);
             self.store().transact(set, need, |w| {

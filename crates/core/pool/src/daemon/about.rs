@@ -89,7 +89,7 @@ impl AboutHandler {
         let about = About {
             since: self.since.get().copied().unwrap_or(0),
             media: pool.usage(),
-            record_bytes: pool.store().record_bytes().ok(),
+            record_bytes: pool.store().files.used().ok(),
             copied: pool.store().local_copies().copied().bytes,
             processes: pool.attached().len(),
             unreachable: unreachable.collect(),

@@ -139,7 +139,7 @@ impl<'s> LocalCopies<'s> {
     /// Returns all copies of this node.
     pub fn all_copies(&self) -> Result<Vec<Copy>> {
         let mut all = Vec::new();
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             let records = self.store.committed(shard)?;
             for (first, end) in ObjectId::copies() {
                 records.each_inode(first, |id, inode| {

@@ -215,7 +215,7 @@ impl<'s> Content<'s> {
     /// ENOSPC: there is no room on the media other than memory; EIO.
     pub fn drain_here(&self, most: u64, landed_all: impl Fn(u32, ObjectId)) -> Result<Drained> {
         let mut done = Drained::default();
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             let mut landed = Vec::new();
             self.store.records(shard)?.each_attached(b"B", |key, _| {
                 let id = parse_key(key).filter(|k| k.0 == b'B').map(|k| k.1);

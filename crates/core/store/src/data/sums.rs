@@ -372,7 +372,7 @@ impl Content<'_> {
     /// Removes the sums of bytes that weren't on stable storage, after a loss of power. Only while
     /// no other process uses the store.
     pub(crate) fn drop_unstable_sums(&self) -> Result<()> {
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             let mut keys = Vec::new();
             self.store
                 .records(shard)?
@@ -380,7 +380,7 @@ impl Content<'_> {
                     let Some((b'K', id, _)) = parse_key(key) else {
                         return false;
                     };
-                    if value.first() != Some(&STABLE) && self.store.shard_of(id) == shard {
+                    if value.first() != Some(&STABLE) && self.store.files.shard_of(id) == shard {
                         keys.push((id, key.to_vec()));
                     }
                     true
@@ -399,7 +399,7 @@ impl Content<'_> {
     /// The objects of this node that have sums.
     fn summed_objects(&self) -> Result<Vec<ObjectId>> {
         let mut ids = Vec::new();
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             self.store.records(shard)?.each_attached(b"K", |key, _| {
                 let id = parse_key(key).filter(|k| k.0 == b'K').map(|k| k.1);
                 if let Some(id) = id

@@ -373,11 +373,11 @@ pub(crate) fn check_shards(store: &Store, highest: &[u64], view: &View<'_>, repo
 
 /// The highest sequence number of each shard.
 pub(crate) fn highest_numbers<'a>(store: &Store, ids: impl Iterator<Item = &'a u64>) -> Vec<u64> {
-    let mut highest = vec![0; store.names().shard_count()];
+    let mut highest = vec![0; store.files.count()];
     // A part's number was given by its file's home.
     let own = ids.map(|id| ObjectId(*id)).filter(|id| !id.is_part());
     for id in own {
-        let n = &mut highest[store.shard_of(id)];
+        let n = &mut highest[store.files.shard_of(id)];
         *n = id.seq().max(*n);
     }
     highest

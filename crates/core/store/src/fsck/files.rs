@@ -213,7 +213,7 @@ pub(crate) fn check_extents(
                 if chunk == 0 {
                     o.tail = kept.encode().to_vec();
                 } else {
-                    let shard = store.shard_of(ObjectId(id));
+                    let shard = store.files.shard_of(ObjectId(id));
                     let key = crate::record::Key::chunk(ObjectId(id), chunk).to_vec();
                     let value = (kept.pages() > 0).then(|| kept.encode().to_vec());
                     m.changes.push((shard, key, value));
@@ -271,7 +271,8 @@ pub(crate) fn check_places(store: &Store, m: &mut Model, view: &View<'_>, report
             report.add("space", what, remedy);
             let id = ObjectId(id);
             let key = Key::landed(id).to_vec();
-            m.changes.push((store.shard_of(id), key, Some(Vec::new())));
+            m.changes
+                .push((store.files.shard_of(id), key, Some(Vec::new())));
         }
     }
 }

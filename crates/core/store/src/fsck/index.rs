@@ -57,7 +57,7 @@ pub(crate) fn check_index(store: &Store, m: &mut Model, report: &mut Report) {
             format!("{what}: an attribute of it isn't in the index"),
             "it is put there",
         );
-        let shard = store.shard_of(id);
+        let shard = store.files.shard_of(id);
         m.changes.push((shard, key.clone(), Some(Vec::new())));
     }
     for key in indexed.difference(&expected).filter(|key| !of_left(key)) {
@@ -68,7 +68,8 @@ pub(crate) fn check_index(store: &Store, m: &mut Model, report: &mut Report) {
             format!("{what}: an attribute is in the index that it hasn't, or under another name"),
             "it is taken out",
         );
-        m.changes.push((store.shard_of(id), key.clone(), None));
+        m.changes
+            .push((store.files.shard_of(id), key.clone(), None));
     }
 }
 
@@ -100,7 +101,7 @@ fn check_all_known(
         let object = ObjectId(id);
         let key = Key::known_name(object, ObjectId(of.0), &of.1).to_vec();
         m.changes
-            .push((store.shard_of(object), key, Some(Vec::new())));
+            .push((store.files.shard_of(object), key, Some(Vec::new())));
     }
     *known = all.into_iter().collect();
 }
@@ -143,7 +144,7 @@ fn check_known(
     let object = ObjectId(id);
     let key = Key::known_name(object, ObjectId(first.0), &first.1).to_vec();
     m.changes
-        .push((store.shard_of(object), key, Some(Vec::new())));
+        .push((store.files.shard_of(object), key, Some(Vec::new())));
     Some(first)
 }
 
@@ -160,6 +161,6 @@ fn forget_known(store: &Store, m: &mut Model, id: u64, wrong: &[Name], report: &
         );
         let id = ObjectId(id);
         let key = Key::known_name(id, ObjectId(of.0), &of.1).to_vec();
-        m.changes.push((store.shard_of(id), key, None));
+        m.changes.push((store.files.shard_of(id), key, None));
     }
 }

@@ -111,12 +111,12 @@ fn mend_alone(store: &Store, salvaged: Vec<Finding>, changed: &mut bool) -> Resu
 /// replaces a damaged file.
 fn salvage(store: &Store, changed: &mut bool) -> Result<Vec<Finding>> {
     let mut report = Report::default();
-    let metas: Vec<_> = store.envs.iter().map(|env| Meta::of(env.path())).collect();
+    let metas: Vec<_> = store.files.iter().map(|env| Meta::of(env.path())).collect();
     check_trees(store, &metas, &mut report)?;
     if report.is_clean() {
         return Ok(report.findings);
     }
-    for ((shard, env), meta) in store.envs.iter().enumerate().zip(&metas) {
+    for ((shard, env), meta) in store.files.iter().enumerate().zip(&metas) {
         let ours = format!("shard {shard}, ");
         let damaged = report
             .findings
@@ -155,7 +155,7 @@ fn salvage(store: &Store, changed: &mut bool) -> Result<Vec<Finding>> {
 /// Removes journals of commits over several shards that can't be carried out. Sets `changed`
 /// before it removes one.
 fn drop_unreadable_journals(store: &Store, changed: &mut bool) -> Result<()> {
-    let count = store.names().shard_count();
+    let count = store.files.count();
     for shard in 0..count {
         let sound = match store.committed(shard)?.journal()? {
             Some(bytes) => changes(bytes)
@@ -185,7 +185,7 @@ fn reset_control(store: &Store) -> Result<()> {
     let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     let len = store.control.layout().file_len() as u64;
     rustix::fs::fallocate(&fd, hole, 0, len)?;
-    store.control.reformat(store.names().shard_count())
+    store.control.reformat(store.files.count())
 }
 
 /// Gives a chunk whose pages another chunk has, too, new pages with the same bytes.

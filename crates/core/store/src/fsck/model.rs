@@ -316,9 +316,9 @@ impl Reader<'_> {
             |k: &&Kind| k.tags.contains(&tag) && (!k.is_remote || self.store.remote.is_some());
         let kind = KINDS.iter().find(is_read).ok_or_else(foreign)?;
         let home = match tag {
-            b'D' | b'N' => self.store.shard_of_entry(id, rest),
-            b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.store.shard_of(id)),
-            _ => self.store.shard_of(id),
+            b'D' | b'N' => self.store.files.shard_of_entry(id, rest),
+            b'V' | b'R' => indexed_object(key).map_or(shard, |id| self.store.files.shard_of(id)),
+            _ => self.store.files.shard_of(id),
         };
         if home != shard {
             return Err(Flaw {
@@ -358,7 +358,8 @@ impl Reader<'_> {
         );
         let mut nobodys = |m: &mut Model, id: u64, what: String, key: Vec<u8>| {
             report.add("records", what, "that is forgotten");
-            m.changes.push((store.shard_of(ObjectId(id)), key, None));
+            m.changes
+                .push((store.files.shard_of(ObjectId(id)), key, None));
         };
         for link in links {
             let id = link.id;
@@ -442,7 +443,7 @@ fn assign(
             .extend(keys.into_iter().map(|(shard, key)| (shard, key, None)));
     };
     for (id, chunks) in chunks {
-        let shard = store.shard_of(ObjectId(id));
+        let shard = store.files.shard_of(ObjectId(id));
         match m.objects.get_mut(&id) {
             Some(o) if o.inode.is_file() => o.chunks = chunks,
             None if m.left.contains(&id) => m.left_chunks.extend(chunks.into_values()),
@@ -464,12 +465,12 @@ fn assign(
     let lost: Vec<u64> = m.summed.keys().filter(has_none).copied().collect();
     for id in lost {
         let keys = m.summed.remove(&id).unwrap_or_default();
-        let shard = store.shard_of(ObjectId(id));
+        let shard = store.files.shard_of(ObjectId(id));
         let keys = keys.into_iter().map(|key| (shard, key)).collect();
         nobodys(m, id, "checksums", keys);
     }
     for id in orphans {
-        let shard = store.shard_of(ObjectId(id));
+        let shard = store.files.shard_of(ObjectId(id));
         match m.objects.get_mut(&id) {
             Some(o) => o.orphan = true,
             None => {
@@ -486,7 +487,11 @@ pub(crate) fn all_changes(store: &Store, m: &Model) -> Vec<Change> {
     for (&id, o) in m.objects.iter().filter(|(_, o)| o.changed) {
         let id = ObjectId(id);
         let record = o.inode.encode(&o.tail).to_vec();
-        changes.push((store.shard_of(id), Key::inode(id).to_vec(), Some(record)));
+        changes.push((
+            store.files.shard_of(id),
+            Key::inode(id).to_vec(),
+            Some(record),
+        ));
     }
     changes
 }
@@ -495,14 +500,14 @@ pub(crate) fn all_changes(store: &Store, m: &Model) -> Vec<Change> {
 pub(crate) fn drop_name(store: &Store, m: &mut Model, of: &Name) {
     m.entries.remove(of);
     let key = Key::entry(ObjectId(of.0), &of.1);
-    let shard = store.shard_of_entry(ObjectId(of.0), &of.1);
+    let shard = store.files.shard_of_entry(ObjectId(of.0), &of.1);
     m.changes.push((shard, key.to_vec(), None));
 }
 
 /// Sets a name.
 pub(crate) fn set_name(store: &Store, m: &mut Model, of: Name, entry: Entry) {
     let key = Key::entry(ObjectId(of.0), &of.1);
-    let shard = store.shard_of_entry(ObjectId(of.0), &of.1);
+    let shard = store.files.shard_of_entry(ObjectId(of.0), &of.1);
     m.changes
         .push((shard, key.to_vec(), Some(entry.encode().to_vec())));
     m.entries.insert(of, entry);
@@ -513,7 +518,7 @@ pub(crate) fn drop_object(store: &Store, m: &mut Model, id: u64) {
     let Some(o) = m.objects.remove(&id) else {
         return;
     };
-    let (id, shard) = (ObjectId(id), store.shard_of(ObjectId(id)));
+    let (id, shard) = (ObjectId(id), store.files.shard_of(ObjectId(id)));
     let mut keys = vec![Key::inode(id).to_vec()];
     keys.extend(o.chunks.keys().map(|n| Key::chunk(id, *n).to_vec()));
     keys.extend(o.attributes);

@@ -304,7 +304,7 @@ fn check_nameless(store: &Store, m: &mut Model, view: &View<'_>, report: &mut Re
             continue;
         }
         let live = view.live.get(&id);
-        let shard = store.shard_of(ObjectId(id));
+        let shard = store.files.shard_of(ObjectId(id));
         match (named.contains(&id), o.orphan) {
             (true, false) => {}
             (true, true) => {
@@ -394,12 +394,12 @@ fn lost_directory(store: &Store, m: &mut Model) -> u64 {
         )
     });
     let slot = crate::Slot::of_entry(ObjectId::ROOT, &lost.1);
-    let shard = slot.shard(store.names().shard_count());
+    let shard = slot.shard(store.files.count());
     let last = m
         .objects
         .keys()
         .map(|id| ObjectId(*id))
-        .filter(|id| store.shard_of(*id) == shard && !id.is_part());
+        .filter(|id| store.files.shard_of(*id) == shard && !id.is_part());
     let id = ObjectId::new(last.map(|id| id.seq()).max().unwrap_or(1).max(1) + 1, slot);
     let t = now();
     let inode = Inode {

@@ -14,7 +14,7 @@ const ROOT: ObjectId = ObjectId::ROOT;
 
 fn put(s: &Store, shard: usize, key: &[u8], value: Option<&[u8]>) {
     let room = &s.control.shard(shard).room;
-    let mut txn = s.envs[shard].write(room, 4096, OnFull::Fails).unwrap();
+    let mut txn = s.files.of(shard).write(room, 4096, OnFull::Fails).unwrap();
     match value {
         Some(value) => txn.put(key, value).unwrap(),
         None => assert!(txn.del(key).unwrap()),
@@ -23,8 +23,10 @@ fn put(s: &Store, shard: usize, key: &[u8], value: Option<&[u8]>) {
 }
 
 fn change(s: &Store, id: ObjectId, f: impl FnOnce(&mut Inode, &mut Vec<u8>)) {
-    let shard = s.shard_of(id);
-    let record = s.envs[shard]
+    let shard = s.files.shard_of(id);
+    let record = s
+        .files
+        .of(shard)
         .fresh_snapshot()
         .unwrap()
         .get(&Key::inode(id))
@@ -55,7 +57,7 @@ fn content(s: &Store, id: ObjectId) -> Vec<u8> {
 }
 
 fn entry_shard(s: &Store, dir: ObjectId, name: &str) -> usize {
-    s.shard_of_entry(dir, name.as_bytes())
+    s.files.shard_of_entry(dir, name.as_bytes())
 }
 
 /// A store with a few files and directories.
@@ -218,7 +220,7 @@ fn names() {
             );
             put(
                 &f.s,
-                f.s.shard_of(f.small),
+                f.s.files.shard_of(f.small),
                 &Key::orphan(f.small),
                 Some(&[]),
             );
@@ -228,17 +230,17 @@ fn names() {
     finds("orphan-with-name", "but is noted as having none", |f| {
         put(
             &f.s,
-            f.s.shard_of(f.small),
+            f.s.files.shard_of(f.small),
             &Key::orphan(f.small),
             Some(&[]),
         );
     });
     let f = finds("missing-directory", "that directory doesn't exist", |f| {
-        put(&f.s, f.s.shard_of(f.sub), &Key::inode(f.sub), None);
+        put(&f.s, f.s.files.shard_of(f.sub), &Key::inode(f.sub), None);
     });
     assert!(path(&f.s, &["lost+found", &format!("#{}", f.file.0)]).is_some());
     let f = finds("no-root", "there is no root directory", |f| {
-        put(&f.s, f.s.shard_of(ROOT), &Key::inode(ROOT), None);
+        put(&f.s, f.s.files.shard_of(ROOT), &Key::inode(ROOT), None);
     });
     assert_eq!(path(&f.s, &["dir", "sub", "file"]), Some(f.file));
 }
@@ -293,7 +295,7 @@ fn records_that_are_none() {
         ),
     ] {
         finds(&format!("record-{name}"), words, |f| {
-            let (shard, own) = (f.s.shard_of(f.file), Key::inode(f.file));
+            let (shard, own) = (f.s.files.shard_of(f.file), Key::inode(f.file));
             put(&f.s, shard, key.unwrap_or(&own), value);
         });
     }
@@ -301,7 +303,7 @@ fn records_that_are_none() {
         let id = ObjectId(f.small.0 + (1 << 30));
         put(
             &f.s,
-            f.s.shard_of(id),
+            f.s.files.shard_of(id),
             &Key::chunk(id, 3),
             Some(&ChunkMap::default().encode()),
         );
@@ -313,7 +315,7 @@ fn records_that_are_none() {
             let id = ObjectId(f.small.0 + (1 << 30));
             put(
                 &f.s,
-                f.s.shard_of(id),
+                f.s.files.shard_of(id),
                 &Key::attribute(id, b"user.x"),
                 Some(b"1"),
             );
@@ -325,7 +327,7 @@ fn records_that_are_none() {
         |f| {
             put(
                 &f.s,
-                f.s.shard_of(f.small),
+                f.s.files.shard_of(f.small),
                 &Key::attribute(f.small, b"user.x"),
                 Some(b"1"),
             );
@@ -334,13 +336,13 @@ fn records_that_are_none() {
     finds("chunk-garbage", "extents of object", |f| {
         put(
             &f.s,
-            f.s.shard_of(f.big),
+            f.s.files.shard_of(f.big),
             &Key::chunk(f.big, 1),
             Some(b"12345"),
         );
     });
     finds("wrong-shard", "belongs to shard", |f| {
-        let shard = (f.s.shard_of(f.small) + 1) % f.s.names().shard_count();
+        let shard = (f.s.files.shard_of(f.small) + 1) % f.s.files.count();
         put(&f.s, shard, &Key::orphan(f.small), Some(&[]));
     });
 }
@@ -378,7 +380,7 @@ fn space() {
         let far = Extent::new(0, 1 << 30, 256);
         put(
             &f.s,
-            f.s.shard_of(f.big),
+            f.s.files.shard_of(f.big),
             &Key::chunk(f.big, 1),
             Some(&far.0.to_le_bytes()),
         );
@@ -387,7 +389,7 @@ fn space() {
         let far = Extent::new(9, 0, 256);
         put(
             &f.s,
-            f.s.shard_of(f.big),
+            f.s.files.shard_of(f.big),
             &Key::chunk(f.big, 1),
             Some(&far.0.to_le_bytes()),
         );
@@ -507,7 +509,7 @@ fn control_region() {
         c(f).shard(1).multi.store(7, Relaxed)
     });
     finds("number", "the next object would get number", |f| {
-        let shard = f.s.shard_of(f.file);
+        let shard = f.s.files.shard_of(f.file);
         c(f).shard(shard).last_seq.store(1, Relaxed);
     });
     finds("flags", "its flags are", |f| {
@@ -561,7 +563,7 @@ fn damaged_record_files_do_no_harm() {
     for (n, fill) in [0u8, 0xff, 0x55, 0xa7].into_iter().enumerate() {
         for page in [1u64, 2, 3, 4, 5] {
             let f = filled(&format!("tree-{n}-{page}"));
-            let (path, dir) = (f.s.envs[0].path().to_owned(), f.s.dir.clone());
+            let (path, dir) = (f.s.files.of(0).path().to_owned(), f.s.dir.clone());
             let mut s = f.s;
             let (control, records) = (dir.join("control"), dir.join("records"));
             s.store = None;
@@ -584,7 +586,7 @@ fn a_record_file_without_meta_pages_is_told() {
     let f = filled("no-meta");
     let file = std::fs::File::options()
         .write(true)
-        .open(f.s.envs[2].path())
+        .open(f.s.files.of(2).path())
         .unwrap();
     file.write_all_at(&[0x11; 8192], 0).unwrap();
     let found = check(&f.s).unwrap();
@@ -618,7 +620,11 @@ fn a_repair_needs_to_be_alone() {
 #[test]
 fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
     let f = finds("stray", "something has written over it", |f| {
-        let snapshot = f.s.envs[f.s.shard_of(f.small)].fresh_snapshot().unwrap();
+        let snapshot =
+            f.s.files
+                .of(f.s.files.shard_of(f.small))
+                .fresh_snapshot()
+                .unwrap();
         let value = snapshot.get(&Key::inode(f.small)).unwrap().unwrap();
         let (at, len) = (value.as_ptr().cast_mut(), value.len() + 8);
         for i in 0..len {
@@ -656,7 +662,7 @@ fn no_stray_store_into_the_records_changes_anything_unnoticed() {
     let mut random = forebay_fuzz::Random::new(72);
     let (mut found, mut harmless) = (0, 0);
     for trial in 0..1000 {
-        let env = &f.s.envs[random.below(f.s.names().shard_count())];
+        let env = &f.s.files.of(random.below(f.s.files.count()));
         let mut options = std::fs::File::options();
         let file = options.read(true).write(true).open(env.path()).unwrap();
         // After the last page in use there is room that was reserved ahead.
@@ -745,7 +751,7 @@ fn the_index() {
     let f = finds("index-lost", "an attribute of it isn't in the index", |f| {
         tag(f);
         let key = Key::indexed(word, mark(b"small", f.small));
-        put(&f.s, f.s.shard_of(f.small), &key, None);
+        put(&f.s, f.s.files.shard_of(f.small), &key, None);
     });
     assert_eq!(listed(&f), whole);
     let f = finds(
@@ -754,7 +760,7 @@ fn the_index() {
         |f| {
             tag(f);
             let key = Key::indexed(word, mark(b"dir", f.dir));
-            put(&f.s, f.s.shard_of(f.dir), &key, None);
+            put(&f.s, f.s.files.shard_of(f.dir), &key, None);
         },
     );
     assert_eq!(listed(&f), whole);
@@ -762,31 +768,31 @@ fn the_index() {
     let f = finds("order-lost", "an attribute of it isn't in the index", |f| {
         tag(f);
         let key = Key::ordered(word.key, order, f.small);
-        put(&f.s, f.s.shard_of(f.small), &key, None);
+        put(&f.s, f.s.files.shard_of(f.small), &key, None);
     });
     assert_eq!(matching(&f), whole);
     let f = finds("order-stray", "is in the index that it hasn't", |f| {
         tag(f);
         let key = Key::ordered(word.key, Order::LAST_NUMBER, f.dir);
-        put(&f.s, f.s.shard_of(f.dir), &key, Some(b""));
+        put(&f.s, f.s.files.shard_of(f.dir), &key, Some(b""));
     });
     assert_eq!(matching(&f), whole);
     let f = finds("index-stray", "is in the index that it hasn't", |f| {
         tag(f);
         let key = Key::indexed(word, mark(b"big", f.big));
-        put(&f.s, f.s.shard_of(f.big), &key, Some(b""));
+        put(&f.s, f.s.files.shard_of(f.big), &key, Some(b""));
     });
     assert_eq!(listed(&f), whole);
     let f = finds("index-attribute", "is in the index that it hasn't", |f| {
         tag(f);
         let key = Key::attribute(f.small, b"user.k");
-        put(&f.s, f.s.shard_of(f.small), &key, None);
+        put(&f.s, f.s.files.shard_of(f.small), &key, None);
     });
     assert_eq!(listed(&f), whole[..1]);
     let f = finds("index-name", "none of its names is noted", |f| {
         tag(f);
         let key = Key::known_name(f.small, ROOT, b"small");
-        put(&f.s, f.s.shard_of(f.small), &key, None);
+        put(&f.s, f.s.files.shard_of(f.small), &key, None);
     });
     assert_eq!(listed(&f), whole);
     let f = finds(
@@ -795,12 +801,12 @@ fn the_index() {
         |f| {
             tag(f);
             let key = Key::known_name(f.small, ROOT, b"a-name");
-            put(&f.s, f.s.shard_of(f.small), &key, Some(b""));
+            put(&f.s, f.s.files.shard_of(f.small), &key, Some(b""));
         },
     );
     assert_eq!(listed(&f), whole);
     finds("index-view", "can't be read", |f| {
         let id = ObjectId::view_dir(5);
-        put(&f.s, f.s.shard_of(id), &Key::view(id), Some(b"k=v"));
+        put(&f.s, f.s.files.shard_of(id), &Key::view(id), Some(b"k=v"));
     });
 }

@@ -330,7 +330,7 @@ impl<'s> Index<'s> {
     pub fn matching_here(&self, terms: &[Wanted], dir: ObjectId, from: Place) -> Result<Page> {
         let (mut items, mut bytes, mut steps) = (Vec::new(), 0, 0);
         let Place { shard, mut at } = from;
-        for shard in shard as usize..self.store.names().shard_count() {
+        for shard in shard as usize..self.store.files.count() {
             let records = self.store.records(shard)?;
             let (led, first) = match at.take() {
                 // The place may come from another node, so it must be checked that the place's key

@@ -99,7 +99,7 @@ impl<'s> Index<'s> {
         only: Option<u64>,
         most: usize,
     ) -> Result<Page<Hit, Mark>> {
-        let shards = self.store.names().shard_count();
+        let shards = self.store.files.count();
         // Up to 8 more than an equal share: `Page::join` drops all items after the earliest end of
         // a shard's page. With larger pages it would drop many.
         let share = most / shards + most.min(8);
@@ -142,7 +142,7 @@ impl<'s> Index<'s> {
         from: u64,
         most: usize,
     ) -> Result<Page<Written, u64>> {
-        let shards = (0..self.store.names().shard_count()).map(|shard| self.store.records(shard));
+        let shards = (0..self.store.files.count()).map(|shard| self.store.records(shard));
         let shards = shards.collect::<Result<Vec<_>>>()?;
         let pages = shards.iter().map(|s| distinct(s, of, from, most));
         let found = Page::join(pages.collect::<Result<_>>()?, |one| one.0);
@@ -150,7 +150,12 @@ impl<'s> Index<'s> {
         let mut items: Vec<Written> = Vec::new();
         for (hash, word, id) in found.items {
             if items.last().is_none_or(|last| last.0 != hash) {
-                let text = write(&shards[self.store.shard_of(id)], id, word, of.is_some())?;
+                let text = write(
+                    &shards[self.store.files.shard_of(id)],
+                    id,
+                    word,
+                    of.is_some(),
+                )?;
                 items.extend(text.map(|text| (hash, text)));
             }
         }

@@ -120,7 +120,7 @@ impl<'s> Durability<'s> {
     /// Returns the maximum size of a checkpoint: all records for which memory is reserved, a head
     /// for each part, and the longest list of durable pages. Bytes.
     fn checkpoint_need(&self) -> u64 {
-        let shards = (0..self.store.names().shard_count()).map(|i| self.store.control().shard(i));
+        let shards = (0..self.store.files.count()).map(|i| self.store.control().shard(i));
         let records: u64 = shards.map(|s| s.room.reserved.load(Relaxed)).sum();
         let pages: u64 = self.store.media().iter().map(|m| m.usage().capacity).sum();
         records + records / 64 + pages / 1024 + (64 << 10)

@@ -25,7 +25,7 @@ impl<'s> Names<'s> {
         let at = self.store.entry_ref((parent, name));
         let mut set = at.set();
         if counts {
-            set = set.with(self.store.shard_of(parent));
+            set = set.with(self.store.files.shard_of(parent));
         }
         forebay_trace::event_of!(STORE_CREATE_ENTER, name, parent.0);
         assert!(
@@ -98,7 +98,7 @@ impl<'s> Names<'s> {
     /// # Errors
     /// ENOSPC, EDQUOT.
     pub fn create_unnamed_here(&self, slot: crate::Slot, new: &NewObject<'_>) -> Result<ObjectId> {
-        let shard = slot.shard(self.shard_count());
+        let shard = slot.shard(self.store.files.count());
         let t = now();
         self.store
             .transact(ShardSet::of(&[shard]), Need::Bytes(0), |w| {
@@ -163,7 +163,7 @@ impl<'s> Names<'s> {
         (epoch, t): (u64, i64),
     ) -> Result<bool> {
         let at = self.store.entry_ref((parent, name));
-        let set = at.set().with(self.store.shard_of(id));
+        let set = at.set().with(self.store.files.shard_of(id));
         self.store.transact(set, Need::Bytes(0), |w| {
             self.store.names_epoch().check(epoch)?;
             self.store.names_epoch().check_frozen(parent)?;

@@ -239,7 +239,7 @@ impl Intents<'_> {
     /// # Errors
     /// EIO.
     pub(crate) fn disown_intents(&self) -> Result<()> {
-        for shard in 0..self.store.names().shard_count() {
+        for shard in 0..self.store.files.count() {
             let (mut links, mut notes) = (Vec::new(), Vec::new());
             let records = self.store.committed(shard)?;
             records.each_attached(b"L", |key, value| {
@@ -249,7 +249,7 @@ impl Intents<'_> {
                 );
                 if of_process
                     && let Some((b'L', id, _)) = parse_key(key)
-                    && self.store.shard_of(id) == shard
+                    && self.store.files.shard_of(id) == shard
                 {
                     let link = if is_unconfirmed(value) {
                         Link::Unconfirmed
@@ -263,7 +263,7 @@ impl Intents<'_> {
             records.each_intent(|dir, name, value| {
                 if let Some((note, owner)) = Note::decode(value)
                     && owner != 0
-                    && self.store.shard_of_entry(dir, name) == shard
+                    && self.store.files.shard_of_entry(dir, name) == shard
                 {
                     notes.push((dir, name.to_vec(), note.encode(0)));
                 }
@@ -356,7 +356,7 @@ impl Intents<'_> {
         // All shards are locked: a process that creates an entry has committed it, or will see
         // `frozen`.
         self.store
-            .transact(self.store.all_shards(), Need::Removal, |w| {
+            .transact(self.store.files.all(), Need::Removal, |w| {
                 self.store.names_epoch().raise(epoch);
                 let frozen = &self.store.control.header().frozen;
                 frozen.store(dir.0, SeqCst);

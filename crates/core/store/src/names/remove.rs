@@ -16,7 +16,7 @@ impl<'s> Names<'s> {
         t: i64,
         freed: &mut Vec<Extent>,
     ) -> Result<Dropped> {
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         w.begin_removing(shard);
         let (inode, extents) = inode_and_extents(w, id)?.ok_or(Errno::NOENT)?;
         let last = inode.nlink <= 1;
@@ -152,7 +152,7 @@ impl<'s> Names<'s> {
         let at = self.store.entry_ref(name);
         let mut freed = Vec::new();
         let _section = self.store.section()?;
-        let set = at.set().with(self.store.shard_of(entry.id));
+        let set = at.set().with(self.store.files.shard_of(entry.id));
         let done = self.store.transact(set, Need::Removal, |w| {
             self.store.names_epoch().check(epoch)?;
             self.store.intents().check_note(w, name)?;
@@ -212,7 +212,7 @@ impl<'s> Names<'s> {
         let at = self.store.entry_ref((parent, name));
         // All shards: no entry may be made in the directory while it is removed.
         self.store
-            .transact(self.store.all_shards(), Need::Removal, |w| {
+            .transact(self.store.files.all(), Need::Removal, |w| {
                 self.store.names_epoch().check(epoch)?;
                 let found = w.look_up(at)?.ok_or(Errno::NOENT)?;
                 if found.changing {

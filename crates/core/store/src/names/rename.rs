@@ -64,12 +64,12 @@ impl<'s> Names<'s> {
         let set = if dirs {
             // While all shards are locked, no directory can be moved or removed: so no loop can
             // arise.
-            self.store.all_shards()
+            self.store.files.all()
         } else {
             let mut set = old.set().with(new.shard());
-            set = set.with(self.store.shard_of(source.id));
+            set = set.with(self.store.files.shard_of(source.id));
             if let Some(t) = target {
-                set = set.with(self.store.shard_of(t.id));
+                set = set.with(self.store.files.shard_of(t.id));
             }
             set
         };
@@ -188,7 +188,7 @@ impl<'s> Names<'s> {
         self.store
             .index()
             .names_in_index(w, entry.id, Some(from), Some(to))?;
-        let shard = self.store.shard_of(entry.id);
+        let shard = self.store.files.shard_of(entry.id);
         if self.set_contains(w, shard) && entry.kind != libc::S_IFDIR {
             return w.change_inode(entry.id, |i| i.ctime = t);
         }
@@ -211,7 +211,7 @@ impl<'s> Names<'s> {
             if dir == ObjectId::ROOT {
                 return Ok(false);
             }
-            let records = self.store.committed(self.store.shard_of(dir))?;
+            let records = self.store.committed(self.store.files.shard_of(dir))?;
             let (inode, _) = records.inode(dir)?.ok_or(Errno::NOENT)?;
             dir = ObjectId(inode.parent);
         }

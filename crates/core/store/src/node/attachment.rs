@@ -284,7 +284,7 @@ impl Store {
         self.slot.store(NO_SLOT, Release);
         self.area.store(std::ptr::null_mut(), Release);
         forebay_trace::forked();
-        for env in &self.envs {
+        for env in self.files.iter() {
             env.after_fork_in_child();
         }
     }

@@ -148,7 +148,7 @@ impl ChangeRecords for Write<'_> {
         inode: &Inode,
         tail: &[u8],
     ) -> Result<Option<EntryRecord>> {
-        debug_assert_eq!(self.store.shard_of(entry.id), at.shard);
+        debug_assert_eq!(self.store.files.shard_of(entry.id), at.shard);
         let there = self.link(at, entry)?;
         if there.is_none() {
             self.put(at.shard, &Key::inode(entry.id), &inode.encode(tail))?;
@@ -193,7 +193,7 @@ impl ChangeRecords for Write<'_> {
 
     fn is_empty(&mut self, dir: ObjectId) -> Result<bool> {
         let first = Key::entry(dir, b"");
-        for env in &self.store.envs {
+        for env in self.store.files.iter() {
             let mut found = false;
             env.snapshot()?.scan(&first, |key, _| {
                 found = key.starts_with(&first);
@@ -231,31 +231,31 @@ impl ChangeRecords for Write<'_> {
     }
 
     fn exists(&mut self, id: ObjectId) -> Result<bool> {
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         Ok(self.get(shard, &Key::inode(id))?.is_some())
     }
 
     #[inline]
     fn inode(&mut self, id: ObjectId) -> Result<Option<(Inode, &[u8])>> {
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         decode_inode(self.get(shard, &Key::inode(id))?)
     }
 
     fn add_object(&mut self, id: ObjectId, inode: &Inode, tail: &[u8]) -> Result<bool> {
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         let there = self.insert(shard, &Key::inode(id), &inode.encode(tail))?;
         Ok(there.is_none())
     }
 
     #[inline]
     fn set_inode(&mut self, id: ObjectId, inode: &Inode, tail: &[u8]) -> Result<()> {
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         self.put(shard, &Key::inode(id), &inode.encode(tail))
     }
 
     #[inline]
     fn change_inode<T>(&mut self, id: ObjectId, change: impl FnOnce(&mut Inode) -> T) -> Result<T> {
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         let key = Key::inode(id);
         let record = self.get(shard, &key)?.ok_or(Errno::NOENT)?;
         let (mut inode, tail) = Inode::decode(record).ok_or(Errno::IO)?;
@@ -268,14 +268,14 @@ impl ChangeRecords for Write<'_> {
     }
 
     fn remove_object(&mut self, id: ObjectId) -> Result<()> {
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         self.del(shard, &Key::inode(id)).map(|_| ())
     }
 
     #[inline]
     fn attached(&mut self, id: ObjectId, key: &[u8]) -> Result<Option<&[u8]>> {
         debug_assert!(is_attached(key));
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         self.get(shard, key)
     }
 
@@ -287,27 +287,27 @@ impl ChangeRecords for Write<'_> {
         each: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
         debug_assert!(is_attached(from));
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         self.scan(shard, from, each)
     }
 
     #[inline]
     fn attach(&mut self, id: ObjectId, key: &[u8], value: &[u8]) -> Result<()> {
         debug_assert!(is_attached(key));
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         self.put(shard, key, value)
     }
 
     fn attach_new(&mut self, id: ObjectId, key: &[u8], value: &[u8]) -> Result<()> {
         debug_assert!(is_attached(key));
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         self.insert(shard, key, value).map(|_| ())
     }
 
     #[inline]
     fn detach(&mut self, id: ObjectId, key: &[u8]) -> Result<bool> {
         debug_assert!(is_attached(key));
-        let shard = self.store.shard_of(id);
+        let shard = self.store.files.shard_of(id);
         self.del(shard, key)
     }
 }

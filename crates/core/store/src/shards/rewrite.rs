@@ -42,7 +42,7 @@ pub(crate) fn write_file(
 /// ENOSPC; EIO.
 pub(crate) fn write_changes(store: &Store, changes: &[Change]) -> Result<()> {
     let _critical = Critical::enter();
-    for (shard, env) in store.envs.iter().enumerate() {
+    for (shard, env) in store.files.iter().enumerate() {
         let own: Vec<&Change> = changes.iter().filter(|c| c.0 == shard).collect();
         for batch in own.chunks(BATCH) {
             let bytes: usize = batch
