@@ -263,7 +263,11 @@ impl Watcher {
 
     /// Records that the pool is in use, if it is or was since the last check.
     fn note_use(&mut self) {
-        let foreign = self.pool.store().attachments_of_others();
+        let foreign = self
+            .pool
+            .store()
+            .attachment
+            .attachments_of_others(self.pool.store().control());
         let in_use = self.foreign != Some(foreign) || !self.pool.attached().is_empty();
         self.foreign = Some(foreign);
         if in_use {

@@ -379,7 +379,9 @@ impl<'a> Tasks<'a> {
     /// Moves bursty files out of memory. If no process is attached, does so even before the
     /// interval [`DRAIN`] has passed. Returns whether bursty files are left in memory.
     fn move_bursty(&mut self) -> bool {
-        if !self.store.content().drains() || !self.drain.is_due() && self.store.any_attached() {
+        if !self.store.content().drains()
+            || !self.drain.is_due() && self.store.attachment.any_attached(self.store.control())
+        {
             return false;
         }
         let left = self.cluster.room().drain(MAX_DRAIN_BYTES);
@@ -392,7 +394,10 @@ impl<'a> Tasks<'a> {
     /// Removes ephemeral files of ended creators. In a pool of several nodes, a separate thread
     /// does that.
     fn remove_ephemeral(&mut self) {
-        if !self.among && (Instant::now() >= self.ephemeral.next || !self.store.any_attached()) {
+        if !self.among
+            && (Instant::now() >= self.ephemeral.next
+                || !self.store.attachment.any_attached(self.store.control()))
+        {
             self.made = self.ephemeral.step(self.cluster);
         }
     }
@@ -452,7 +457,7 @@ impl<'a> Tasks<'a> {
     /// Sleeps until the next turn. While no process is attached, the sleep ends as soon as one
     /// attaches: when the counter of activity differs from `seen`.
     fn rest(&self, turn: &Turn, seen: u32) {
-        if self.store.any_attached() {
+        if self.store.attachment.any_attached(self.store.control()) {
             return std::thread::sleep(turn.pause);
         }
         // Locks on this node's files may have owners on other nodes, and these owners may have

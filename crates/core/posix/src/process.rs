@@ -34,7 +34,7 @@ impl Fs {
 impl Process<'_> {
     /// Whether this process has a slot.
     pub fn is_attached(self) -> bool {
-        self.0.is_attached()
+        self.0.attachment.is_attached()
     }
 
     /// Takes a slot, unless the process has one. Returns its number.
@@ -202,7 +202,7 @@ impl Process<'_> {
 
     fn fill(self, slot: u32, shares_memory: bool) -> Result<()> {
         let store = self.0;
-        let area = store.map_area(slot)?;
+        let area = store.areas().map(slot)?;
         let from = store.area()?;
         // SAFETY: the area consists of atomics, was just mapped, and is unmapped below.
         let to = unsafe { &*area };
@@ -231,7 +231,7 @@ impl Process<'_> {
         to.umask
             .store(self.umask().map_or(0, |mask| mask + 1), Release);
         // SAFETY: nothing refers to the area any more.
-        unsafe { store.unmap_area(area) };
+        unsafe { store.areas().unmap(area) };
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl Process<'_> {
             return false;
         }
         let slot = slots::slot_of(reserved);
-        match store.map_area(slot) {
+        match store.areas().map(slot) {
             Ok(area) => {
                 lending::lend(slot, area);
                 true
@@ -309,14 +309,14 @@ impl Process<'_> {
         if borrows {
             lending::lent()
         } else {
-            self.0.settled_slot()
+            self.0.attachment.settled_slot()
         }
     }
 
     /// Gives up the slot. Returns its number, for another instance of the library that takes it
     /// over.
     pub fn give_up_slot(self) -> Option<u32> {
-        self.0.give_up_slot()
+        self.0.attachment.give_up_slot()
     }
 
     /// Whether the process maps files.

@@ -121,7 +121,7 @@ fn name_of(store: &Store, id: ObjectId) -> Option<Vec<u8>> {
 
 /// Number of attached processes besides this one.
 pub(crate) fn others(store: &Store) -> usize {
-    let me = store.is_attached().then(process::pid);
+    let me = store.attachment.is_attached().then(process::pid);
     (0..MAX_PROCESSES)
         .map(|i| store.control.process(i).owner.load(Acquire))
         .filter(|&owner| owner != 0 && process::runs(owner) && Some(process::pid_of(owner)) != me)

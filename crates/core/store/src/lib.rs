@@ -120,7 +120,7 @@ pub use index::{Description, Match, Number, OwnedName, Term};
 pub use live::Held;
 pub use lock_request::LockType;
 pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
-pub use node::{Remote, Store};
+pub use node::{Attachment, Remote, Store};
 pub use object::{Creator, NewObject, RenameMode, SetAttr, Stub};
 pub use open::NewOpen;
 pub use quiescence::Section;

@@ -800,7 +800,7 @@ mod tests {
             process::attach(&s.control).unwrap(),
         );
         // As 64 threads of another process would.
-        let area = s.map_area(dead).unwrap();
+        let area = s.areas().map(dead).unwrap();
         crate::lending::lend(dead, area);
         for _ in 0..64 {
             let (same, held) = s.objects().live_acquire_here(id).unwrap();

@@ -150,7 +150,7 @@ impl LockTable<'_> {
     /// ETIMEDOUT.
     pub fn end_process_locks(&self, object: ObjectId) -> Result<()> {
         // A process that hasn't needed a slot has no locks.
-        let Some(slot) = self.store.attached_slot() else {
+        let Some(slot) = self.store.attachment.attached_slot() else {
             return Ok(());
         };
         if self

@@ -143,7 +143,7 @@ impl<'s> Mappings<'s> {
                 .maps_end
                 .load(Acquire)
         };
-        self.store.attached_slot().map_or(0, end) as usize
+        self.store.attachment.attached_slot().map_or(0, end) as usize
     }
 
     /// Copies this process's table into the empty table in `area`, for a child in `slot` that
@@ -324,14 +324,14 @@ impl<'s> Mappings<'s> {
         if end == 0 || state_of(p.owner.load(SeqCst)) == state::FREE {
             return Some(false);
         }
-        if self.store.attached_slot() == Some(slot) {
+        if self.store.attachment.attached_slot() == Some(slot) {
             return Some(self.map_table().ok()?.up_to(end).iter().any(is));
         }
-        let area = self.store.map_area(slot).ok()?;
+        let area = self.store.areas().map(slot).ok()?;
         // SAFETY: just mapped; made of atomics. The area isn't used after it was unmapped.
         unsafe {
             let found = self.store.control.maps_of(&*area).up_to(end).iter().any(is);
-            self.store.unmap_area(area);
+            self.store.areas().unmap(area);
             Some(found)
         }
     }
@@ -581,7 +581,7 @@ impl<'s> Mappings<'s> {
     /// Removes the pages beyond the end of files from this process's mappings, and reports that to
     /// the processes that have requested it.
     pub fn catch_up(&self) {
-        let Some(me) = self.store.attached_slot() else {
+        let Some(me) = self.store.attachment.attached_slot() else {
             return;
         };
         let p = self.store.control.process(me as usize);
@@ -596,7 +596,7 @@ impl<'s> Mappings<'s> {
 
     /// Whether another process waits for [`Mappings::catch_up`].
     pub fn is_behind(&self) -> bool {
-        self.store.attached_slot().is_some_and(|me| {
+        self.store.attachment.attached_slot().is_some_and(|me| {
             let p = self.store.control.process(me as usize);
             p.maps_done.load(Relaxed) != p.maps_requested.load(Acquire)
         })
@@ -610,7 +610,7 @@ impl<'s> Mappings<'s> {
         if end == 0 {
             return false;
         }
-        let Ok(area) = self.store.map_area(slot) else {
+        let Ok(area) = self.store.areas().map(slot) else {
             return false;
         };
         // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
@@ -643,7 +643,7 @@ impl<'s> Mappings<'s> {
             }
         });
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.store.unmap_area(area) };
+        unsafe { self.store.areas().unmap(area) };
         found
     }
 

@@ -6,11 +6,11 @@
 
 mod attachment;
 
-use crate::control_region::{Control, ProcessArea};
+pub use attachment::Attachment;
+
+use crate::control_region::Control;
 use crate::extent_cache::ExtentCache;
-use crate::lending::NO_SLOT;
 use crate::lock_request::Owner;
-use crate::process::ProcessLock;
 use crate::quiescence::{self, Quiet, Section};
 use crate::record::{Entry, Inode};
 use crate::record_files::RecordFiles;
@@ -18,7 +18,7 @@ use crate::ring::Journal;
 use crate::{Extent, Medium, NodeId, ObjectId, Slot};
 use rustix::io::Result;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// A node store, opened by this process.
@@ -28,15 +28,10 @@ pub struct Store {
     pub media: Vec<Medium>,
     /// The record files, one for each shard.
     pub files: RecordFiles,
-    slot: AtomicU32,
-    area: AtomicPtr<ProcessArea>,
-    /// The process slot whose area is mapped.
-    area_slot: AtomicU32,
-    attaching: ProcessLock,
+    /// This process's slot.
+    pub attachment: Attachment,
     /// Whether this process repairs the store.
     pub(crate) mending: AtomicBool,
-    /// Number of times that this process has attached.
-    attachments: AtomicU32,
     pub(crate) cache: ExtentCache,
     pub(crate) journal: Option<Journal>,
     /// Access to the objects of other nodes, if this is the share of one node among several.
@@ -105,12 +100,8 @@ impl Store {
             control_path: control_path.to_owned(),
             media,
             files,
-            slot: AtomicU32::new(NO_SLOT),
-            area: AtomicPtr::new(std::ptr::null_mut()),
-            area_slot: AtomicU32::new(NO_SLOT),
-            attaching: ProcessLock::new(),
+            attachment: Attachment::none(),
             mending: AtomicBool::new(false),
-            attachments: AtomicU32::new(0),
             cache: ExtentCache::new(),
             journal,
             remote: None,

@@ -394,7 +394,7 @@ impl<'s> Objects<'s> {
         {
             return false;
         }
-        let Ok(area) = self.store.map_area(slot) else {
+        let Ok(area) = self.store.areas().map(slot) else {
             return false;
         };
         // SAFETY: the area was mapped above, and is unmapped after its last use; it is made of
@@ -408,7 +408,7 @@ impl<'s> Objects<'s> {
             }
         });
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.store.unmap_area(area) };
+        unsafe { self.store.areas().unmap(area) };
         found
     }
 
@@ -435,11 +435,11 @@ impl<'s> Objects<'s> {
         // The child may claim its slot between two checks, hence the second look at used slots.
         let states = [slot_state::USED, slot_state::RESERVED, slot_state::USED];
         let slot = states.into_iter().find_map(slot_in)?;
-        let area = self.store.map_area(slot as u32).ok()?;
+        let area = self.store.areas().map(slot as u32).ok()?;
         // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let found = unsafe { (*area).fd(n) }.and_then(f);
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.store.unmap_area(area) };
+        unsafe { self.store.areas().unmap(area) };
         found
     }
 

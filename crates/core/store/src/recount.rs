@@ -197,7 +197,7 @@ pub(crate) fn count_uses(store: &Store) -> Result<Uses> {
         holders.insert(process::identity(&store.control, slot));
         let held = p.held.iter().filter_map(|h| held_entry(h.load(Acquire)));
         held.for_each(|i| count(&mut lives, i));
-        let mapped = store.map_area(slot)?;
+        let mapped = store.areas().map(slot)?;
         // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let area = unsafe { &*mapped };
         let held = store.objects().more_held(slot, area).iter();
@@ -212,7 +212,7 @@ pub(crate) fn count_uses(store: &Store) -> Result<Uses> {
             .filter_map(|open| open.checked_sub(1))
             .for_each(|i| count(&mut opens, i));
         // SAFETY: the area is used only in this turn of the loop.
-        unsafe { store.unmap_area(mapped) };
+        unsafe { store.areas().unmap(mapped) };
     }
     for (i, uses) in opens.iter_mut().enumerate() {
         let o = store.objects().open_file(i as u32);

@@ -31,17 +31,17 @@ impl<'s> Recovery<'s> {
     /// # Errors
     /// Those of writing files back.
     pub fn detach(&self) -> Result<()> {
-        if !self.store.is_attached() {
+        if !self.store.attachment.is_attached() {
             return Ok(());
         }
         let slot = self.store.process_slot()?;
         // A process that has become another user can't open the area: the keeper releases
         // everything when the process has ended.
-        let area = self.store.map_area(slot)?;
+        let area = self.store.areas().map(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
         self.store.files.end_readers();
         process::free(&self.store.control, slot);
-        self.store.after_detach();
+        let _ = self.store.attachment.give_up_slot();
         result
     }
 
@@ -52,7 +52,7 @@ impl<'s> Recovery<'s> {
     /// # Errors
     /// Those of writing files back.
     pub fn close_owned(&self) -> Result<()> {
-        if !self.store.is_attached() {
+        if !self.store.attachment.is_attached() {
             return Ok(());
         }
         let slot = self.store.process_slot()?;
@@ -66,11 +66,11 @@ impl<'s> Recovery<'s> {
     /// # Errors
     /// As for [`Recovery::detach`].
     pub fn end(&self) -> Result<()> {
-        if !self.store.is_attached() || process::is_alone() {
+        if !self.store.attachment.is_attached() || process::is_alone() {
             return self.detach();
         }
         let slot = self.store.process_slot()?;
-        let area = self.store.map_area(slot)?;
+        let area = self.store.areas().map(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
         self.store.files.end_readers();
         result
@@ -82,7 +82,7 @@ impl<'s> Recovery<'s> {
     /// Those of writing files back. If this process can't map the slot's area, for instance because
     /// it has become another user's, the slot is left to the process that reaps it.
     pub fn release_slot(&self, slot: u32) -> Result<()> {
-        let area = self.store.map_area(slot)?;
+        let area = self.store.areas().map(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
         process::free(&self.store.control, slot);
         result
@@ -215,7 +215,7 @@ impl<'s> Recovery<'s> {
     /// Releases all descriptors of `slot` after its process has ended or was `killed`. Returns
     /// their number.
     fn release_descriptors(&self, slot: u32, killed: bool) -> Result<usize> {
-        let area = self.store.map_area(slot)?;
+        let area = self.store.areas().map(slot)?;
         self.release_area(slot, area, killed)
     }
 
@@ -255,7 +255,7 @@ impl<'s> Recovery<'s> {
         a.umask.store(0, Release);
         result = self.store.locks().end_all_locks(slot).and(result);
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.store.unmap_area(area) };
+        unsafe { self.store.areas().unmap(area) };
         result.map(|()| released)
     }
 
@@ -265,7 +265,7 @@ impl<'s> Recovery<'s> {
     pub(crate) fn release_owned(&self, slot: u32, dead: u32, killed: bool) -> Result<()> {
         let mut result = Ok(());
         let _section = self.store.section()?;
-        let area = self.store.map_area(slot)?;
+        let area = self.store.areas().map(slot)?;
         let end = self
             .store
             .control
@@ -317,7 +317,7 @@ impl<'s> Recovery<'s> {
             }
         }
         // SAFETY: no reference to the area is used from here on.
-        unsafe { self.store.unmap_area(area) };
+        unsafe { self.store.areas().unmap(area) };
         result
     }
 
@@ -419,7 +419,7 @@ mod tests {
         // Each test runs in a separate thread, so this process has several.
         assert!(!process::is_alone());
         s.recovery().end().unwrap();
-        let slot = s.give_up_slot().expect("it stays attached");
+        let slot = s.attachment.give_up_slot().expect("it stays attached");
         let owner = &s.control.process(slot as usize).owner;
         assert_eq!(process::pid_of(owner.load(Relaxed)), process::pid());
         // With another start time, the process counts as ended.

@@ -10,6 +10,7 @@
 
 use crate::control_region::{Control, Header};
 use crate::{Remote, Store};
+use std::path::Path;
 
 macro_rules! view {
     ($(#[$doc:meta])* $name:ident, $accessor:ident) => {
@@ -123,7 +124,24 @@ pub struct SoleUse<'s> {
     pub(crate) control: &'s Control,
 }
 
+/// The areas of processes in the control region. Each is mapped when it is used, and unmapped
+/// afterwards: `node/attachment.rs`.
+#[derive(Clone, Copy)]
+pub struct ProcessAreas<'s> {
+    pub(crate) control: &'s Control,
+    pub(crate) path: &'s Path,
+}
+
 impl Store {
+    /// The areas of processes.
+    #[inline]
+    pub fn areas(&self) -> ProcessAreas<'_> {
+        ProcessAreas {
+            control: &self.control,
+            path: &self.control_path,
+        }
+    }
+
     /// The epoch of names.
     #[inline]
     pub fn names_epoch(&self) -> NamesEpoch<'_> {

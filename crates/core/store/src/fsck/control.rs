@@ -124,7 +124,7 @@ fn check_processes(store: &Store, uses: &Uses, report: &mut Report) -> Result<()
             );
             continue;
         }
-        let mapped = store.map_area(slot as u32)?;
+        let mapped = store.areas().map(slot as u32)?;
         // SAFETY: mapped above, and unmapped only after the last use; all fields are atomics.
         let area = unsafe { &*mapped };
         let held = p
@@ -155,7 +155,7 @@ fn check_processes(store: &Store, uses: &Uses, report: &mut Report) -> Result<()
             }
         }
         // SAFETY: the area is used only in this turn of the loop.
-        unsafe { store.unmap_area(mapped) };
+        unsafe { store.areas().unmap(mapped) };
     }
     Ok(())
 }

@@ -176,7 +176,7 @@ fn reset_control(store: &Store) -> Result<()> {
         return Err(Errno::BUSY);
     }
     let _ = store.recovery().detach();
-    store.after_detach();
+    let _ = store.attachment.give_up_slot();
     let fd = rustix::fs::open(
         &store.control_path,
         rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,

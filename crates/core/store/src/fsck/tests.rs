@@ -696,7 +696,7 @@ fn nobody_attaches_during_a_repair() {
     let repair = std::fs::File::open(&t.control_path).unwrap();
     rustix::fs::flock(&repair, rustix::fs::FlockOperation::LockExclusive).unwrap();
     assert_eq!(t.process_slot(), Err(Errno::BUSY));
-    assert!(!t.any_attached());
+    assert!(!t.attachment.any_attached(&t.control));
     // Nor may a repair begin during another one.
     assert_eq!(mend(&t).map(|_| ()), Err(Errno::BUSY));
     drop(repair);

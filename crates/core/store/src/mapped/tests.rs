@@ -122,9 +122,8 @@ fn a_dead_process_had_its_files_mapped_until_it_is_reaped() {
     let s = store("mapped-dead");
     let (open, live) = file(&s, "f", SIZE);
     let dead = crate::process::attach(&s.control).unwrap();
-    let area = s.map_area(dead).unwrap();
-    // SAFETY: the area was mapped above, and isn't unmapped in this test; all its fields are
-    // atomics.
+    let area = s.areas().map(dead).unwrap();
+    // SAFETY: mapped above, and not unmapped in this test; all fields are atomics.
     let area = unsafe { &*area };
     let place = s
         .mappings()

@@ -11,30 +11,36 @@
 
 use crate::control_region::{Control, MAX_PROCESSES, ProcessArea};
 use crate::lending::{self, BETWEEN, BORROW_LATER, NO_SLOT};
-use crate::process::{self, Critical};
+use crate::process::{self, Critical, ProcessLock};
+use crate::views::ProcessAreas;
 use crate::{Region, Store, quiescence};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Maximum time that a thread which attaches waits for another one that executes a program.
 /// Milliseconds.
 const MAX_EXEC_WAIT: u32 = 10_000;
 
-impl Store {
-    /// This process's slot, attaching first if needed.
-    ///
-    /// # Errors
-    /// EAGAIN if all process slots are taken; errors of mmap.
-    pub fn process_slot(&self) -> Result<u32> {
-        match lending::slot() {
-            NO_SLOT => {}
-            BETWEEN => return Err(Errno::AGAIN),
-            BORROW_LATER => return self.borrow_now(),
-            borrowed => return Ok(borrowed),
-        }
-        match self.slot.load(Acquire) {
-            NO_SLOT => self.attach(),
-            slot => Ok(slot),
+/// This process's slot in the control region, and the slot's area. At most one slot is taken at a
+/// time, and the area is mapped before the slot is known to be taken.
+pub struct Attachment {
+    slot: AtomicU32,
+    area: AtomicPtr<ProcessArea>,
+    /// The process slot whose area is mapped.
+    area_slot: AtomicU32,
+    attaching: ProcessLock,
+    /// Number of times that this process has attached.
+    attachments: AtomicU32,
+}
+
+impl Attachment {
+    pub(super) fn none() -> Attachment {
+        Attachment {
+            slot: AtomicU32::new(NO_SLOT),
+            area: AtomicPtr::new(std::ptr::null_mut()),
+            area_slot: AtomicU32::new(NO_SLOT),
+            attaching: ProcessLock::new(),
+            attachments: AtomicU32::new(0),
         }
     }
 
@@ -60,9 +66,77 @@ impl Store {
     }
 
     /// Whether any slot other than this process's is in use.
-    pub fn any_attached(&self) -> bool {
+    pub fn any_attached(&self, control: &Control) -> bool {
         let mine = self.slot.load(Acquire) as usize;
-        (0..MAX_PROCESSES).any(|i| i != mine && self.control.process(i).owner.load(Acquire) != 0)
+        (0..MAX_PROCESSES).any(|i| i != mine && control.process(i).owner.load(Acquire) != 0)
+    }
+
+    /// Returns the number of times that other processes have attached, modulo 2^32.
+    pub fn attachments_of_others(&self, control: &Control) -> u32 {
+        let all = control.header().activity.load(Acquire);
+        all.wrapping_sub(self.attachments.load(Acquire))
+    }
+
+    /// Gives the slot up without releasing what it holds. For a process that continues to use the
+    /// slot through another `Store`, which adopts it.
+    pub fn give_up_slot(&self) -> Option<u32> {
+        Some(self.slot.swap(NO_SLOT, AcqRel)).filter(|&slot| slot != NO_SLOT)
+    }
+}
+
+impl ProcessAreas<'_> {
+    /// Maps the area of `slot`. The mapping stays until [`ProcessAreas::unmap`].
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for it; errors of open and mmap.
+    pub fn map(self, slot: u32) -> Result<*mut ProcessArea> {
+        self.control.reserve_area(slot)?;
+        let fd = rustix::fs::open(
+            self.path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        );
+        let layout = self.control.layout();
+        let at = layout.areas_at + slot as usize * layout.area_len;
+        let region = match fd {
+            // A forked child needs its area even if its parent has used up all descriptors, or has
+            // become another user, who can't open the file.
+            Err(Errno::MFILE | Errno::NFILE | Errno::ACCESS | Errno::PERM) => {
+                self.control.area(slot as usize)?
+            }
+            fd => Region::map(&fd?, at as u64, layout.area_len)?,
+        };
+        let base = region.base().cast();
+        std::mem::forget(region);
+        Ok(base)
+    }
+
+    /// Unmaps an area that [`ProcessAreas::map`] returned.
+    ///
+    /// # Safety
+    /// No thread may use the area any more.
+    pub unsafe fn unmap(self, area: *mut ProcessArea) {
+        // SAFETY: mapped by `map` with this length; the caller vouches for the rest.
+        let _ = unsafe { rustix::mm::munmap(area.cast(), self.control.layout().area_len) };
+    }
+}
+
+impl Store {
+    /// This process's slot, attaching first if needed.
+    ///
+    /// # Errors
+    /// EAGAIN if all process slots are taken; errors of mmap.
+    pub fn process_slot(&self) -> Result<u32> {
+        match lending::slot() {
+            NO_SLOT => {}
+            BETWEEN => return Err(Errno::AGAIN),
+            BORROW_LATER => return self.borrow_now(),
+            borrowed => return Ok(borrowed),
+        }
+        match self.attachment.slot.load(Acquire) {
+            NO_SLOT => self.attach(),
+            slot => Ok(slot),
+        }
     }
 
     #[cold]
@@ -73,7 +147,7 @@ impl Store {
                 // A slot of the reserve lets this process release them.
                 self.attach_with(process::attach_kept)?;
                 let reaped = self.recovery().reap();
-                let kept = self.give_up_slot();
+                let kept = self.attachment.give_up_slot();
                 let attached = self.attach_with(process::attach);
                 if let Some(kept) = kept {
                     process::free(&self.control, kept);
@@ -95,8 +169,8 @@ impl Store {
     fn attach_with(&self, take: fn(&Control) -> Result<u32>) -> Result<u32> {
         let mut turns = 0;
         let _one = loop {
-            let one = self.attaching.hold();
-            let slot = self.slot.load(Acquire);
+            let one = self.attachment.attaching.hold();
+            let slot = self.attachment.slot.load(Acquire);
             if slot != NO_SLOT {
                 return Ok(slot);
             }
@@ -122,15 +196,9 @@ impl Store {
         self.give_up_borrowed();
         let slot = slot?;
         forebay_trace::event!(ATTACHED, slot);
-        self.attachments.fetch_add(1, AcqRel);
+        self.attachment.attachments.fetch_add(1, AcqRel);
         self.control.wake_keeper();
         Ok(slot)
-    }
-
-    /// Returns the number of times that other processes have attached, modulo 2^32.
-    pub fn attachments_of_others(&self) -> u32 {
-        let all = self.control.header().activity.load(Acquire);
-        all.wrapping_sub(self.attachments.load(Acquire))
     }
 
     /// Returns EBUSY while another process repairs the store, which keeps the control region's file
@@ -150,14 +218,16 @@ impl Store {
     /// # Errors
     /// Those of mmap.
     pub fn adopt(&self, slot: u32) -> Result<()> {
-        if self.area.load(Acquire).is_null() || self.area_slot.load(Acquire) != slot {
-            let area = self.map_area(slot)?;
-            self.area.store(area, Release);
-            self.area_slot.store(slot, Release);
+        if self.attachment.area.load(Acquire).is_null()
+            || self.attachment.area_slot.load(Acquire) != slot
+        {
+            let area = self.areas().map(slot)?;
+            self.attachment.area.store(area, Release);
+            self.attachment.area_slot.store(slot, Release);
         }
-        self.slot.store(slot, Release);
+        self.attachment.slot.store(slot, Release);
         // SAFETY: an area stays mapped until the store is dropped, which ends the counting.
-        unsafe { forebay_trace::count::count_in(&(*self.area.load(Acquire)).counted) };
+        unsafe { forebay_trace::count::count_in(&(*self.attachment.area.load(Acquire)).counted) };
         Ok(())
     }
 
@@ -179,48 +249,6 @@ impl Store {
         self.recovery().release_owned(slot, before, true)
     }
 
-    /// Gives the slot up without releasing what it holds. For a process that continues to use the
-    /// slot through another `Store`, which adopts it.
-    pub fn give_up_slot(&self) -> Option<u32> {
-        Some(self.slot.swap(NO_SLOT, AcqRel)).filter(|&slot| slot != NO_SLOT)
-    }
-
-    /// Maps the area of `slot`. The mapping stays until [`Store::unmap_area`].
-    ///
-    /// # Errors
-    /// ENOSPC if there is no memory for it; errors of open and mmap.
-    pub fn map_area(&self, slot: u32) -> Result<*mut ProcessArea> {
-        self.control.reserve_area(slot)?;
-        let fd = rustix::fs::open(
-            &self.control_path,
-            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        );
-        let layout = self.control.layout();
-        let at = layout.areas_at + slot as usize * layout.area_len;
-        let region = match fd {
-            // A forked child needs its area even if its parent has used up all descriptors, or has
-            // become another user, who can't open the file.
-            Err(Errno::MFILE | Errno::NFILE | Errno::ACCESS | Errno::PERM) => {
-                self.control.area(slot as usize)?
-            }
-            fd => Region::map(&fd?, at as u64, layout.area_len)?,
-        };
-        let base = region.base().cast();
-        std::mem::forget(region);
-        Ok(base)
-    }
-
-    /// Unmaps an area that [`Store::map_area`] returned.
-    ///
-    /// # Safety
-    /// No thread may use the area any more.
-    pub unsafe fn unmap_area(&self, area: *mut ProcessArea) {
-        // SAFETY: `map_area` mapped this length; the caller promises that no thread uses the area
-        // any more.
-        let _ = unsafe { rustix::mm::munmap(area.cast(), self.control.layout().area_len) };
-    }
-
     /// This process's area: working directory and descriptor table.
     ///
     /// # Errors
@@ -229,7 +257,7 @@ impl Store {
         self.process_slot()?;
         let borrowed = lending::area();
         let area = if borrowed.is_null() {
-            self.area.load(Acquire)
+            self.attachment.area.load(Acquire)
         } else {
             borrowed
         };
@@ -243,11 +271,8 @@ impl Store {
         lending::between_slots();
         let lent = process::attach(&self.control)
             .and_then(|slot| {
-                // As in `attach_with`: first the slot, then the look for a repair.
-                let alone = self
-                    .no_repair()
-                    .and_then(|()| self.sole_use().end_of_others(slot));
-                let area = alone.and_then(|()| self.map_area(slot));
+                let alone = self.sole_use().end_of_others(slot);
+                let area = alone.and_then(|()| self.areas().map(slot));
                 let area = area.inspect_err(|_| process::free(&self.control, slot))?;
                 Ok((slot, area))
             })
@@ -267,22 +292,18 @@ impl Store {
     fn give_up_borrowed(&self) {
         let area = lending::area();
         if !area.is_null() {
-            // SAFETY: the area was mapped for the child, which has ended, so nothing uses the area.
-            unsafe { self.unmap_area(area) };
+            // SAFETY: mapped for the child, which has ended, so nothing uses it.
+            unsafe { self.areas().unmap(area) };
         }
         lending::clear();
-    }
-
-    pub(crate) fn after_detach(&self) {
-        self.slot.store(NO_SLOT, Release);
     }
 
     /// Forgets the parent's slot and area, which a forked child must not use. Must be called in the
     /// child before anything else.
     pub fn after_fork_in_child(&self) {
-        self.attaching.reset();
-        self.slot.store(NO_SLOT, Release);
-        self.area.store(std::ptr::null_mut(), Release);
+        self.attachment.attaching.reset();
+        self.attachment.slot.store(NO_SLOT, Release);
+        self.attachment.area.store(std::ptr::null_mut(), Release);
         forebay_trace::forked();
         for env in self.files.iter() {
             env.after_fork_in_child();
@@ -292,17 +313,17 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        let slot = *self.slot.get_mut();
+        let slot = *self.attachment.slot.get_mut();
         // In a forked child that hasn't run its fork handlers yet, the slot is the parent's.
         if slot != NO_SLOT && process::is_mine(&self.control, slot) {
             let _ = self.recovery().detach();
         }
-        let area = *self.area.get_mut();
+        let area = *self.attachment.area.get_mut();
         if !area.is_null() {
             // SAFETY: this store mapped the area, and nothing can use it without the store.
             unsafe {
                 forebay_trace::count::stop_in(&(*area).counted);
-                self.unmap_area(area);
+                self.areas().unmap(area);
             }
         }
     }
