@@ -30,7 +30,7 @@
 //! records                                           operations on records
 //! extent_cache ring quiescence                      extents; journal; no operation in flight
 //! declared object lock_request                      what callers ask for, as plain values
-//! names_epoch lending                               when paths become wrong; vfork children
+//! names_epoch lending areas                         when paths become wrong; vfork children; areas
 //! process                                           processes attached to the control region
 //! map_table control_region                          how shared memory is laid out
 //! codec chunks clock errors record_tree             bytes, numbers, time
@@ -42,6 +42,7 @@ pub const RINGS: &str = "rings";
 pub mod accounting;
 #[cfg(test)]
 mod alone;
+mod areas;
 pub mod attribute_view;
 pub mod attributes;
 pub mod cached_copies;
@@ -104,6 +105,7 @@ pub mod watches;
 #[cfg(test)]
 extern crate self as forebay_store;
 
+pub use areas::ProcessAreas;
 pub use checkpoint::Loaded;
 pub use chunks::{CHUNK, MAX_SIZE};
 pub use clock::{TICK, now};

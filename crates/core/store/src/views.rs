@@ -5,12 +5,11 @@
 //! and is copied freely. It derefs to nothing: its methods reach state by its fields. Views that
 //! can do with part of the store hold only that part. The others hold the [`Store`], because they
 //! change records, or attach this process, which may have to release a dead process's slot first.
-//! The methods are in the modules of their theme. What only reads a store is functions of a module
-//! (`fsck`, `accounting`, `tables`).
+//! The methods are in the modules of their theme. Checks and reports are functions of
+//! their modules (`fsck`, `accounting`, `tables`).
 
 use crate::control_region::{Control, Header};
 use crate::{Remote, Store};
-use std::path::Path;
 
 macro_rules! view {
     ($(#[$doc:meta])* $name:ident, $accessor:ident) => {
@@ -124,24 +123,7 @@ pub struct SoleUse<'s> {
     pub(crate) control: &'s Control,
 }
 
-/// The areas of processes in the control region. Each is mapped when it is used, and unmapped
-/// afterwards: `node/attachment.rs`.
-#[derive(Clone, Copy)]
-pub struct ProcessAreas<'s> {
-    pub(crate) control: &'s Control,
-    pub(crate) path: &'s Path,
-}
-
 impl Store {
-    /// The areas of processes.
-    #[inline]
-    pub fn areas(&self) -> ProcessAreas<'_> {
-        ProcessAreas {
-            control: &self.control,
-            path: &self.control_path,
-        }
-    }
-
     /// The epoch of names.
     #[inline]
     pub fn names_epoch(&self) -> NamesEpoch<'_> {
@@ -150,7 +132,7 @@ impl Store {
         }
     }
 
-    /// What is known of the pool's other nodes.
+    /// The pool's other nodes, as this store knows them.
     #[inline]
     pub fn peers(&self) -> Peers<'_> {
         Peers {

@@ -9,11 +9,11 @@
 //! repairs the store (`no_repair`), and first ends the exclusive use by another process
 //! (`exclusive_mount.rs`).
 
+use crate::areas::ProcessAreas;
 use crate::control_region::{Control, MAX_PROCESSES, ProcessArea};
 use crate::lending::{self, BETWEEN, BORROW_LATER, NO_SLOT};
 use crate::process::{self, Critical, ProcessLock};
-use crate::views::ProcessAreas;
-use crate::{Region, Store, quiescence};
+use crate::{Store, quiescence};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
@@ -84,44 +84,16 @@ impl Attachment {
     }
 }
 
-impl ProcessAreas<'_> {
-    /// Maps the area of `slot`. The mapping stays until [`ProcessAreas::unmap`].
-    ///
-    /// # Errors
-    /// ENOSPC if there is no memory for it; errors of open and mmap.
-    pub fn map(self, slot: u32) -> Result<*mut ProcessArea> {
-        self.control.reserve_area(slot)?;
-        let fd = rustix::fs::open(
-            self.path,
-            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        );
-        let layout = self.control.layout();
-        let at = layout.areas_at + slot as usize * layout.area_len;
-        let region = match fd {
-            // A forked child needs its area even if its parent has used up all descriptors, or has
-            // become another user, who can't open the file.
-            Err(Errno::MFILE | Errno::NFILE | Errno::ACCESS | Errno::PERM) => {
-                self.control.area(slot as usize)?
-            }
-            fd => Region::map(&fd?, at as u64, layout.area_len)?,
-        };
-        let base = region.base().cast();
-        std::mem::forget(region);
-        Ok(base)
-    }
-
-    /// Unmaps an area that [`ProcessAreas::map`] returned.
-    ///
-    /// # Safety
-    /// No thread may use the area any more.
-    pub unsafe fn unmap(self, area: *mut ProcessArea) {
-        // SAFETY: mapped by `map` with this length; the caller vouches for the rest.
-        let _ = unsafe { rustix::mm::munmap(area.cast(), self.control.layout().area_len) };
-    }
-}
-
 impl Store {
+    /// The areas of processes.
+    #[inline]
+    pub fn areas(&self) -> ProcessAreas<'_> {
+        ProcessAreas {
+            control: &self.control,
+            path: &self.control_path,
+        }
+    }
+
     /// This process's slot, attaching first if needed.
     ///
     /// # Errors
