@@ -10,6 +10,7 @@
 
 use crate::control_region::{Control, Header};
 use crate::{Remote, Store};
+use std::sync::Arc;
 
 macro_rules! view {
     ($(#[$doc:meta])* $name:ident, $accessor:ident) => {
@@ -114,7 +115,7 @@ pub struct NamesEpoch<'s> {
 /// Which objects and entries lie on other nodes: `remote_opens.rs`.
 #[derive(Clone, Copy)]
 pub struct Peers<'s> {
-    pub(crate) remote: Option<&'s dyn Remote>,
+    pub(crate) remote: Option<&'s Arc<dyn Remote>>,
 }
 
 /// The sole use of a pool by one process: `exclusive_mount.rs`.
@@ -136,7 +137,7 @@ impl Store {
     #[inline]
     pub fn peers(&self) -> Peers<'_> {
         Peers {
-            remote: self.remote.as_deref(),
+            remote: self.remote.as_ref(),
         }
     }
 
