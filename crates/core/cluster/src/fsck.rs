@@ -4,6 +4,7 @@
 //! that each part has its file, and that no intent is left. To be called while nothing in the pool
 //! changes.
 
+use crate::Cluster;
 use crate::peers::messages::Record;
 use crate::peers::requests::request;
 use crate::views::Checks;
@@ -11,7 +12,7 @@ use forebay_store::fsck::Report;
 use forebay_store::names::link_in;
 use forebay_store::record::{Entry, Inode, parse_key, tail};
 use forebay_store::records::{ChangeRecords, Need, ReadRecords, Records};
-use forebay_store::{ObjectId, now};
+use forebay_store::{NodeId, ObjectId, now};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 
@@ -28,9 +29,8 @@ impl<'a> Checks<'a> {
     /// # Errors
     /// EHOSTDOWN if a node can't be reached.
     pub fn inspect_across(&self) -> Result<Report> {
-        let mut report = Report::default();
         if self.store().remote.is_none() {
-            return Ok(report);
+            return Ok(Report::default());
         }
         let References {
             entries,
@@ -39,15 +39,46 @@ impl<'a> Checks<'a> {
             parts,
             notes,
         } = self.references()?;
-        report.entries = (entries.len() + links.len()) as u64;
-        let until = Instant::now() + REMOTE_CHECK_TIMEOUT;
-        let is_late = || Instant::now() >= until;
+        let mut inspection = Inspection {
+            cluster: self.cluster,
+            until: Instant::now() + REMOTE_CHECK_TIMEOUT,
+            report: Report {
+                entries: (entries.len() + links.len()) as u64,
+                ..Report::default()
+            },
+        };
+        inspection.check_entries(entries)?;
+        inspection.check_directories(dirs)?;
+        inspection.check_links(links)?;
+        inspection.check_parts(parts)?;
+        inspection.list_intents(notes);
+        Ok(inspection.report)
+    }
+}
+
+/// One comparison of this node's records with those of other nodes.
+struct Inspection<'a> {
+    cluster: Cluster<'a>,
+    /// The time from which on no further request is sent.
+    until: Instant,
+    report: Report,
+}
+
+impl Inspection<'_> {
+    /// Whether no time is left for a further request. Counts the record that isn't checked then.
+    fn is_late(&mut self) -> bool {
+        let is_late = Instant::now() >= self.until;
+        self.report.unasked += u64::from(is_late);
+        is_late
+    }
+
+    /// Checks that the object of each entry exists at its home, with the entry's type.
+    fn check_entries(&mut self, entries: Vec<(ObjectId, Vec<u8>, Entry)>) -> Result<()> {
         for (dir, name, entry) in entries {
             let Some(home) = self.cluster.remote_home(entry.id) else {
                 continue;
             };
-            if is_late() {
-                report.unasked += 1;
+            if self.is_late() {
                 continue;
             }
             let there: Result<Record> = self.cluster.ask(home, request::STAT, &entry.id);
@@ -58,7 +89,7 @@ impl<'a> Checks<'a> {
                 Err(Errno::NOENT) => "doesn't exist there",
                 Err(e) => return Err(e),
             };
-            report.add(
+            self.report.add(
                 PART,
                 format!(
                     "the entry {} of directory {}: its object {} on node {} {wrong}",
@@ -70,26 +101,33 @@ impl<'a> Checks<'a> {
                 "it is removed",
             );
         }
-        let look_up = |report: &mut Report, dir, name: &[u8]| -> Result<_> {
-            let Some(home) = self.cluster.remote_home_of_entry(dir, name) else {
-                return Ok(None);
-            };
-            if is_late() {
-                report.unasked += 1;
-                return Ok(None);
-            }
-            let there: Option<Entry> = self.cluster.ask(home, request::LOOKUP, &(dir, name))?;
-            Ok(Some((home, there)))
+        Ok(())
+    }
+
+    /// Looks an entry of another node up there. None if the entry is this node's, or no time is
+    /// left.
+    fn look_up(&mut self, dir: ObjectId, name: &[u8]) -> Result<Option<(NodeId, Option<Entry>)>> {
+        let Some(home) = self.cluster.remote_home_of_entry(dir, name) else {
+            return Ok(None);
         };
+        if self.is_late() {
+            return Ok(None);
+        }
+        let there: Option<Entry> = self.cluster.ask(home, request::LOOKUP, &(dir, name))?;
+        Ok(Some((home, there)))
+    }
+
+    /// Checks that each directory has the name that it says it has.
+    fn check_directories(&mut self, dirs: Vec<(ObjectId, ObjectId, Vec<u8>)>) -> Result<()> {
         for (id, dir, name) in dirs {
-            let (home, wrong) = match look_up(&mut report, dir, &name)? {
+            let (home, wrong) = match self.look_up(dir, &name)? {
                 Some((home, Some(e))) if e.id != id => {
                     (home, "where that name leads to another object")
                 }
                 Some((home, None)) => (home, "where there is no such name"),
                 _ => continue,
             };
-            report.add(
+            self.report.add(
                 PART,
                 format!(
                     "directory {}: it says that it is {} in directory {}, on node {}, {wrong}",
@@ -101,12 +139,17 @@ impl<'a> Checks<'a> {
                 "it gets a name again",
             );
         }
+        Ok(())
+    }
+
+    /// Checks that each name that an object counts leads to it.
+    fn check_links(&mut self, links: Vec<(ObjectId, ObjectId, Vec<u8>)>) -> Result<()> {
         for (id, dir, name) in links {
-            let Some((home, there)) = look_up(&mut report, dir, &name)? else {
+            let Some((home, there)) = self.look_up(dir, &name)? else {
                 continue;
             };
             if there.is_none_or(|e| e.id != id) {
-                report.add(
+                self.report.add(
                     PART,
                     format!(
                         "object {}: it counts the name {} in directory {}, which isn't on node {}",
@@ -119,10 +162,14 @@ impl<'a> Checks<'a> {
                 );
             }
         }
-        // A part without a link isn't checked: it is removed as soon as no process has it open.
+        Ok(())
+    }
+
+    /// Checks that the file of each part exists.
+    fn check_parts(&mut self, parts: Vec<Part>) -> Result<()> {
+        // Without a link, a part is removed as soon as no process has it open.
         for part in parts.into_iter().filter(|p| p.nlink > 0).map(|p| p.id) {
-            if is_late() {
-                report.unasked += 1;
+            if self.is_late() {
                 continue;
             }
             let home = self
@@ -132,7 +179,7 @@ impl<'a> Checks<'a> {
             let there: Result<Record> = self.cluster.ask(home, request::STAT, &part.whole());
             match there {
                 Ok(_) => {}
-                Err(Errno::NOENT) => report.add(
+                Err(Errno::NOENT) => self.report.add(
                     PART,
                     format!(
                         "this node has a part of file {}, which isn't on node {} any more",
@@ -144,8 +191,13 @@ impl<'a> Checks<'a> {
                 Err(e) => return Err(e),
             }
         }
+        Ok(())
+    }
+
+    /// Reports the intents that are left.
+    fn list_intents(&mut self, notes: Vec<(ObjectId, Vec<u8>)>) {
         for (dir, name) in notes {
-            report.add(
+            self.report.add(
                 PART,
                 format!(
                     "something that began with the entry {} of directory {} isn't complete",
@@ -155,7 +207,6 @@ impl<'a> Checks<'a> {
                 "the node's daemon completes it as soon as the other nodes can be reached",
             );
         }
-        Ok(report)
     }
 }
 
