@@ -208,7 +208,7 @@ fn open(node: u32) -> Fs {
 fn inspect(node: u32) {
     let pool = Pool::open_dir(&dir(node)).expect("the node is there");
     let store = pool.store();
-    for table in forebay_store::tables::all(&store.control) {
+    for table in forebay_store::tables::all(store.control()) {
         if table.used > 0 {
             broken(&format!(
                 "node {node}: {} of {} are left over",
@@ -220,7 +220,7 @@ fn inspect(node: u32) {
         broken(&format!("node {node}: locks of other nodes are left over"));
     }
     for (what, found) in [
-        ("is damaged", store.checker().check()),
+        ("is damaged", forebay_store::fsck::check(store)),
         (
             "doesn't fit",
             pool.cluster()
