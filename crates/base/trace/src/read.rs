@@ -316,7 +316,11 @@ mod tests {
         let ring = read(&Words::new(&words(&path)), 0, Extent::All).unwrap();
         assert_eq!((ring.records.len(), ring.lost, ring.next), (20, 0, 30));
         assert_eq!(ring.process, std::process::id());
-        let texts: Vec<String> = ring.records.iter().map(Record::sentence).collect();
+        let texts: Vec<String> = ring
+            .records
+            .iter()
+            .map(|r| r.sentence_by(|_, _| None))
+            .collect();
         assert_eq!(
             texts[0],
             "entry a name that is longer than forty-eight bytes, an of directory ab"

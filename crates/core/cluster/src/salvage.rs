@@ -21,9 +21,9 @@
 //! was collected. A lookup of a name that isn't in the salvage returns EHOSTDOWN, never ENOENT.
 
 use forebay_placement::{NodeId, Slot};
+use forebay_runtime::threads::write_lock;
 use forebay_store::record::{Entry, Inode, tail};
 use forebay_store::{ObjectId, Result};
-use forebay_runtime::threads::write_lock;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
