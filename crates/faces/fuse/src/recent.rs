@@ -6,8 +6,7 @@
 //! that was found stays open for a moment.
 
 use forebay_posix::Fs;
-use forebay_runtime::threads::lock;
-use forebay_runtime::threads::watch;
+use forebay_runtime::threads::{lock, watch};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, Weak};

@@ -15,8 +15,7 @@
 //! memory is short, so a linear search is fast enough. Units return to the reserve when they are
 //! freed.
 
-use forebay_runtime::threads::has_room;
-use forebay_runtime::threads::lock;
+use forebay_runtime::threads::{has_room, lock};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
 use std::ptr::{NonNull, null_mut};

@@ -2,8 +2,7 @@
 //! thread, up to a limit. A thread ends when fewer threads would have sufficed for a while.
 //! Occasional work, which wakes one thread after the other, keeps only one thread alive.
 
-use forebay_runtime::threads::lock;
-use forebay_runtime::threads::{STACK, start};
+use forebay_runtime::threads::{STACK, lock, start};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
