@@ -339,7 +339,7 @@ impl Engine {
 }
 
 fn note_failure(failed: &Mutex<HashMap<(String, String), Instant>>, w: &Workflow) {
-    let mut failed = lock(&failed);
+    let mut failed = lock(failed);
     failed.insert((w.owner.clone(), w.name.clone()), Instant::now());
 }
 
