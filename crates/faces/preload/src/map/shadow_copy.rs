@@ -150,13 +150,23 @@ impl View {
     /// Copies bytes of the view. Other processes may be storing to them, so no reference to them is
     /// made.
     fn copy(&self, from: usize, to: &mut [u8]) {
-        let n = to.len().min(self.len.saturating_sub(from));
+        assert!(
+            from <= self.len,
+            "a view is read from inside: {from} of {}",
+            self.len
+        );
+        let n = to.len().min(self.len - from);
         // SAFETY: the `n` bytes lie inside the view, which stays mapped while `self` exists.
         unsafe { std::ptr::copy_nonoverlapping(self.at.add(from), to.as_mut_ptr(), n) };
     }
 
     fn put(&self, at: usize, from: &[u8]) {
-        let n = from.len().min(self.len.saturating_sub(at));
+        assert!(
+            at <= self.len,
+            "a view is written inside: {at} of {}",
+            self.len
+        );
+        let n = from.len().min(self.len - at);
         // SAFETY: the `n` bytes lie inside the view, which stays mapped while `self` exists.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.at.add(at), n) };
     }

@@ -523,6 +523,18 @@ pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
     }
 }
 
+/// The kernel's struct xattr_args: the value of setxattrat and getxattrat.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct XattrArgs {
+    /// Address of the value.
+    value: i64,
+    /// Length of the value or room for it. Bytes.
+    size: u32,
+    /// Flags of setxattr(2).
+    flags: u32,
+}
+
 /// Converts setxattrat, getxattrat, listxattrat or removexattrat to the number and arguments of the
 /// older call.
 ///
@@ -530,18 +542,16 @@ pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
 /// EINVAL, EFAULT.
 unsafe fn as_older(p: PathCall<'_>) -> Result<(i64, [i64; 6]), Errno> {
     let a = p.args;
-    // A value and its flags lie in a struct. Fields, with their sizes in bytes: value 8, size 4,
-    // flags 4.
     let value_of = |room: i64| {
         if room < 16 {
             return Err(Errno::INVAL);
         }
         // SAFETY: any bytes are valid; a bad address is caught.
-        unsafe { user::take::<(i64, u32, u32)>(a[4]) }
+        unsafe { user::take::<XattrArgs>(a[4]) }
     };
     Ok(match p.nr {
         463 | 464 => {
-            let (value, size, flags) = value_of(a[5])?;
+            let XattrArgs { value, size, flags } = value_of(a[5])?;
             let nr = if p.nr == 463 {
                 libc::SYS_setxattr
             } else {
