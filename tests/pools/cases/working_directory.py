@@ -242,7 +242,7 @@ def unseen_programs_use_the_mount(t):
     t.same(before, t.walk(outer), "outside")
 
 
-@case(60)
+@case(90)
 def a_mount_for_one_program(t):
     needs_fuse()
     s, outer = static(t), outside(t)
@@ -255,6 +255,12 @@ def a_mount_for_one_program(t):
         "$S" run sh -c 'pwd; cat "$P/w/here"'; exit 7'''
     words = ["exec", "--pool", "p", "--with-mount", "--", "bash", "-c", script]
     t.fb(*words, env=env, cwd=outer, rc=7).quiet().prints("^%s/w$" % re.escape(prefix), "^xy")
+
+    if shutil.which("valgrind"):
+        # Valgrind opens the program's file itself, by the path that it got.
+        t.fb("exec", "--pool", "p", "--with-mount", "--", "bash", "-c",
+             'mkdir -p "$P/v/in"; cp "$(command -v cat)" "$P/v/cat"; echo here > "$P/v/f"; cd "$P/v"; valgrind -q ./cat f && '
+             'cd in && valgrind -q ../cat ../f && sh -c "cat ../f"', env=env, cwd=outer, timeout=50).prints("^here\nhere\nhere$")
 
     def mounts():
         with open("/proc/self/mountinfo") as f:

@@ -14,7 +14,7 @@ use crate::map;
 use crate::paths::links::Onwards;
 use crate::paths::locate::{Where, locate};
 use crate::paths::{exe, links, prefix};
-use crate::pool::{self, fds};
+use crate::pool::{self, fds, working_dir};
 use crate::program::results::{self, errno};
 use crate::program::{process, shared_vm_clones, user};
 use crate::served::{cwd, stat};
@@ -320,12 +320,17 @@ fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
         static_binary_hint::concerns(&plan.argv, &plan.env),
         inherited::any(),
     );
-    let why = (hints || inherits)
+    let by_valgrind = static_binary_hint::is_valgrinds(&plan.env) && working_dir::is_inside();
+    let why = (hints || inherits || by_valgrind)
         .then(|| static_binary_hint::why(elf.as_ref(), found))
         .flatten();
     static_binary_hint::of_valgrind(&plan.argv, &plan.env);
     if let (true, Some(why)) = (hints, why) {
         plan.mounted = static_binary_hint::help(why, name, &plan.argv).map(IntoRawFd::into_raw_fd);
+    }
+    if by_valgrind && why.is_some() {
+        // Valgrind itself opens the program's file, by a path that may be relative.
+        plan.mounted = cwd::mounted().map(IntoRawFd::into_raw_fd);
     }
     if static_binary_hint::is_loader(found) {
         give_loader_its_program(plan)?;
