@@ -252,7 +252,7 @@ static long argument(char kind) {
         static const char *to[] = {"", "d", "ld/", "d/.", "f", "l/", "missing", "dangling", "loop"};
         return text(to[draw() % 9]);
     }
-    case 'Q': return flags() & ~RWF_NOWAIT;
+    case 'Q': return flags();
     case 'E': return flags() & ~FALLOC_FL_ZERO_RANGE;
     case 'k': return ONE_OF(0, MSG_DONTWAIT, MSG_NOSIGNAL);
     case 'e': return ONE_OF(0, 1, 4096, 8192, 5000, -1);

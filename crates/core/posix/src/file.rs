@@ -10,6 +10,7 @@ use crate::pool_ref::PoolRef;
 use forebay_cluster::Cluster;
 use forebay_media::size_limit;
 use forebay_runtime::user::{UserSlice, UserSliceMut};
+use forebay_store::control_region::Open;
 use forebay_store::controls::Change;
 use forebay_store::{DirPosition, LockType, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
@@ -43,6 +44,20 @@ fn write_through(
             .data()
             .write_at(live, offset, from.address(), from.len())
     }
+}
+
+/// The offset of an open file, for a transfer of `len` bytes.
+///
+/// # Errors
+/// EINVAL if the transfer's end is beyond the largest offset. An lseek(2) may go beyond the largest
+/// size of a file.
+#[inline]
+fn offset_for(o: &Open, len: usize) -> Result<u64> {
+    let at = o.offset.load(Relaxed);
+    if len as u64 > i64::MAX as u64 - at {
+        return Err(Errno::INVAL);
+    }
+    Ok(at)
 }
 
 impl Fs {
@@ -116,7 +131,7 @@ impl Fs {
         }
         let _lock = store.objects().open_lock(open)?;
         let o = store.objects().open_file(open);
-        let at = o.offset.load(Relaxed);
+        let at = offset_for(o, to.len())?;
         let read = self.read_traced(live, at, to);
         let n = controls.report_damage((open, live), ("read", at), read)?;
         debug_assert!(n <= to.len(), "{n} bytes are read into {}", to.len());
@@ -262,7 +277,11 @@ impl Fs {
             return finish(ended(n));
         }
         let _lock = cluster.store().objects().open_lock(open)?;
-        let offset = (!append).then(|| o.offset.load(Relaxed));
+        let offset = if append {
+            None
+        } else {
+            Some(offset_for(o, from.len())?)
+        };
         let from = allowed(offset)?;
         begins(offset, from);
         let kept = self.buffers().write_later(open, live, offset, from)?;
@@ -274,7 +293,10 @@ impl Fs {
         let write = || write_through(cluster, live, offset, from);
         let (at, n) = controls.changing(open, live, Change::From(offset), write)?;
         debug_assert!(n <= from.len(), "{n} of {} bytes are written", from.len());
-        debug_assert!(at + n as u64 <= MAX_SIZE, "a file ends at the largest size");
+        debug_assert!(
+            n == 0 || at + n as u64 <= MAX_SIZE,
+            "a file ends at the largest size"
+        );
         o.offset.store(at + n as u64, Release);
         finish(ended(n))
     }
@@ -331,7 +353,7 @@ impl Fs {
             let to = i128::from(base) + i128::from(offset);
             u64::try_from(to)
                 .ok()
-                .filter(|&t| t <= MAX_SIZE)
+                .filter(|&t| t <= i64::MAX as u64)
                 .ok_or(Errno::INVAL)
         };
         let start = || u64::try_from(offset).map_err(|_| Errno::NXIO);
@@ -342,7 +364,7 @@ impl Fs {
             Whence::Data => self.seek_data(live, start()?, false)?,
             Whence::Hole => self.seek_data(live, start()?, true)?,
         };
-        debug_assert!(to <= MAX_SIZE, "an offset lies in the largest file");
+        debug_assert!(to <= i64::MAX as u64, "an offset is one of lseek(2)");
         o.offset.store(to, Release);
         Ok(to)
     }
@@ -365,11 +387,19 @@ impl Fs {
         let _lock = cluster.store().objects().open_lock(open)?;
         let to = match whence {
             Whence::Start => offset,
-            Whence::Current => o.offset.load(Relaxed) as i64 + offset,
+            Whence::Current => {
+                let sum = offset.checked_add_unsigned(o.offset.load(Relaxed));
+                sum.ok_or(Errno::INVAL)?
+            }
             _ => return Err(Errno::INVAL),
         };
         let to = u64::try_from(to).map_err(|_| Errno::INVAL)?;
         if to == o.offset.load(Relaxed) {
+            return Ok(to);
+        }
+        if let Err(Errno::NOENT) = cluster.namespace().stat(ObjectId(o.id.load(Relaxed))) {
+            // Removed: nothing is left to read, and the description's name has another use.
+            o.offset.store(to, Release);
             return Ok(to);
         }
         let mut position = DirPosition::default();

@@ -102,7 +102,7 @@ calls! {
     writev 20 Fd, "served", "c-data";
     preadv 295 Fd, "served", "c-data";
     pwritev 296 Fd, "served", "c-data";
-    preadv2 327 Fd, "served: RWF_HIPRI and RWF_NOWAIT have no effect; RWF_DONTCACHE, RWF_ATOMIC are EOPNOTSUPP", "c-data";
+    preadv2 327 Fd, "served: RWF_HIPRI has no effect; RWF_NOWAIT, RWF_DONTCACHE, RWF_ATOMIC are EOPNOTSUPP, as on tmpfs", "c-data";
     pwritev2 328 Fd, "as preadv2; RWF_APPEND, RWF_NOAPPEND, RWF_DSYNC, RWF_SYNC are served", "c-data";
     lseek 8 Fd, "served, with SEEK_DATA and SEEK_HOLE", "c-data";
     sendfile 40 Ours, "served with either end in the pool", "c-data";

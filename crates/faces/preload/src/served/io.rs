@@ -117,8 +117,7 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     const NOSIGNAL: i64 = 0x100;
     const KNOWN: i64 = NOAPPEND
         | NOSIGNAL
-        | (libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND)
-            as i64;
+        | (libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND) as i64;
     const BOTH: i64 = NOAPPEND | libc::RWF_APPEND as i64;
     let flags = i64::from(flags as i32);
     if at.is_some_and(|at| at < -1) {
