@@ -9,7 +9,7 @@ use crate::cache::DirInfo;
 use crate::cred::{EXEC, WRITE};
 use crate::fs::{Fs, Stat};
 use crate::id_map::NO_ID;
-use crate::path::{Fail, Follow, MAX_ATTEMPTS, Name, Place, pause};
+use crate::path::{Fail, Follow, Goal, MAX_ATTEMPTS, Name, Place, pause};
 use crate::xattr::check_attribute;
 use crate::{ObjectId, RenameMode};
 use forebay_client::controls::Declared;
@@ -609,7 +609,11 @@ impl Fs {
     ) -> std::result::Result<(), Fail> {
         for attempt in 0..MAX_ATTEMPTS {
             let source = self.resolver().walk(from.0, from.1, Follow::Never)?;
-            let target = self.resolver().walk(to.0, to.1, Follow::Never)?;
+            let goal = match source.existing() {
+                Ok(source) if source.kind == S_IFDIR => Goal::DIRECTORY,
+                _ => Follow::Never.into(),
+            };
+            let target = self.resolver().walk_for(to.0, to.1, goal)?;
             match self.rename_places(&source, &target, mode) {
                 Err(Errno::STALE) => pause(attempt),
                 other => return Ok(other?),

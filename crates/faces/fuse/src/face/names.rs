@@ -81,9 +81,14 @@ impl Call<'_> {
         let mode = a.u32()?;
         a.skip(4)?;
         let name = a.text()?;
-        let fs = self.fs_of();
-        self.at(&fs, name, |p| fs.make_dir(p, mode))?;
-        self.tell(name, reply)
+        let fs = self.fs_of(head);
+        let made = fs
+            .resolver()
+            .at(object(head.node), name, Goal::DIRECTORY, |p| {
+                fs.make_dir(p, mode)
+            });
+        made.map_err(inside)?;
+        self.tell(head, name, reply)
     }
 
     pub(super) fn unlink(&self, a: &mut Args<'_>) -> Result<()> {
