@@ -114,13 +114,24 @@ REMOVED = r'''
 import os, sys
 at, beside = sys.argv[1], sys.argv[2:]
 os.chdir(at)
-def removed(how):
+def removed(how, flags=os.O_RDONLY):
     os.mkdir("gone", 0o750)
-    fd = os.open("gone", os.O_RDONLY)
+    fd = os.open("gone", flags)
     how()
     s = os.fstat(fd)
     assert (s.st_nlink, s.st_mode & 0o7777) == (0, 0o750), (s.st_nlink, oct(s.st_mode))
-    assert os.listdir(fd) == []
+    assert flags == os.O_PATH or os.listdir(fd) == []
+    path = "/proc/self/fd/%d" % fd
+    os.chmod(path, 0o700)
+    os.chown(path, os.getuid(), os.getgid())
+    os.utime(path, (5, 7))
+    s = os.fstat(fd)
+    assert (s.st_nlink, s.st_mode & 0o7777, s.st_mtime) == (0, 0o700, 7), s
+    if flags != os.O_PATH:
+        os.fchmod(fd, 0o711)
+        os.fchown(fd, os.getuid(), -1)
+        assert os.fstat(fd).st_mode & 0o7777 == 0o711, os.fstat(fd)
+    assert os.stat(".", dir_fd=fd).st_ino == s.st_ino
     os.fchdir(fd)
     try:
         os.close(os.open("new", os.O_CREAT | os.O_WRONLY))
@@ -138,7 +149,9 @@ import subprocess
 removed(lambda: os.rmdir("gone"))
 removed(replaced)
 os.rmdir("gone")
-removed(lambda: subprocess.run([*beside, "rmdir", "/fb/gone"], check=True, timeout=20))
+for flags in (os.O_RDONLY, os.O_PATH):
+    removed(lambda: subprocess.run([*beside, "rmdir", "/fb/gone"], check=True, timeout=20), flags)
+removed(lambda: os.rmdir("gone"), os.O_PATH)
 print("ok")
 '''
 

@@ -77,6 +77,58 @@ static void removed(void) {
     close(d), close(back);
 }
 
+// A removed directory that is open, by `at` and a path or by the descriptor.
+static void removed_but_open(int at) {
+    char bytes[4096];
+    struct stat s;
+    struct timespec t[2] = {{1000, 0}, {2000, 5}};
+    int o;
+#define SHOW() (fstat(at, &s), printf("mode %o, links %d, times %ld %ld\n", s.st_mode, (int)s.st_nlink, (long)s.st_atime, (long)s.st_mtime))
+    P(fstatat(at, ".", &s, 0)), P(fstatat(at, "./..", &s, 0)), P(fstatat(at, "../f", &s, 0));
+    P(fstatat(at, "", &s, AT_EMPTY_PATH)), P(fstatat(at, "x", &s, 0)), P(fstatat(at, "../none", &s, 0));
+    P(faccessat(at, ".", R_OK, 0)), P(faccessat(at, "..", R_OK, 0)), P(futimens(at, t)), SHOW();
+    P(fchmod(at, 0700)), SHOW(), P(fchmodat(at, ".", 0711, 0)), SHOW();
+    P(syscall(452, at, "", 0701, AT_EMPTY_PATH)), SHOW(), P(utimensat(at, ".", t, 0)), P(futimens(at, t));
+    P(fchown(at, -1, -1)), P(fchown(at, getuid(), getgid())), P(fchownat(at, ".", getuid(), getgid(), 0));
+    P(fchownat(at, "", getuid(), getgid(), AT_EMPTY_PATH)), P((s.st_uid == getuid()));
+    P(fsetxattr(at, "user.a", "123", 3, 0)), P(fgetxattr(at, "user.a", bytes, 100)), P(flistxattr(at, bytes, 100));
+    P(fsetxattr(at, "user.a", "1", 1, XATTR_CREATE)), P(fsetxattr(at, "user.b", "1", 1, XATTR_REPLACE));
+    P(fgetxattr(at, "user.b", bytes, 100)), P(fremovexattr(at, "user.a")), P(fremovexattr(at, "user.a"));
+    P((o = openat(at, ".", O_RDONLY)) < 0), P(fchmod(o, 0750)), SHOW(), P(fchdir(o)), P(close(o));
+    P((o = openat(at, ".", O_RDONLY | O_DIRECTORY)) < 0), P(close(o)), P((o = openat(at, ".", O_PATH)) < 0);
+    P(fstat(o, &s)), P(close(o)), P((o = openat(at, "..", O_RDONLY)) < 0), P(fstatat(o, "f", &s, 0)), P(close(o));
+    P(openat(at, ".", O_RDWR)), P(openat(at, "x", O_CREAT | O_RDWR, 0600)), P(openat(at, ".", O_CREAT | O_RDWR, 0600));
+    P(mkdirat(at, "x", 0700)), P(mkdirat(at, ".", 0700)), P(symlinkat("f", at, "l")), P(linkat(AT_FDCWD, "../f", at, "n", 0));
+    P(unlinkat(at, "x", 0)), P(unlinkat(at, ".", AT_REMOVEDIR)), P(unlinkat(at, "x", AT_REMOVEDIR));
+    P(renameat(at, "x", at, "y")), P(readlinkat(at, ".", bytes, 100)), P(lseek(at, 0, SEEK_SET));
+    P(syscall(SYS_getdents64, at, bytes, sizeof bytes));
+}
+
+static void removed_in_use(void) {
+    char bytes[100];
+    struct stat s;
+    struct timespec t[2] = {{1000, 0}, {2000, 5}};
+    int o, back = open(".", O_RDONLY);
+    for (int way = 0; way < 3; way++) {
+        printf("removed directory, %s\n", way == 0 ? "open" : way == 1 ? "replaced by a rename" : "in a child");
+        mkdir("gone", 0755), mkdir("other", 0755);
+        int d = open("gone", O_RDONLY);
+        way == 1 ? rename("other", "gone") : rmdir("gone"), fflush(stdout);
+        if (way < 2 || fork() == 0) removed_but_open(d), fflush(stdout), way < 2 ? (void)0 : _exit(0);
+        if (way == 2) wait(0), fstat(d, &s), printf("mode in the parent: %o\n", s.st_mode);
+        fchdir(back), close(d), rmdir("gone"), rmdir("other");
+    }
+    puts("removed working directory");
+    mkdir("gone", 0755), chdir("gone"), rmdir("../gone");
+    P(stat(".", &s)), P((long)s.st_nlink), P(stat("", &s)), P(access(".", X_OK)), P(chmod(".", 0750));
+    P(stat(".", &s)), P((long)s.st_mode), P(chown(".", -1, -1)), P(utimensat(AT_FDCWD, ".", t, 0)), P(stat(".", &s));
+    P((long)s.st_mtime), P(setxattr(".", "user.w", "12", 2, 0)), P(getxattr(".", "user.w", bytes, 100));
+    P((o = open(".", O_RDONLY)) < 0), P(fstat(o, &s)), P((long)s.st_mode), P(fchmod(o, 0700)), P(stat(".", &s));
+    P((long)s.st_mode), P(close(o)), P((o = open("./", O_PATH)) < 0), P(close(o)), P((o = open("../f", O_RDONLY)) < 0);
+    P(close(o)), P(chdir(".")), P(mkdir("x", 0755)), P(rmdir(".")), P((long)getcwd(bytes, 100)), P(chdir(".."));
+    P(stat("f", &s)), fchdir(back), close(back);
+}
+
 static int same(int a, int pid, int b) { return syscall(SYS_kcmp, getpid(), pid, 0, a, b); }
 
 static void descriptors(void) {
@@ -142,6 +194,6 @@ static void memory(void) {
 int main(int n, char **a) {
     (void)n;
     setvbuf(stdout, 0, _IOLBF, 0);
-    names(a[1]), locks(), removed(), descriptors(), times(), memory();
+    names(a[1]), locks(), removed(), removed_in_use(), descriptors(), times(), memory();
     return 0;
 }

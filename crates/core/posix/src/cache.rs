@@ -25,6 +25,9 @@ pub struct DirInfo {
     /// Whether the directory's entries are at the pool's origin only. Such a directory is never
     /// cached.
     pub is_released: bool,
+    /// Whether the directory was removed, and is still in use. Such a directory has no entries, and
+    /// is never cached.
+    pub is_removed: bool,
 }
 
 impl DirInfo {
@@ -37,6 +40,7 @@ impl DirInfo {
             gid: 0,
             controls: 0,
             is_released: false,
+            is_removed: false,
         }
     }
 }
@@ -101,6 +105,7 @@ impl DirCache {
             gid: s.gid.load(Relaxed),
             controls: s.controls.load(Relaxed),
             is_released: false,
+            is_removed: false,
         };
         fence(Acquire);
         (s.version.load(Relaxed) == version).then_some(info)

@@ -51,6 +51,7 @@ mod pool_ref;
 mod process;
 mod ranges;
 mod readahead;
+mod removed;
 mod rule_cache;
 mod simple;
 pub mod thread_fs;

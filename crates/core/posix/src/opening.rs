@@ -24,6 +24,34 @@ const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The name in descriptions of files that were made with O_TMPFILE.
 pub const UNNAMED: &[u8] = b"#unnamed";
 
+/// How a regular file is opened: what the phases of [`Fs::open_regular`] have in common.
+struct FileOpening<'a> {
+    id: ObjectId,
+    /// Flags of open(2).
+    flags: i32,
+    /// Whether another process, which has the file open, sent the description.
+    fresh: bool,
+    /// The directory and the name by which the file was found.
+    by: (ObjectId, &'a [u8]),
+    opener: Opener,
+    /// Whether the file is opened with O_PATH.
+    path_only: bool,
+    /// Whether permissions are checked.
+    checks: bool,
+    /// Whether bytes that are at the pool's origin only are fetched.
+    brings: bool,
+    /// Whether the file's home, another node, is asked only when the live entry is acquired.
+    late: bool,
+}
+
+/// What [`Fs::prepare_live`] leaves to do.
+struct PreparedLive {
+    /// Whether the file must be truncated, once it has a description.
+    truncates: bool,
+    /// The controls in the reply of the file's home; 0: none, or the home is this node.
+    controls_at_home: u64,
+}
+
 impl Fs {
     /// open(2). Returns an open file description, which the caller must release.
     ///
@@ -269,151 +297,218 @@ impl Fs {
         e: Entry,
         flags: i32,
         fresh: bool,
-        (parent, name): (ObjectId, &[u8]),
+        by: (ObjectId, &[u8]),
         remote: &mut RemoteOpen,
         opener: Opener,
     ) -> Result<u32> {
-        let cluster = self.cluster();
         // Only the description that made the file has the flag O_CREAT.
         let kept = (flags & !libc::O_CREAT) as u32;
         let new = NewOpen::new(e.id, e.kind, kept).by(opener);
         let path_only = flags & libc::O_PATH != 0;
-        let access = flags & libc::O_ACCMODE;
         if flags & libc::O_DIRECTORY != 0 && e.kind != S_IFDIR {
             return Err(Errno::NOTDIR);
         }
         match e.kind {
-            S_IFDIR => {
-                if !path_only {
-                    if access != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
-                        return Err(Errno::ISDIR);
-                    }
-                    self.check_inode(&cluster.namespace().stat(e.id)?, flags)?;
-                    if flags & libc::O_DIRECT != 0 {
-                        return Err(Errno::INVAL);
-                    }
-                }
-                // A directory's description has, in place of a file's name, the name up to which
-                // the directory has been read: none yet.
-                cluster
-                    .store()
-                    .objects()
-                    .open_create(&new.named(parent, b""), None)
-            }
+            S_IFDIR => self.open_directory(&new.named(by.0, b""), flags),
             S_IFREG => {
-                let brings = !fresh && !opener.is_kept();
-                let gate = self.origin_gate();
-                let allows = |inode: &Inode| self.check_inode(inode, flags);
-                let by_ranges = brings && gate.bring_bytes((parent, name), e.id, flags, allows)?;
-                let check = !fresh && !path_only;
-                let permitted = |remote: &RemoteOpen| match remote.inode {
-                    Some(inode) => self.check_inode(&inode, flags),
-                    None => self.check_open(e.id, flags),
+                let opening = FileOpening {
+                    id: e.id,
+                    flags,
+                    fresh,
+                    by,
+                    opener,
+                    path_only,
+                    checks: !fresh && !path_only,
+                    brings: !fresh && !opener.is_kept(),
+                    // If the home must still be asked to open the object, it may return the
+                    // attributes with its reply.
+                    late: remote.inode.is_none()
+                        && self.cluster().store().names().is_object_remote(e.id),
                 };
-                // If the home must still be asked to open the object, it may return the attributes
-                // with its reply.
-                let late = remote.inode.is_none() && cluster.store().peers().is_object_remote(e.id);
-                if check && !late {
-                    permitted(remote)?;
-                }
-                let counts = match remote.inode {
-                    Some(_) => remote.counts,
-                    None => cluster.store().declared().counts(),
-                };
-                let section = cluster.store().section()?;
-                let (live, held) = cluster.opens().live_acquire_opened(e.id, remote)?;
-                let mut ready = Ok(());
-                if late && !path_only && remote.inode.is_none() {
-                    // The object was already open here, so its home sent no attributes. The
-                    // object's controls may have been declared since.
-                    ready = cluster
-                        .namespace()
-                        .stat(e.id)
-                        .map(|inode| remote.inode = Some(inode));
-                }
-                if let Some(inode) = &remote.inode {
-                    cluster.declarations().note_controls(live, inode);
-                    if cluster.store().peers().is_object_remote(e.id) {
-                        cluster
-                            .store()
-                            .objects()
-                            .live(live)
-                            .set_privileged(inode.mode);
-                    }
-                }
-                if ready.is_ok() && check && late {
-                    ready = permitted(remote);
-                }
-                if ready.is_ok() && brings && !path_only && !by_ranges {
-                    ready = match gate.was_released(e.id) {
-                        Ok(false) => Ok(()),
-                        Ok(true) => Err(Errno::STALE),
-                        Err(error) => Err(error),
-                    };
-                }
-                // If `fresh`, another process sent the description: conflicting leases were broken
-                // when that process opened the file.
-                if ready.is_ok() && !fresh {
-                    ready = self.heed_leases(live, None, flags, opener);
-                }
-                let cut = check && flags & libc::O_TRUNC != 0;
-                // The controls in the live entry may come from an older reply, to another process
-                // that opens the file: use those of this reply.
-                let at_home = if cluster.store().peers().is_object_remote(e.id) {
-                    remote.inode.map_or(0, |inode| inode.controls)
-                } else {
-                    0
-                };
-                let controlled = cluster.store().declared().controls(live) != 0 || at_home != 0;
-                if ready.is_ok() && cut && !controlled {
-                    ready = self.before_change(live);
-                    ready = ready.and_then(|()| cluster.data().truncate(live, 0));
-                }
-                if let Err(error) = ready {
-                    drop(held);
-                    let _ = cluster.store().objects().live_release(live);
-                    return Err(error);
-                }
-                let opened = Some((live, Some(held)));
-                let open = cluster
-                    .store()
-                    .objects()
-                    .open_create_held(&new.named(parent, name), opened)
-                    .inspect_err(|_| _ = cluster.store().objects().live_release(live))?;
-                drop(section);
-                debug_assert_eq!(
-                    self.id_of_open(open),
-                    e.id.0,
-                    "a description is of its file"
-                );
-                // A lease may have been granted before the description was visible.
-                if !fresh && let Err(error) = self.heed_leases(live, Some(open), flags, opener) {
-                    let _ = cluster.store().objects().open_release(open);
-                    return Err(error);
-                }
-                if path_only {
-                    return Ok(open);
-                }
-                let flags = if cut && controlled {
-                    flags
-                } else {
-                    flags & !libc::O_TRUNC
-                };
-                let open = self.opened(open, live, flags, (counts, at_home), opener)?;
-                if by_ranges && let Err(error) = gate.begin_ranges(open) {
-                    let _ = cluster.store().objects().open_release(open);
-                    return Err(error);
-                }
-                Ok(open)
+                self.open_regular(&new.named(by.0, by.1), &opening, remote)
             }
-            _ if path_only => cluster
+            _ if path_only => self
                 .store()
                 .objects()
-                .open_create(&new.named(parent, name), None),
+                .open_create(&new.named(by.0, by.1), None),
             S_IFLNK => Err(Errno::LOOP),
             // `nodes.rs` opens FIFOs; sockets and devices can't be opened.
             _ => Err(Errno::NXIO),
         }
+    }
+
+    /// Opens a directory. Its description `new` has, in place of a file's name, the name up to
+    /// which the directory has been read: none yet.
+    #[inline(always)]
+    fn open_directory(&self, new: &NewOpen<'_>, flags: i32) -> Result<u32> {
+        let objects = self.store().objects();
+        if flags & libc::O_PATH != 0 {
+            return objects.open_create(new, None);
+        }
+        if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+            return Err(Errno::ISDIR);
+        }
+        let inode = self.inode_in_use(new.id)?;
+        self.check_inode(&inode, flags)?;
+        if flags & libc::O_DIRECT != 0 {
+            return Err(Errno::INVAL);
+        }
+        let open = objects.open_create(new, None)?;
+        if inode.nlink == 0 {
+            // The attributes of a removed directory, for the new description, too.
+            let _ = self.process().change_removed_dir(new.id, |_| Ok(()));
+        }
+        Ok(open)
+    }
+
+    /// Opens a regular file: fetches its bytes, checks permissions, acquires its live entry
+    /// ([`Fs::prepare_live`]), makes the description, applies controls
+    /// ([`Fs::finish_opening`]).
+    #[inline(always)]
+    fn open_regular(
+        &self,
+        new: &NewOpen<'_>,
+        opening: &FileOpening<'_>,
+        remote: &mut RemoteOpen,
+    ) -> Result<u32> {
+        let cluster = self.cluster();
+        let id = opening.id;
+        let gate = self.origin_gate();
+        let allows = |inode: &Inode| self.check_inode(inode, opening.flags);
+        let by_ranges =
+            opening.brings && gate.bring_bytes(opening.by, id, opening.flags, allows)?;
+        if opening.checks && !opening.late {
+            self.check_remote(opening, remote)?;
+        }
+        let counts = match remote.inode {
+            Some(_) => remote.counts,
+            None => cluster.store().declared().counts(),
+        };
+        let section = cluster.store().section()?;
+        let (live, held) = cluster.opens().live_acquire_opened(id, remote)?;
+        let prepared = match self.prepare_live(opening, by_ranges, live, remote) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                drop(held);
+                let _ = cluster.store().objects().live_release(live);
+                return Err(error);
+            }
+        };
+        let opened = Some((live, Some(held)));
+        let open = cluster
+            .store()
+            .objects()
+            .open_create_held(new, opened)
+            .inspect_err(|_| _ = cluster.store().objects().live_release(live))?;
+        drop(section);
+        debug_assert_eq!(self.id_of_open(open), id.0, "a description is of its file");
+        let counted = (counts, prepared.controls_at_home);
+        let open = self.finish_opening(opening, open, (live, prepared.truncates), counted)?;
+        if by_ranges
+            && !opening.path_only
+            && let Err(error) = gate.begin_ranges(open)
+        {
+            let _ = cluster.store().objects().open_release(open);
+            return Err(error);
+        }
+        Ok(open)
+    }
+
+    /// Checks permissions by the attributes that a peer returned, or else by the object's record.
+    #[inline(always)]
+    fn check_remote(&self, opening: &FileOpening<'_>, remote: &RemoteOpen) -> Result<()> {
+        match remote.inode {
+            Some(inode) => self.check_inode(&inode, opening.flags),
+            None => self.check_open(opening.id, opening.flags),
+        }
+    }
+
+    /// Checks and prepares a file whose live entry was acquired, before the file has a description:
+    /// permissions, if its home had to be asked; leases; the truncation, if no controls need the
+    /// description for that.
+    #[inline(always)]
+    fn prepare_live(
+        &self,
+        opening: &FileOpening<'_>,
+        by_ranges: bool,
+        live: u32,
+        remote: &mut RemoteOpen,
+    ) -> Result<PreparedLive> {
+        let cluster = self.cluster();
+        let (id, late) = (opening.id, opening.late);
+        if late && !opening.path_only && remote.inode.is_none() {
+            // The object was already open here, so its home sent no attributes. The object's
+            // controls may have been declared since.
+            remote.inode = Some(cluster.namespace().stat(id)?);
+        }
+        if let Some(inode) = &remote.inode {
+            cluster.declarations().note_controls(live, inode);
+            if cluster.store().names().is_object_remote(id) {
+                let entry = cluster.store().objects().live(live);
+                entry.set_privileged(inode.mode);
+            }
+        }
+        if opening.checks && late {
+            self.check_remote(opening, remote)?;
+        }
+        if opening.brings
+            && !opening.path_only
+            && !by_ranges
+            && self.origin_gate().was_released(id)?
+        {
+            return Err(Errno::STALE);
+        }
+        // If `fresh`, another process sent the description: conflicting leases were broken when
+        // that process opened the file.
+        if !opening.fresh {
+            self.heed_leases(live, None, opening.flags, opening.opener)?;
+        }
+        let truncates = opening.checks && opening.flags & libc::O_TRUNC != 0;
+        // The controls in the live entry may come from an older reply, to another process that
+        // opens the file: use those of this reply.
+        let controls_at_home = if cluster.store().names().is_object_remote(id) {
+            remote.inode.map_or(0, |inode| inode.controls)
+        } else {
+            0
+        };
+        let controlled = cluster.store().declared().controls(live) != 0 || controls_at_home != 0;
+        if truncates && !controlled {
+            self.before_change(live)?;
+            cluster.data().truncate(live, 0)?;
+        }
+        Ok(PreparedLive {
+            truncates: truncates && controlled,
+            controls_at_home,
+        })
+    }
+
+    /// Heeds leases that were granted before the description `open` was visible, and applies the
+    /// file's controls to it. `truncates`: the file is truncated only then. Releases the
+    /// description if the file may not be opened.
+    #[inline(always)]
+    fn finish_opening(
+        &self,
+        opening: &FileOpening<'_>,
+        open: u32,
+        (live, truncates): (u32, bool),
+        counted: (u32, u64),
+    ) -> Result<u32> {
+        let (flags, opener) = (opening.flags, opening.opener);
+        if !opening.fresh
+            && let Err(error) = self.heed_leases(live, Some(open), flags, opener)
+        {
+            let _ = self.store().objects().open_release(open);
+            return Err(error);
+        }
+        if opening.path_only {
+            return Ok(open);
+        }
+        let flags = if truncates {
+            flags
+        } else {
+            flags & !libc::O_TRUNC
+        };
+        self.opened(open, live, flags, counted, opener)
     }
 
     fn open_unnamed(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {

@@ -80,7 +80,7 @@ impl Fs {
     /// ENOENT.
     pub fn stat_id(&self, id: ObjectId) -> Result<Stat> {
         self.buffers().write_back(id);
-        let inode = self.cluster().namespace().stat(id)?;
+        let inode = self.inode_in_use(id)?;
         Ok(self.stat_of(id, &self.cluster().data().with_parts(id, inode)?))
     }
 
@@ -132,8 +132,7 @@ impl Fs {
         if want == 0 {
             return Ok(());
         }
-        self.cred()
-            .check(&self.cluster().namespace().stat(e.id)?, want)
+        self.cred().check(&self.inode_in_use(e.id)?, want)
     }
 
     /// As [`Fs::access`], for the real user (access(2)) if `real`.
@@ -144,7 +143,7 @@ impl Fs {
         if !real || want == 0 {
             return self.access(place, want);
         }
-        let inode = self.cluster().namespace().stat(place.existing()?.id)?;
+        let inode = self.inode_in_use(place.existing()?.id)?;
         self.credentials().real_ids().check(&inode, want)
     }
 
@@ -717,7 +716,7 @@ impl Fs {
     /// # Errors
     /// EPERM, EOPNOTSUPP for a symbolic link.
     pub fn change_mode(&self, id: ObjectId, mode: u32) -> Result<()> {
-        let i = self.cluster().namespace().stat(id)?;
+        let i = self.inode_in_use(id)?;
         if i.is_link() {
             return Err(Errno::OPNOTSUPP);
         }
@@ -739,8 +738,8 @@ impl Fs {
             ..SetAttr::default()
         };
         let cluster = self.cluster();
-        cluster.namespace().set_attr(id, &set)?;
-        if cluster.store().peers().is_object_remote(id) {
+        self.set_attributes_in_use(id, &set)?;
+        if cluster.store().names().is_object_remote(id) {
             // Updates this node's live entry of a file that has its home on a peer.
             let known = |index| cluster.store().objects().live(index).set_privileged(mode);
             cluster.store().objects().with_live(id, known)?;
@@ -795,7 +794,7 @@ impl Fs {
                 )
             }
         };
-        let i = self.cluster().namespace().stat(id)?;
+        let i = self.inode_in_use(id)?;
         // If neither user nor group changes, only the change time is set.
         if !cred.can_with(CapabilitySet::CHOWN, i.uid, i.gid) {
             let owns = cred.uid() == i.uid;
@@ -811,7 +810,7 @@ impl Fs {
             return Err(Errno::PERM);
         }
         drop(cred);
-        self.cluster().namespace().set_attr(
+        self.set_attributes_in_use(
             id,
             &SetAttr {
                 mode,
@@ -840,14 +839,14 @@ impl Fs {
         }
         // Buffered writes, if published later, would change the times again.
         self.buffers().write_back(id);
-        let i = self.cluster().namespace().stat(id)?;
+        let i = self.inode_in_use(id)?;
         if !self.cred().owns(i.uid) {
             if !now {
                 return Err(Errno::PERM);
             }
             self.cred().check(&i, WRITE)?;
         }
-        self.cluster().namespace().set_attr(
+        self.set_attributes_in_use(
             id,
             &SetAttr {
                 atime,

@@ -446,11 +446,11 @@ impl<'a> Resolver<'a> {
     /// directory.
     ///
     /// # Errors
-    /// ENOENT if it was removed, ENOTDIR.
+    /// ENOENT if it was removed and isn't in use, ENOTDIR.
     pub fn dir_place(&self, id: ObjectId) -> Result<Place> {
         let epoch = self.store().names_epoch().now();
         Ok(Place::Dir {
-            dir: self.dir_info(id)?,
+            dir: self.dir_in_use(id)?,
             last: Name::new(b".")?,
             epoch,
         })
@@ -465,14 +465,36 @@ impl<'a> Resolver<'a> {
         if !inode.is_dir() {
             return Err(Errno::NOTDIR);
         }
-        Ok(DirInfo {
+        Ok(Self::info_of(id, &inode))
+    }
+
+    /// As [`Resolver::dir_info`], also of a removed directory that is in use.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR.
+    fn dir_in_use(&self, id: ObjectId) -> Result<DirInfo> {
+        match self.dir_info(id) {
+            Err(Errno::NOENT) => {
+                let removed = Process(self.store()).removed_dir(id)?;
+                Ok(DirInfo {
+                    is_removed: true,
+                    ..Self::info_of(id, &removed.inode)
+                })
+            }
+            info => info,
+        }
+    }
+
+    fn info_of(id: ObjectId, inode: &Inode) -> DirInfo {
+        DirInfo {
             id,
             mode: inode.mode,
             uid: inode.uid,
             gid: inode.gid,
             controls: inode.controls,
             is_released: inode.origin.is_released(),
-        })
+            is_removed: false,
+        }
     }
 
     /// Resolves `path` from directory `base`.
@@ -548,6 +570,9 @@ impl<'a> Resolver<'a> {
                         Err(e) => return Err(e),
                         Ok(Place::Dir { dir, .. }) => {
                             self.cred().check_dir(&dir, EXEC)?;
+                            if dir.is_removed {
+                                return Err(Errno::NOENT.into());
+                            }
                             let dir = self.origin.with_entries(dir)?;
                             // Paths through the view depend on attributes, and paths in a salvage
                             // on the nodes that are alive, not only on the epoch of names.
@@ -655,7 +680,6 @@ impl<'a> Resolver<'a> {
         } else {
             base
         };
-        let (dir, at, last) = self.start_of_walk(start, path)?;
         let mut walk = Walk {
             base,
             goal,
@@ -663,10 +687,10 @@ impl<'a> Resolver<'a> {
             rules,
             epoch,
             todo: path.to_vec(),
-            at,
+            at: 0,
             links: 0,
-            dir,
-            last,
+            dir: self.dir_in_use(start)?,
+            last: b"",
         };
         while let Some(component) = walk.next_component()? {
             self.cred().check_dir(&walk.dir, EXEC)?;
@@ -687,31 +711,6 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    /// Where a walk along `path` begins: the directory, the number of bytes of the path that lead
-    /// to it, and the last component of these bytes.
-    fn start_of_walk(
-        &self,
-        start: ObjectId,
-        path: &[u8],
-    ) -> Result<(DirInfo, usize, &'static [u8])> {
-        let dir = match (
-            self.dir_info(start),
-            Process(self.store()).entered_from(start),
-        ) {
-            // The working directory was removed. A removed directory has no entries, but `..` still
-            // leads to its former parent.
-            (Err(Errno::NOENT), Some(parent)) if matches!(path, b".." | [b'.', b'.', b'/', ..]) => {
-                return Ok((self.dir_info(parent)?, 2, b".."));
-            }
-            (Err(Errno::NOENT), Some(_)) if path == b"." => DirInfo {
-                mode: libc::S_IFDIR | 0o755,
-                ..DirInfo::unknown(start)
-            },
-            (dir, _) => dir?,
-        };
-        Ok((dir, 0, b""))
-    }
-
     /// Walks to the parent directory.
     fn walk_up(&self, walk: &mut Walk, component: &Component) -> std::result::Result<(), Fail> {
         let (rules, dir) = (walk.rules, walk.dir.id);
@@ -724,11 +723,30 @@ impl<'a> Resolver<'a> {
                 let rest = &walk.todo[component.end..];
                 return Err(Fail::Outside(self.above_mount(rest)));
             }
-            let parent = ObjectId(self.cluster().namespace().stat(dir)?.parent);
-            walk.dir = self.dir_info(parent)?;
+            walk.dir = if walk.dir.is_removed {
+                self.above_removed(dir)?
+            } else {
+                let parent = ObjectId(self.cluster().namespace().stat(dir)?.parent);
+                self.dir_info(parent)?
+            };
         }
         walk.passes(component, b"..");
         Ok(())
+    }
+
+    /// The parent that a removed directory had. If it was removed too, nothing is known of it but
+    /// that it was there.
+    #[cold]
+    fn above_removed(&self, dir: ObjectId) -> Result<DirInfo> {
+        let parent = ObjectId(Process(self.store()).removed_dir(dir)?.inode.parent);
+        match self.dir_in_use(parent) {
+            Err(Errno::NOENT) if parent.0 != 0 => Ok(DirInfo {
+                mode: libc::S_IFDIR | 0o755,
+                is_removed: true,
+                ..DirInfo::unknown(parent)
+            }),
+            info => info,
+        }
     }
 
     /// Walks to an entry: into a directory, along a link, or to the end of the path. At the end,
@@ -779,6 +797,9 @@ impl<'a> Resolver<'a> {
         component: &Component,
     ) -> std::result::Result<Found, Fail> {
         let name = &component.name;
+        if walk.dir.is_removed {
+            return Err(Errno::NOENT.into());
+        }
         let lead = self.origin.lead(walk.dir.id, name)?;
         if lead == Lead::Origin {
             return Err(self.to_origin(walk.dir.id, walk.rest(), walk.rules));

@@ -11,13 +11,16 @@ use crate::thread_fs::{self, ThreadFs};
 use forebay_store::control_region::MAX_PROCESSES;
 use forebay_store::lending;
 use forebay_store::process as slots;
-use forebay_store::{ObjectId, Result, Store};
+use forebay_store::{Inode, ObjectId, Result, Store, now};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Id of the working directory that was last entered (0: none), and id of its parent at that time.
+/// Id of the working directory that was last entered (0: none), and its parent, mode and owner
+/// (uid << 32 | gid) at that time.
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 static ENTERED_FROM: AtomicU64 = AtomicU64::new(0);
+static ENTERED_MODE: AtomicU32 = AtomicU32::new(0);
+static ENTERED_OWNER: AtomicU64 = AtomicU64::new(0);
 
 /// This process's slot in the pool; see the module.
 #[derive(Clone, Copy)]
@@ -80,16 +83,39 @@ impl Process<'_> {
         Ok((before != 0).then_some(ObjectId(before)))
     }
 
-    /// The parent of the working directory `dir` at the time when this process, or its parent by
-    /// fork, entered it. A removed directory has no record from which its parent could be read.
-    pub fn entered_from(self, dir: ObjectId) -> Option<ObjectId> {
-        (ENTERED.load(Acquire) == dir.0).then(|| ObjectId(ENTERED_FROM.load(Acquire)))
+    /// The attributes of the working directory `dir` at the time when this process, or its parent
+    /// by fork, entered it. Times are now. A removed directory has no record.
+    pub(crate) fn entered(self, dir: ObjectId) -> Option<Inode> {
+        if ENTERED.load(Acquire) != dir.0 {
+            return None;
+        }
+        let owner = ENTERED_OWNER.load(Acquire);
+        Some(Inode {
+            mode: ENTERED_MODE.load(Acquire),
+            uid: (owner >> 32) as u32,
+            gid: owner as u32,
+            parent: ENTERED_FROM.load(Acquire),
+            ..Inode::made_at(now())
+        })
     }
 
-    /// Records `from` as the parent of the new working directory `dir`.
-    pub fn note_entered(self, dir: ObjectId, from: ObjectId) {
-        ENTERED_FROM.store(from.0, Release);
+    /// Records the attributes of the new working directory `dir`.
+    ///
+    /// # Errors
+    /// ENOENT if the directory was removed and isn't in use.
+    pub fn note_entered(self, dir: ObjectId, inode: Result<Inode>) -> Result<()> {
+        let inode = match inode {
+            Err(Errno::NOENT) => self.removed_dir(dir)?.inode,
+            inode => inode?,
+        };
+        if ENTERED.load(Acquire) != dir.0 {
+            self.let_go_of_removed();
+        }
+        ENTERED_FROM.store(inode.parent, Release);
+        ENTERED_MODE.store(inode.mode, Release);
+        ENTERED_OWNER.store(u64::from(inode.uid) << 32 | u64::from(inode.gid), Release);
         ENTERED.store(dir.0, Release);
+        Ok(())
     }
 
     /// The umask, if it is recorded.

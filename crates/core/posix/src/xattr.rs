@@ -35,9 +35,14 @@ pub(crate) fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
     }
 }
 
+/// Whether the inode is that of a removed directory: see `removed.rs`.
+fn is_removed_dir(inode: &Inode) -> bool {
+    inode.nlink == 0 && inode.is_dir()
+}
+
 impl Fs {
     fn attribute_object(&self, id: ObjectId, name: &[u8], want: u32) -> Result<Inode> {
-        let i = self.cluster().namespace().stat(id)?;
+        let i = self.inode_in_use(id)?;
         let known = |prefix: &[u8]| name.starts_with(prefix);
         if known(b"user.") {
             if !i.is_file() && !i.is_dir() {
@@ -48,7 +53,9 @@ impl Fs {
                 });
             }
             self.cred().check(&i, want)?;
-            self.origin_gate().bring_attributes(id, want == WRITE)?;
+            if !is_removed_dir(&i) {
+                self.origin_gate().bring_attributes(id, want == WRITE)?;
+            }
         } else if known(b"trusted.") || known(b"security.") {
             if !self.cred().can(CapabilitySet::SYS_ADMIN) && want == WRITE {
                 return Err(Errno::PERM);
@@ -69,6 +76,10 @@ impl Fs {
     /// ENODATA, EOPNOTSUPP for a name space that the pool doesn't support, EACCES.
     pub fn get_attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.attribute_object(id, name, READ)?;
+        if is_removed_dir(&inode) {
+            let removed = self.process().removed_dir(id)?;
+            return Ok(removed.get(name).ok_or(Errno::NODATA)?.to_vec());
+        }
         if name == controls::ATTRIBUTE {
             return controls::as_attribute(&inode);
         }
@@ -80,8 +91,25 @@ impl Fs {
     /// # Errors
     /// ENOENT; those of the pool's origin.
     pub fn attribute_names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
-        self.origin_gate().bring_attributes(id, false)?;
-        self.cluster().namespace().attributes(id)
+        match self.origin_gate().bring_attributes(id, false) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return self.names_of_removed(id),
+            Err(error) => return Err(error),
+        }
+        match self.cluster().namespace().attributes(id) {
+            Err(Errno::NOENT) => self.names_of_removed(id),
+            names => names,
+        }
+    }
+
+    #[cold]
+    fn names_of_removed(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        let removed = self.process().removed_dir(id)?;
+        Ok(removed
+            .attributes
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect())
     }
 
     /// setxattr(2) with its flags. `known`: the directory and name by which the caller found the
@@ -116,6 +144,15 @@ impl Fs {
             // error.
             return self.get_attribute(id, name).and(Err(Errno::EXIST));
         }
+        if is_removed_dir(&inode) {
+            return self.process().change_removed_dir(id, |removed| {
+                match (create, removed.get(name)) {
+                    (Some(true), Some(_)) => Err(Errno::EXIST),
+                    (Some(false), None) => Err(Errno::NODATA),
+                    _ => removed.set(name, value),
+                }
+            });
+        }
         if name == controls::ATTRIBUTE {
             return self.set_as_attribute(id, &inode, value, create, known);
         }
@@ -130,6 +167,13 @@ impl Fs {
     /// ENODATA, EOPNOTSUPP, EACCES, EPERM.
     pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
         let inode = self.attribute_object(id, name, WRITE)?;
+        if is_removed_dir(&inode) {
+            return self.process().change_removed_dir(id, |removed| {
+                removed.get(name).ok_or(Errno::NODATA)?;
+                removed.attributes.retain(|(other, _)| other != name);
+                Ok(())
+            });
+        }
         if name == controls::ATTRIBUTE {
             controls::as_attribute(&inode)?;
             return self.set_controls(id, Declared::NOTHING);

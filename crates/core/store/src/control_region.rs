@@ -44,9 +44,8 @@ pub const RESERVED_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
 /// Maximum length of a path, the closing zero included. Bytes.
 pub const PATH_MAX: usize = 4096;
 
-const MAGIC: u64 = 0x3731_4c54_4359_4246; // "FBYCTL17"
-/// A table grows by a quarter at a time, but by at least the first and at most the second of these
-/// sizes. Bytes.
+const MAGIC: u64 = 0x3831_4c54_4359_4246; // "FBYCTL18"
+/// Minimum and maximum by which a table grows at a time; between them, by a quarter. Bytes.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
 /// Memory that each table has from the beginning. Bytes. With this memory and the areas of the
 /// first `FIRST_SLOTS` slots, programs on a full /dev/shm can start, open files, and remove some.

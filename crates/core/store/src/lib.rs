@@ -90,6 +90,7 @@ mod recount;
 mod recover;
 mod reload;
 pub mod remote_opens;
+pub mod removed_dirs;
 mod repair;
 mod ring;
 pub mod shards;

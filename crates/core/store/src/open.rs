@@ -126,6 +126,9 @@ impl<'s> Objects<'s> {
             "a free description has no reference: {index}"
         );
         assert!(new.id.0 != 0, "an object's id isn't zero");
+        if new.kind == libc::S_IFDIR {
+            self.control.header().open_directories.fetch_add(1, AcqRel);
+        }
         o.live.store(0, Relaxed);
         o.locker.store(0, Relaxed);
         o.lease.store(0, Relaxed);
@@ -268,7 +271,11 @@ impl<'s> Objects<'s> {
             .transpose()?;
         o.id.store(0, Relaxed);
         owner.store(0, Relaxed);
-        self.store.control.header().free_open.push(index, &o.next);
+        let is_dir = o.kind.load(Relaxed) == libc::S_IFDIR;
+        self.control.header().free_open.push(index, &o.next);
+        if is_dir {
+            self.control.header().open_directories.fetch_sub(1, AcqRel);
+        }
         drop(held);
         let released = match live {
             0 => Ok(()),

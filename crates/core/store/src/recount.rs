@@ -113,6 +113,7 @@ impl<'s> Recovery<'s> {
         let uses = count_uses(self.store)?;
         let me = process::identity(&self.store.control, self.store.process_slot()?);
         h.free_open.clear();
+        let mut directories = 0;
         for (i, &n) in uses.opens.iter().enumerate().rev() {
             let o = self.store.objects().open_file(i as u32);
             if o.refs.load(Acquire) != n {
@@ -124,9 +125,12 @@ impl<'s> Recovery<'s> {
                 o.id.store(0, Relaxed);
                 o.locker.store(0, Relaxed);
                 h.free_open.push(i as u32, &o.next);
+            } else if o.kind.load(Acquire) == libc::S_IFDIR {
+                directories += 1;
             }
         }
-        self.store.locks().recount_locks()?;
+        h.open_directories.store(directories, Release);
+        self.locks().recount_locks()?;
         let mut unused = Vec::new();
         h.free_live.clear();
         for (i, &n) in uses.lives.iter().enumerate().rev() {

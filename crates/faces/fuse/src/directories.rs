@@ -1,12 +1,12 @@
 //! The last attributes of the directories that the kernel knows.
 //!
 //! A directory that was removed, through the mount or otherwise, may still be open, or be the
-//! working directory of a process. Other file systems let the process use it: fstat(2) and
-//! fchdir(2) succeed, and a listing is empty. The pool keeps nothing of a removed directory, so
-//! this module keeps its attributes until the kernel forgets the node.
+//! working directory of a process. Other file systems let the process use it: fstat(2), fchmod(2)
+//! and fchdir(2) succeed, and a listing is empty. The pool keeps something of a removed directory
+//! only in descriptions of it, and the kernel doesn't open a directory to use it. So this module
+//! keeps its attributes until the kernel forgets the node. Extended attributes aren't kept.
 
-use forebay_posix::Stat;
-use forebay_runtime::threads::lock;
+use forebay_posix::{Errno, Stat};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -39,6 +39,16 @@ impl Directories {
     pub fn removed(&self, node: u64) -> Option<Stat> {
         let last = *self.all().get(&node)?;
         Some(Stat { nlink: 0, ..last })
+    }
+
+    /// Changes the attributes of a removed directory. The kernel has checked permissions.
+    ///
+    /// # Errors
+    /// ENOENT if they aren't kept.
+    pub fn change_removed(&self, node: u64, change: impl FnOnce(&mut Stat)) -> Result<(), Errno> {
+        let mut all = self.all();
+        change(all.get_mut(&node).ok_or(Errno::NOENT)?);
+        Ok(())
     }
 
     /// Drops the attributes of a node that the kernel has forgotten.
@@ -77,6 +87,12 @@ mod tests {
         let removed = directories.removed(5);
         assert_eq!(removed.map(|s| (s.mode & 0o777, s.nlink)), Some((0o700, 0)));
         assert_eq!(directories.removed(6), None);
+        directories.change_removed(5, |s| s.uid = 9).unwrap();
+        assert_eq!(
+            directories.removed(5).map(|s| (s.uid, s.nlink)),
+            Some((9, 0))
+        );
+        assert_eq!(directories.change_removed(6, |_| ()), Err(Errno::NOENT));
         directories.forget(5);
         assert_eq!(directories.removed(5), None);
     }

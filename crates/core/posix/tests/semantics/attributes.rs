@@ -1,7 +1,7 @@
 //! Tests of times, modes, owners and extended attributes, and of finding damage.
 
 use super::support::*;
-use forebay_posix::{Errno, ObjectId};
+use forebay_posix::{Errno, Fail, ObjectId};
 
 #[test]
 fn times() {
@@ -80,6 +80,52 @@ fn times() {
     assert_eq!((s.atime, s.mtime), (5_000_000_001, 1));
     p.set_times(b"/d/l", None, Some(2), false).unwrap();
     assert_eq!(times("/d/l").0, 2);
+}
+
+#[test]
+fn a_removed_directory_that_is_open_keeps_its_attributes() {
+    let p = TestPool::new("removed-attributes");
+    for replaced in [false, true] {
+        p.mkdir(b"/d", 0o755).unwrap();
+        p.mkdir(b"/other", 0o755).unwrap();
+        p.chmod(b"/d", 0o751).unwrap();
+        let d = p.open(b"/d", O_RDONLY, 0).unwrap();
+        let id = ObjectId(d.stat().unwrap().ino);
+        let big = [1; 300];
+        let set = |name: &[u8], value: &[u8]| p.set_attribute(id, name, value, 0, None);
+        set(b"user.kept", b"value").unwrap();
+        set(b"user.too-large", &big).unwrap();
+        if replaced {
+            p.rename(b"/other", b"/d").unwrap();
+        } else {
+            p.rmdir(b"/d").unwrap();
+        }
+        let s = d.stat().unwrap();
+        assert_eq!((s.mode, s.nlink), (libc::S_IFDIR | 0o751, 0));
+        assert_eq!(p.get_attribute(id, b"user.kept").unwrap(), b"value");
+        // Those that have no room are gone, and can't be set.
+        assert_eq!(p.attribute_names(id).unwrap(), [b"user.kept"]);
+        assert_eq!(set(b"user.too-large", &big), Err(Errno::NOSPC));
+        p.remove_attribute(id, b"user.kept").unwrap();
+        assert_eq!(p.get_attribute(id, b"user.kept"), Err(Errno::NODATA));
+        // Another description of it has the same attributes, also after a change.
+        p.change_mode(id, 0o700).unwrap();
+        let dot = p.open_at(id, b".", O_RDONLY, 0).unwrap();
+        assert_eq!(p.stat_open(dot).unwrap().mode, libc::S_IFDIR | 0o700);
+        p.change_times(id, Some(5), Some(7), false).unwrap();
+        assert_eq!(
+            (d.stat().unwrap().mtime, p.stat_open(dot).unwrap().atime),
+            (7, 5)
+        );
+        let made = p.open_at(id, b"x", O_RDWR | O_CREAT, 0o600);
+        assert_eq!(made, Err(Fail::Errno(Errno::NOENT)));
+        p.description(dot).release().unwrap();
+        d.close().unwrap();
+        // It isn't in use any more.
+        assert_eq!(p.change_mode(id, 0o755), Err(Errno::NOENT));
+        p.rmdir(if replaced { b"/d" } else { &b"/other"[..] })
+            .unwrap();
+    }
 }
 
 #[test]

@@ -73,6 +73,9 @@ pub struct Header {
     /// didn't check yet.
     pub used: AtomicU64,
     pub quota: QuotaState,
+    /// Number of open file descriptions of directories, or more: some that a killed process was
+    /// making are counted until the next recount.
+    pub open_directories: AtomicU32,
 }
 
 /// State of one shard of the records.
@@ -306,7 +309,8 @@ pub struct Open {
     /// this description hasn't.
     pub locker: AtomicU32,
     /// For a file whose bytes are fetched by ranges: number of the fill. After an eviction, the
-    /// next fill has another number.
+    /// next fill has another number. For a directory: whether it was removed and `name` contains
+    /// its attributes (`removed_dirs.rs`).
     pub fill: AtomicU32,
     /// The party for which the file was opened: a [`crate::controls::Party`].
     pub party: AtomicU64,

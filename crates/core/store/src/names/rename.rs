@@ -74,7 +74,8 @@ impl<'s> Names<'s> {
             set
         };
         let mut freed = Vec::new();
-        let _section = self.store.section()?;
+        let mut removed = None;
+        let _section = self.section()?;
         // A rename that replaces an object must work even if the record file is full, since it
         // removes the object.
         let need = match (mode, target) {
@@ -84,6 +85,9 @@ impl<'s> Names<'s> {
         let done = self.store.transact(set, need, |w| {
             self.store.names_epoch().check(epoch)?;
             check(w)?;
+            if let (RenameMode::Replace, Some(target)) = (mode, target.filter(|t| is_dir(*t))) {
+                removed = self.attributes_to_keep(w, target.id)?;
+            }
             let replaced = (new, target);
             self.rename_locked(w, (old, source), replaced, mode, t, &mut freed)
         });
@@ -94,7 +98,10 @@ impl<'s> Names<'s> {
         if !done {
             return Ok(Renamed::Otherwise);
         }
-        self.store.free_extents(freed);
+        self.free_extents(freed);
+        if let (Some(removed), Some(target)) = (removed, target) {
+            self.objects().keep_removed_dir(target.id, &removed);
+        }
         self.set_live_ctime(source.id, t)?;
         if let Some(target) = target {
             self.set_live_ctime(target.id, t)?;

@@ -107,33 +107,52 @@ impl Call<'_> {
         let (fs, id) = (self.fs(), self.object());
         let open = has(fattr::FH).then_some(open);
 
-        if has(fattr::UID | fattr::GID) {
-            let uid = has(fattr::UID).then_some(uid);
-            fs.change_owner(id, uid, has(fattr::GID).then_some(gid))?;
-        }
-        if !has(fattr::ANY) {
-            self.set_nothing(&self.stat(self.head.node, open)?)?;
-        }
-        if has(fattr::MODE) {
-            fs.change_mode(id, mode)?;
-        }
-        if has(fattr::SIZE) {
-            match open {
-                Some(open) => fs.truncate_open(open, size)?,
-                None => self.truncate(self.head.node, size)?,
+        let (uid, gid) = (
+            has(fattr::UID).then_some(uid),
+            has(fattr::GID).then_some(gid),
+        );
+        let now = fs.now();
+        let pick = |set: u32, to_now: u32, given: i64| {
+            has(set).then(|| if has(to_now) { now } else { given })
+        };
+        let atime = pick(fattr::ATIME, fattr::ATIME_NOW, atime);
+        let mtime = pick(fattr::MTIME, fattr::MTIME_NOW, mtime);
+        let change = || {
+            if uid.is_some() || gid.is_some() {
+                fs.change_owner(id, uid, gid)?;
             }
-            if has(fattr::KILL_SUIDGID) {
-                self.drop_privileges(self.head.node)?;
+            if !has(fattr::ANY) {
+                self.set_nothing(head, &self.stat(head.node, open)?)?;
             }
-        }
-        if has(fattr::ATIME | fattr::MTIME) {
-            let now = fs.now();
-            let pick = |set: u32, to_now: u32, given: i64| {
-                has(set).then(|| if has(to_now) { now } else { given })
-            };
-            let atime = pick(fattr::ATIME, fattr::ATIME_NOW, atime);
-            let mtime = pick(fattr::MTIME, fattr::MTIME_NOW, mtime);
-            fs.change_times(id, atime, mtime, false)?;
+            if has(fattr::MODE) {
+                fs.change_mode(id, mode)?;
+            }
+            if has(fattr::SIZE) {
+                match open {
+                    Some(open) => fs.truncate_open(open, size)?,
+                    None => self.truncate(head.node, size)?,
+                }
+                if has(fattr::KILL_SUIDGID) {
+                    self.drop_privileges(head, head.node)?;
+                }
+            }
+            if atime.is_some() || mtime.is_some() {
+                fs.change_times(id, atime, mtime, false)?;
+            }
+            Ok(())
+        };
+        match change() {
+            Err(Errno::NOENT) => self.directories.change_removed(head.node, |stat| {
+                stat.uid = uid.unwrap_or(stat.uid);
+                stat.gid = gid.unwrap_or(stat.gid);
+                if has(fattr::MODE) {
+                    stat.mode = stat.mode & libc::S_IFMT | mode & 0o7777;
+                }
+                stat.atime = atime.unwrap_or(stat.atime);
+                stat.mtime = mtime.unwrap_or(stat.mtime);
+                stat.ctime = now;
+            })?,
+            changed => changed?,
         }
         let stat = self.stat(self.head.node, open)?;
         self.cached.set(self.head.node, stat.size);

@@ -233,11 +233,7 @@ fn enter_open(fs: &Fs, open: u32) -> Result<i64, Errno> {
     if !dir.is_dir() {
         return Err(Errno::NOTDIR);
     }
-    match fs.access(&dir.place(), forebay_posix::EXEC) {
-        // The directory was removed, but a process can still be in it.
-        Err(Errno::NOENT) => fs.process().note_entered(dir.id(), dir.parent()),
-        other => other?,
-    }
+    fs.access(&dir.place(), forebay_posix::EXEC)?;
     enter(fs, dir.id()).map(|()| 0)
 }
 
@@ -248,9 +244,9 @@ fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
     // Steps that can fail come before the record is changed.
     let end = (!is_inside()).then(|| dead_end_of(fs)).transpose()?;
     let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
-    if let Ok(inode) = fs.cluster().namespace().stat(dir) {
-        fs.process().note_entered(dir, ObjectId(inode.parent));
-    }
+    let inode = fs.cluster().namespace().stat(dir);
+    // The directory may be on a node that can't be reached now.
+    let _ = fs.process().note_entered(dir, inode);
     let before = fs.process().note_working_dir(Some(dir))?;
     let was_lost = working_dir::is_lost();
     working_dir::note_lost(false);
