@@ -44,7 +44,7 @@ struct FileOpening<'a> {
     late: bool,
 }
 
-/// What [`Fs::prepare_live`] leaves to do.
+/// The work that [`Fs::prepare_live`] leaves to later phases.
 struct PreparedLive {
     /// Whether the file must be truncated, once it has a description.
     truncates: bool,

@@ -1,9 +1,9 @@
 //! Attributes of directories that were removed while they are open.
 //!
-//! The records of a directory go with its name. What a process may still ask of a directory that it
-//! has open, stat(2) for one, is kept in the directory's open file descriptions of this node, in
-//! place of the name up to which the directory has been read: there is nothing to read any more.
-//! The process that removes the directory stores the attributes there, after its transaction. A
+//! The records of a directory go with its name. Its attributes, which processes that have it open
+//! may still read and change, are kept in the directory's open file descriptions of this node. They
+//! take the place of the name up to which the directory has been read: nothing is left to read. The
+//! process that removes the directory stores the attributes there, after its transaction. A
 //! description that has none (the remover was killed, or is on another node) gets default ones from
 //! the process that asks.
 //!
@@ -21,8 +21,11 @@ use rustix::io::{Errno, Result};
 
 /// Room for the attributes, that of the name in a description. Bytes.
 const ROOM: usize = 256;
-/// Encoded length of what isn't an extended attribute. Bytes.
+/// Encoded length of mode, owner, times and parent. Bytes.
 const FIXED: usize = 3 * 4 + 5 * 8;
+/// Maximum encoded length of the extended attributes: names, values, and 3 bytes each. Bytes.
+const MAX_ATTRIBUTE_BYTES: usize = 204;
+const _: () = assert!(FIXED + MAX_ATTRIBUTE_BYTES == ROOM);
 /// The value of `Open::fill` in a description of a removed directory that has the directory's
 /// attributes. (Directories have no bytes to fill.)
 pub(crate) const HAS_ATTRIBUTES: u32 = 1;
@@ -39,11 +42,10 @@ pub struct RemovedDir {
 impl RemovedDir {
     /// A removed directory with this inode.
     pub fn new(inode: Inode) -> RemovedDir {
-        let (nlink, has_attributes) = (0, false);
         RemovedDir {
             inode: Inode {
-                nlink,
-                has_attributes,
+                nlink: 0,
+                has_attributes: false,
                 ..inode
             },
             attributes: Vec::new(),
