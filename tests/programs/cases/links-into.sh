@@ -30,6 +30,10 @@ print(e(lambda: os.read(os.open("dir/file", os.O_RDONLY, dir_fd=fd), 3)), sorted
 print(e(os.mkdir, "new"), e(os.mkdir, "dir/m"), e(os.rename, "dir/m", "dir/n"), e(os.rmdir, "dir/n"), e(os.rmdir, "empty"), e(os.unlink, "dir/none"))
 print(e(os.utime, "file", (1, 2)), os.stat("file").st_mtime, e(os.chmod, "again/file", 0o640), oct(os.stat("file").st_mode), e(os.access, "script", os.X_OK), e(os.access, "nowhere", os.F_OK))
 print(e(os.symlink, "x", "dir/l"), e(os.readlink, "dir/l"), e(os.link, os.environ["WORK"] + "/dir/script", "dir/h"), e(os.unlink, "dir/l"), e(os.statvfs, "dir"), e(os.truncate, "file", 1), os.stat("file").st_size)
+# The link itself is what isn't removed, renamed or made, also with a slash behind it.
+vacant = os.environ["WORK"] + "/vacant"; os.mkdir(vacant); os.symlink(vacant, "vacant")
+print(e(os.rmdir, "vacant/"), e(os.unlink, "vacant/"), e(os.rename, "vacant/", "moved"), e(os.mkdir, "vacant/"), os.path.isdir("vacant"), os.path.isdir("vacant/"))
+os.rmdir(vacant); os.unlink("vacant")
 print(e(os.chdir, "again"), os.getcwd(), e(os.chdir, fd), os.getcwd(), e(shutil.rmtree, "dir"), os.path.exists("dir/sub"))
 print(e(os.rename, "dir/none", "real/sub"), e(os.rename, os.environ["WORK"] + "/dir/file", "dir/renamed"), sorted(os.listdir("dir")))
 P

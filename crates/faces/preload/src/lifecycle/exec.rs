@@ -520,7 +520,7 @@ unsafe fn by_path(
                 }
                 Err(Fail::Origin(to)) => {
                     plan.ours = true;
-                    match links::onwards(to, follow)? {
+                    match links::onwards(to, how)? {
                         Onwards::Pool(to) => to,
                         Onwards::Kernel(to) => return Ok(in_kernel(plan, to, follow)),
                     }
@@ -556,7 +556,7 @@ unsafe fn by_path(
                 };
                 let inside = text
                     .filter(|_| may_lead)
-                    .and_then(|text| links::into_pool(dirfd, text, follow));
+                    .and_then(|text| links::into_pool(dirfd, text, how));
                 match inside {
                     Some(to) => to,
                     None => {

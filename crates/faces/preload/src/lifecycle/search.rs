@@ -10,6 +10,7 @@ use crate::paths::locate::{Where, locate};
 use crate::program::{settings, variables};
 use forebay_elf::Elf;
 use forebay_intercept::raw;
+use forebay_posix::Follow;
 use std::ffi::{CStr, CString};
 
 const LIBRARY_PATH: &CStr = c"LD_LIBRARY_PATH";
@@ -54,7 +55,7 @@ fn leads(path: &[u8], inside: bool) -> bool {
             // SAFETY: `text` is a C string that outlives the call.
             let result = unsafe { raw(libc::SYS_faccessat, args) };
             let may_lead = links::is_shadowing() || links::is_suspicious(result);
-            may_lead && links::into_pool(libc::AT_FDCWD, path, true).is_some()
+            may_lead && links::into_pool(libc::AT_FDCWD, path, Follow::Yes).is_some()
         }
         _ => false,
     }

@@ -16,7 +16,7 @@ use crate::pool;
 use crate::program::results::errno;
 use crate::program::{settings, user};
 use forebay_intercept::{Call, PASS, bitmap, raw};
-use forebay_posix::{Errno, PATH_MAX};
+use forebay_posix::{Errno, Follow, PATH_MAX};
 use forebay_store::process::Critical;
 use libc::*;
 use std::ffi::CString;
@@ -99,18 +99,32 @@ pub fn served_by(answer: Answer) {
 
 /// A path among a call's arguments: index of its directory descriptor (if any), index of the path,
 /// and whether a link is followed if it is the last component.
-type PathArgument = (Option<usize>, usize, bool);
+type PathArgument = (Option<usize>, usize, Follow);
 
-fn open_follows(flags: i32) -> bool {
-    flags & O_NOFOLLOW == 0 && flags & (O_CREAT | O_EXCL) != O_CREAT | O_EXCL
+fn follow_if(follows: bool) -> Follow {
+    if follows { Follow::Yes } else { Follow::No }
+}
+
+/// Whether a link is followed that is the last component of a path, and behind which are slashes if
+/// `slash`.
+fn is_last_followed(follow: Follow, slash: bool) -> bool {
+    match follow {
+        Follow::Yes => true,
+        Follow::No => slash,
+        Follow::Never => false,
+    }
+}
+
+fn open_follows(flags: i32) -> Follow {
+    follow_if(flags & O_NOFOLLOW == 0 && flags & (O_CREAT | O_EXCL) != O_CREAT | O_EXCL)
 }
 
 /// # Safety
 /// The arguments are those of a system call of the program.
 unsafe fn path_arguments(nr: i64, a: &[i64; 6]) -> [Option<PathArgument>; 2] {
-    let follows = |flags: i64| flags as i32 & AT_SYMLINK_NOFOLLOW == 0;
-    let at = |path: usize, follow: bool| [Some((Some(0), path, follow)), None];
-    let plain = |follow: bool| [Some((None, 0, follow)), None];
+    let follows = |flags: i64| follow_if(flags as i32 & AT_SYMLINK_NOFOLLOW == 0);
+    let at = |path: usize, follow: Follow| [Some((Some(0), path, follow)), None];
+    let plain = |follow: Follow| [Some((None, 0, follow)), None];
     match nr {
         SYS_open => plain(open_follows(a[1] as i32)),
         SYS_openat => at(1, open_follows(a[2] as i32)),
@@ -123,23 +137,38 @@ unsafe fn path_arguments(nr: i64, a: &[i64; 6]) -> [Option<PathArgument>; 2] {
         }
         SYS_creat | SYS_stat | SYS_statfs | SYS_access | SYS_chdir | SYS_chmod | SYS_chown
         | SYS_utime | SYS_utimes | SYS_truncate | SYS_getxattr | SYS_setxattr | SYS_listxattr
-        | SYS_removexattr => plain(true),
-        SYS_lstat | SYS_mkdir | SYS_mknod | SYS_rmdir | SYS_unlink | SYS_readlink | SYS_lchown
-        | SYS_lgetxattr | SYS_lsetxattr | SYS_llistxattr | SYS_lremovexattr => plain(false),
+        | SYS_removexattr => plain(Follow::Yes),
+        SYS_lstat | SYS_readlink | SYS_lchown | SYS_lgetxattr | SYS_lsetxattr | SYS_llistxattr
+        | SYS_lremovexattr => plain(Follow::No),
+        SYS_mkdir | SYS_mknod | SYS_rmdir | SYS_unlink => plain(Follow::Never),
         SYS_newfstatat | SYS_faccessat2 | SYS_utimensat => at(1, follows(a[3])),
         calls::FCHMODAT2 => at(1, follows(a[3])),
         SYS_statx => at(1, follows(a[2])),
         SYS_fchownat => at(1, follows(a[4])),
-        SYS_faccessat | SYS_fchmodat | SYS_futimesat => at(1, true),
-        SYS_mkdirat | SYS_mknodat | SYS_unlinkat | SYS_readlinkat => at(1, false),
-        SYS_symlink => [Some((None, 1, false)), None],
-        SYS_inotify_add_watch => [Some((None, 1, a[2] as u32 & IN_DONT_FOLLOW == 0)), None],
-        SYS_symlinkat => [Some((Some(1), 2, false)), None],
-        SYS_rename | SYS_link => [Some((None, 0, false)), Some((None, 1, false))],
-        SYS_renameat | SYS_renameat2 => [Some((Some(0), 1, false)), Some((Some(2), 3, false))],
+        SYS_faccessat | SYS_fchmodat | SYS_futimesat => at(1, Follow::Yes),
+        SYS_mkdirat | SYS_mknodat | SYS_unlinkat => at(1, Follow::Never),
+        SYS_readlinkat => at(1, Follow::No),
+        SYS_symlink => [Some((None, 1, Follow::Never)), None],
+        SYS_inotify_add_watch => {
+            let follow = follow_if(a[2] as u32 & IN_DONT_FOLLOW == 0);
+            [Some((None, 1, follow)), None]
+        }
+        SYS_symlinkat => [Some((Some(1), 2, Follow::Never)), None],
+        SYS_rename => [
+            Some((None, 0, Follow::Never)),
+            Some((None, 1, Follow::Never)),
+        ],
+        SYS_link => [Some((None, 0, Follow::No)), Some((None, 1, Follow::Never))],
+        SYS_renameat | SYS_renameat2 => [
+            Some((Some(0), 1, Follow::Never)),
+            Some((Some(2), 3, Follow::Never)),
+        ],
         SYS_linkat => {
-            let follow = a[4] as i32 & AT_SYMLINK_FOLLOW != 0;
-            [Some((Some(0), 1, follow)), Some((Some(2), 3, false))]
+            let follow = follow_if(a[4] as i32 & AT_SYMLINK_FOLLOW != 0);
+            [
+                Some((Some(0), 1, follow)),
+                Some((Some(2), 3, Follow::Never)),
+            ]
         }
         _ => [None, None],
     }
@@ -273,7 +302,7 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
 
 /// Returns the path under the prefix to which a path outside leads in the kernel, if the pool has
 /// this path: an existing object, or a name in an existing directory.
-pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
+pub fn shadowed(dirfd: i32, path: &[u8], follow: Follow) -> Option<CString> {
     let real = really_under(dirfd, path, follow)?;
     let inside = under(settings::settings()?.mount, real.to_bytes())?;
     // The kernel finds a file that exists only at the origin under the path as given, even after
@@ -288,7 +317,7 @@ pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
 /// Returns the path under the prefix to which a path leads in the kernel. All of it must exist
 /// except the last name. The last name is taken from the path, or from a link's target, not from
 /// the kernel's answer, which may be out of date: the object may have another name by now.
-fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
+fn really_under(dirfd: i32, path: &[u8], follow: Follow) -> Option<CString> {
     let settings = settings::settings()?;
     if path.is_empty() || path.len() >= PATH_MAX || path.starts_with(b"/proc/") {
         return None;
@@ -309,7 +338,7 @@ fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
             _ if path.starts_with(b"/proc/") => real_path(dirfd, &path, follow)?,
             name => {
                 let mut real = real_directory(dirfd, parent)?;
-                let is_followed = follow || end < path.len();
+                let is_followed = is_last_followed(follow, end < path.len());
                 if is_followed && let Some(target) = read_link(dirfd, &path[..end]) {
                     let mut next = match target.first() {
                         Some(b'/') => Vec::new(),
@@ -353,16 +382,26 @@ pub enum Onwards {
 ///
 /// # Errors
 /// ENOENT: the path contains a zero byte.
-pub fn onwards(to: Vec<u8>, follow: bool) -> Result<Onwards, Errno> {
+pub fn onwards(to: Vec<u8>, follow: Follow) -> Result<Onwards, Errno> {
     let is_shadowed = settings::settings().is_some_and(|s| under(s.mount, &to).is_some());
+    // Slashes behind a name that isn't followed are no part of what is resolved.
+    let slashes = match follow {
+        Follow::Never => to.iter().rev().take_while(|&&b| b == b'/').count(),
+        Follow::Yes | Follow::No => 0,
+    };
+    let (name, slashes) = to.split_at(to.len() - slashes);
     let real = if is_shadowed {
-        really_under(AT_FDCWD, &to, follow)
+        really_under(AT_FDCWD, name, follow)
     } else {
         None
     };
     match real {
         // `real` is the path with its links, `.` and `..` resolved.
-        Some(real) if real.to_bytes() != to => Ok(Onwards::Pool(real)),
+        Some(real) if real.to_bytes() != name => {
+            let there = [real.to_bytes(), slashes].concat();
+            let there = CString::new(there).map_err(|_| Errno::NOENT)?;
+            Ok(Onwards::Pool(there))
+        }
         _ => CString::new(to)
             .map(Onwards::Kernel)
             .map_err(|_| Errno::NOENT),
@@ -371,7 +410,7 @@ pub fn onwards(to: Vec<u8>, follow: bool) -> Result<Onwards, Errno> {
 
 /// Returns the path under the prefix to which `path`, which the kernel doesn't find, leads through
 /// a symbolic link, if it does.
-pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
+pub fn into_pool(dirfd: i32, path: &[u8], follow: Follow) -> Option<CString> {
     if is_shadowing() {
         let found = shadowed(dirfd, path, follow);
         if found.is_some() {
@@ -395,7 +434,7 @@ enum Leads {
 
 /// Finds out where a path leads that the kernel hasn't found. `is_made`: the call creates the file
 /// at the path, so it suffices that its directory exists.
-fn leads(dirfd: i32, path: &[u8], follow: bool, is_made: bool) -> Leads {
+fn leads(dirfd: i32, path: &[u8], follow: Follow, is_made: bool) -> Leads {
     let Some(settings) = settings::settings() else {
         return Leads::Nowhere;
     };
@@ -472,10 +511,10 @@ impl Text {
 
 /// Follows the first link on `path` whose target doesn't exist. Returns the resulting path:
 /// absolute, and without dots.
-fn follow_one(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
+fn follow_one(dirfd: i32, path: &[u8], follow: Follow) -> Option<Vec<u8>> {
     let trimmed = path.len() - path.iter().rev().take_while(|&&b| b == b'/').count();
     let last = path[..trimmed].iter().rposition(|&b| b == b'/');
-    let follow = follow || trimmed < path.len();
+    let follow = is_last_followed(follow, trimmed < path.len());
     let mut text = Text::new(path);
     let parent_there = last.is_none_or(|cut| cut == 0 || text.exists(dirfd, cut));
     let link = if parent_there {
@@ -522,8 +561,12 @@ fn real_directory(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns the path of the object that the kernel finds, without links.
-fn real_path(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
-    real(dirfd, path, if follow { 0 } else { O_NOFOLLOW })
+fn real_path(dirfd: i32, path: &[u8], follow: Follow) -> Option<Vec<u8>> {
+    let flags = match follow {
+        Follow::Yes => 0,
+        Follow::No | Follow::Never => O_NOFOLLOW,
+    };
+    real(dirfd, path, flags)
 }
 
 fn real(dirfd: i32, path: &[u8], flags: i32) -> Option<Vec<u8>> {

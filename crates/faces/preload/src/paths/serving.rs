@@ -99,7 +99,7 @@ pub unsafe fn on_path(
                 Ok(to) => args[path] = outside.insert(to).as_ptr() as i64,
                 Err(_) => return results::errno(Errno::NOENT),
             },
-            Err(Fail::Origin(to)) => match links::onwards(to, follow == Follow::Yes) {
+            Err(Fail::Origin(to)) => match links::onwards(to, follow) {
                 Ok(Onwards::Pool(to)) => args[path] = outside.insert(to).as_ptr() as i64,
                 Ok(Onwards::Kernel(to)) => {
                     drop(critical);

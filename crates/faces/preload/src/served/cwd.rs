@@ -87,7 +87,7 @@ pub fn is_still_inside(fs: &Fs, id: ObjectId) -> bool {
 /// started by one that doesn't see the pool, or by the command line.
 pub fn recover() {
     if settings::settings().is_some_and(|s| s.shadows)
-        && let Some(to) = links::shadowed(libc::AT_FDCWD, b".", true)
+        && let Some(to) = links::shadowed(libc::AT_FDCWD, b".", Follow::Yes)
     {
         let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
         let call = PathCall {
@@ -175,7 +175,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
             Ok(to) => unsafe { leave_for(call, to) },
             Err(_) => errno(Errno::NOENT),
         },
-        Err(Fail::Origin(to)) => match links::onwards(to, true) {
+        Err(Fail::Origin(to)) => match links::onwards(to, Follow::Yes) {
             Ok(Onwards::Pool(to)) => {
                 let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
                 // SAFETY: the program's call; only the path is replaced, by a C string that
@@ -209,7 +209,7 @@ fn shadowed(path: i64) -> Option<CString> {
     settings::settings().filter(|s| s.shadows)?;
     // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
     let path = unsafe { user::path(path) }?;
-    links::shadowed(libc::AT_FDCWD, path, true)
+    links::shadowed(libc::AT_FDCWD, path, Follow::Yes)
 }
 
 /// Serves fchdir.

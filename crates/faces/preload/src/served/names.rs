@@ -345,7 +345,7 @@ unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<E
             Ok(place) => End::Inside(fs, Box::new(place)),
             Err(Fail::Errno(e)) => return Err(e),
             Err(Fail::Outside(to)) => End::Outside(to),
-            Err(Fail::Origin(to)) => match links::onwards(to, goal.follow == Follow::Yes)? {
+            Err(Fail::Origin(to)) => match links::onwards(to, goal.follow)? {
                 Onwards::Kernel(to) => End::Outside(to.into_bytes()),
                 Onwards::Pool(_) if turns == MAX_DETOURS => return Err(Errno::LOOP),
                 Onwards::Pool(to) => {
@@ -387,10 +387,9 @@ unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, F
     }
     // SAFETY: `path` is the program's; the path used after it is a C string that outlives its use.
     unsafe {
-        let follows = follow == Follow::Yes;
         let inside = user::path(path).and_then(|text| match other {
-            End::Outside(_) => links::shadowed(dirfd, text, follows),
-            _ => links::into_pool(dirfd, text, follows),
+            End::Outside(_) => links::shadowed(dirfd, text, follow),
+            _ => links::into_pool(dirfd, text, follow),
         });
         if let Some(text) = inside
             && let Ok(new) = end(libc::AT_FDCWD, text.as_ptr() as i64, follow)
