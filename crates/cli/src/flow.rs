@@ -7,7 +7,7 @@ use crate::flow_args::{
     Serve, Start, Status, Token, Upload,
 };
 use crate::lifetime::Span;
-use crate::output::{json, note, print_notice, write};
+use crate::output::{count, json, note, print_notice, write};
 use crate::tables::table;
 use forebay_campaign::spec::Spec;
 use forebay_flow::client::{Client, Settings};
@@ -265,13 +265,14 @@ fn upload(a: &Upload) -> Result<(), Fail> {
         };
         collect(file, &below, &mut all)?;
     }
-    let count = all.len();
+    let files = count(all.len() as u64, "file");
+    let are = if all.len() == 1 { "is" } else { "are" };
     for (file, path) in all {
         client
             .upload(&a.workflow, &path, &file)
             .map_err(|why| Fail::failed(format!("{path}: {why}")))?;
     }
-    note(format!("{count} files are uploaded to '{}'", a.workflow));
+    note(format!("{files} {are} uploaded to '{}'", a.workflow));
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use crate::fail::Fail;
 pub use crate::fail::{is_quiet, note, print_notice};
+pub use forebay_media::count;
 use std::io::Write;
 
 /// Prints data unchanged.
@@ -43,11 +44,6 @@ pub fn age(s: u64) -> String {
     }
 }
 
-/// Formats a number with its noun: `1 file`, `2 files`.
-pub fn count(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
 /// Quotes a path or argument for a POSIX shell, if it needs quotes.
 pub fn quoted(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&b);
@@ -71,7 +67,6 @@ mod tests {
         assert_eq!(age(0), "less than 1 s");
         assert_eq!(age(5), "5 s");
         assert_eq!(age(125), "2 min 5 s");
-        assert_eq!(count(1, "file"), "1 file");
         assert_eq!(quoted("/a/b"), "/a/b");
         assert_eq!(quoted("it's"), "'it'\\''s'");
     }

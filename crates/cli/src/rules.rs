@@ -2,7 +2,7 @@
 
 use crate::args::RulesWhat;
 use crate::fail::{Fail, code};
-use crate::output::{json, print_notice, write};
+use crate::output::{count, json, note, print_notice, write};
 use crate::rule_file::read;
 use crate::{found, paths};
 use forebay_client::Pool;
@@ -16,10 +16,10 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
     match what {
         RulesWhat::Check { file, mount } => {
             let rules = read(Some(file), mount)?;
-            print_notice(format!(
-                "{}: {} rules, no error",
+            note(format!(
+                "{}: {}, no error",
                 file.display(),
-                rules.all().len()
+                count(rules.all().len() as u64, "rule")
             ));
         }
         RulesWhat::Show { json: as_json } => {

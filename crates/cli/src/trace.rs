@@ -1,7 +1,7 @@
 //! `forebay trace`: switches tracepoints, and shows their records.
 
 use crate::fail::{Fail, code};
-use crate::output::{json, print_notice, write};
+use crate::output::{count, json, note, print_notice, write};
 use crate::peers::Peers;
 use crate::slow::{self, SlowOperation, request};
 use crate::tables::table;
@@ -186,10 +186,11 @@ fn status(pool: &str, as_json: bool) -> Result<u8, Fail> {
         }));
         let _ = writeln!(
             text,
-            "node {}: {} of {} tracepoints on; {rings} processes' events, {} of {}",
+            "node {}: {} of {} tracepoints on; events of {}, {} of {}",
             node.number.0,
             names.len(),
             POINTS.len(),
+            count(rings as u64, "process"),
             format_size(bytes),
             format_size(limit)
         );
@@ -199,7 +200,8 @@ fn status(pool: &str, as_json: bool) -> Result<u8, Fail> {
         if refused > 0 {
             let _ = writeln!(
                 text,
-                "  {refused} processes had no room for events: forebay trace clear makes some"
+                "  {} had no room for events: forebay trace clear makes some",
+                count(refused.into(), "process")
             );
         }
         if let Some(pid) = reader {
@@ -762,10 +764,12 @@ fn record(pool: &str, a: &args::Record) -> Result<u8, Fail> {
         refused,
         ..
     } = collected;
-    print_notice(format!("{events} events in {}", a.to.display()));
+    let in_all = count(events, "event");
+    note(format!("{in_all} in {}", a.to.display()));
     if refused > 0 {
         print_notice(format!(
-            "{refused} processes had no room for events: too many at a time"
+            "{} had no room for events: too many at a time",
+            count(refused.into(), "process")
         ));
     }
     if lost > 0 {

@@ -4,7 +4,7 @@ use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::found::absolute_dir;
 use crate::origin_args::Origin;
-use crate::output::{is_quiet, json, print_notice, seconds, write};
+use crate::output::{count, is_quiet, json, print_notice, seconds, write};
 use crate::{capacity, fsck, keeper, lifetime, node_command, nodes, prefix, rule_file};
 use forebay_client::{
     CreateOptions, Place, Pool, PoolConfig, PoolError, PoolState, Starting, places, take_over,
@@ -345,8 +345,8 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
         }
     }
     let mut note = format!(
-        "reopened {} nodes from their media ({records} record(s), {commits} later commit(s))",
-        places.len()
+        "reopened {} from their media ({records} record(s), {commits} later commit(s))",
+        count(places.len() as u64, "node")
     );
     if let Some(why) = unsettled {
         note += &format!(

@@ -560,7 +560,7 @@ STAYS = ["keep/pool"]
 def files_go_with_their_process(t):
     """With the process that made them, by whatever face, on whatever node; not with its threads and children, not before."""
     path = rules(t, PROCESS, "process.toml")
-    t.fb("rules", "check", path).says("1 rules, no error")
+    t.fb("rules", "check", path).says("1 rule, no error")
     for nodes in (0, 3):
         t.up("p", *(("--nodes", str(nodes), "--request-timeout", "3") if nodes else ()), "--rules", path, media=("memory:200M",))
         if nodes:

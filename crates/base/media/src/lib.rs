@@ -32,7 +32,7 @@ pub use medium::{Medium, Position, Usage};
 pub use pending::{Changes, Lacking};
 pub use put::{may_grow, put_all, set_size_limit, size_limit};
 pub use region::Region;
-pub use spec::{MediumKind, MediumSpec, format_size, parse_size, parse_time};
+pub use spec::{MediumKind, MediumSpec, count, format_size, parse_size, parse_time};
 pub use sync::{Observer, observe_syncs, sync_all, sync_data};
 
 /// Size of a page, the unit of allocation. Bytes.

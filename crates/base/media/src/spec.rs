@@ -112,6 +112,18 @@ pub fn format_size(bytes: u64) -> String {
     format!("{value:.1} TiB")
 }
 
+/// Formats a number with its noun: `1 file`, `2 files`, `2 directories`, `2 processes`.
+pub fn count(n: u64, noun: &str) -> String {
+    if n == 1 {
+        return format!("1 {noun}");
+    }
+    match noun.strip_suffix('y') {
+        Some(stem) => format!("{n} {stem}ies"),
+        None if noun.ends_with('s') => format!("{n} {noun}es"),
+        None => format!("{n} {noun}s"),
+    }
+}
+
 impl FromStr for MediumSpec {
     type Err = String;
 
@@ -171,6 +183,14 @@ fn compact(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts() {
+        assert_eq!(count(1, "file"), "1 file");
+        assert_eq!(count(0, "file"), "0 files");
+        assert_eq!(count(2, "directory"), "2 directories");
+        assert_eq!(count(3, "process"), "3 processes");
+    }
 
     #[test]
     fn sizes() {

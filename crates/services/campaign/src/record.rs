@@ -174,12 +174,12 @@ impl Campaign {
     /// counted.
     pub fn excess(&self) -> Option<String> {
         let usage = self.usage?;
-        let size = forebay_media::format_size;
+        let (size, count) = (forebay_media::format_size, forebay_media::count);
         let bytes = self.bytes.filter(|&most| usage.bytes > most);
         let files = self.files.filter(|&most| usage.files > most);
         match (bytes, files) {
             (Some(most), _) => Some(format!("{} of {}", size(usage.bytes), size(most))),
-            (_, Some(most)) => Some(format!("{} of {most} files", usage.files)),
+            (_, Some(most)) => Some(format!("{} of {}", usage.files, count(most, "file"))),
             _ => None,
         }
     }

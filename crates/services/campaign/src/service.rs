@@ -11,7 +11,7 @@ use crate::record::{AtEnd, Campaign, PoolOf, State};
 use crate::registry::{Held, Registry};
 use crate::tiers::Tiers;
 use crate::{Result, moves, now};
-use forebay_media::format_size;
+use forebay_media::{count as format_count, format_size};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -320,7 +320,7 @@ fn label(text: &str) -> String {
 /// Describes a campaign's quota: `100.0 TiB, 10000 files`.
 pub fn quota_in_words(c: &Campaign) -> String {
     let bytes = c.bytes.map(format_size);
-    let files = c.files.map(|most| format!("{most} files"));
+    let files = c.files.map(|most| format_count(most, "file"));
     let both: Vec<String> = [bytes, files].into_iter().flatten().collect();
     if both.is_empty() {
         "without limits".into()
@@ -342,8 +342,8 @@ pub fn usage_in_words(c: &Campaign) -> String {
         None => format_size(usage.bytes),
     };
     match c.files {
-        Some(most) => format!("{bytes}, {} of {most} files", usage.files),
-        None => format!("{bytes}, {} files", usage.files),
+        Some(most) => format!("{bytes}, {} of {}", usage.files, format_count(most, "file")),
+        None => format!("{bytes}, {}", format_count(usage.files, "file")),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::area::POOL;
 use crate::record::AtEnd;
 use crate::registry::{EtcdPlace, Everyone, IN_HOME, RegistryPlace};
 use forebay_backing::Address;
-use forebay_media::{format_size, parse_size, parse_time};
+use forebay_media::{count, format_size, parse_size, parse_time};
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -175,25 +175,23 @@ impl Tiers {
     pub fn read(user: &str) -> Result<Tiers> {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
         let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
-        let file = match variable("FOREBAY_CAMPAIGNS") {
-            Some(file) => PathBuf::from(file),
+        let (file, links) = match variable("FOREBAY_CAMPAIGNS") {
+            Some(file) => (PathBuf::from(file), Links::Named),
             None => {
                 let mine = variable("XDG_CONFIG_HOME").map(PathBuf::from);
                 let mine = mine.unwrap_or_else(|| home.join(".config"));
                 let mine = mine.join("forebay/campaigns.toml");
                 let of_site = PathBuf::from("/etc/forebay/campaigns.toml");
-                if !is_there(&mine)? && is_there(&of_site)? {
-                    of_site
-                } else {
-                    mine
-                }
+                let is_of_site = !is_there(&mine)? && is_there(&of_site)?;
+                let file = if is_of_site { of_site } else { mine };
+                (file, Links::Follow)
             }
         };
         let registry = match variable("XDG_DATA_HOME") {
             Some(data) => PathBuf::from(data).join("forebay/campaigns"),
             None => home.join(IN_HOME),
         };
-        match untrusted::read_text(&file, Links::Named, MAX_SETTINGS) {
+        match untrusted::read_text(&file, links, MAX_SETTINGS) {
             Ok(text) => Tiers::parse(&text, &file, &registry, (user, &home)),
             Err(e)
                 if e.kind() == std::io::ErrorKind::NotFound
@@ -497,7 +495,8 @@ impl Tier {
             return Err(format!("a campaign on this tier has {most} at most"));
         }
         if let Some(most) = exceeds(files, self.most_files) {
-            return Err(format!("a campaign on this tier has {most} files at most"));
+            let most = count(most, "file");
+            return Err(format!("a campaign on this tier has {most} at most"));
         }
         Ok((bytes.or(self.largest), files.or(self.most_files)))
     }

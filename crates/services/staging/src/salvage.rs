@@ -7,6 +7,7 @@
 use crate::{Failure, PART_PREFIX, Report};
 use forebay_backing::{Error, Meta, Replaced, SlowStore, Source, join};
 use forebay_cluster::{LOST_AND_FOUND, Salvage};
+use forebay_media::count;
 use rustix::io::{Errno, Result};
 
 /// Name of the file in the destination's `lost+found` that lists directories without a known path.
@@ -45,10 +46,7 @@ pub fn conclude(
         let lost = join(dst, LOST_AND_FOUND);
         what += &format!(
             ", by its path or, in {} whose path isn't known, below {}",
-            match salvage.shown().len() {
-                1 => "1 directory".to_owned(),
-                n => format!("{n} directories"),
-            },
+            count(salvage.shown().len() as u64, "directory"),
             to.show(&lost)
         );
         let text = list_text(salvage, &nodes, report);

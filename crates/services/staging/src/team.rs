@@ -10,7 +10,7 @@ use crate::part;
 use crate::wire::{Begin, FromMover, MAX_FILES, Order, Proof, read_message, write_message};
 use crate::{Report, Share};
 use forebay_backing::join;
-use forebay_runtime::threads::lock;
+use forebay_media::count;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -403,8 +403,8 @@ fn lead(job: &Job<'_>, mut r: Running, list: Vec<Entry>) -> Share {
             job.ledger.fail(
                 format!("node {} on {}", r.node, r.name),
                 format!(
-                    "{why}; {missing} of its {} files may be missing",
-                    list.len()
+                    "{why}; {missing} of its {} may be missing",
+                    count(list.len() as u64, "file")
                 ),
             );
             job.ledger.with(|r| r.failed += missing - 1);
