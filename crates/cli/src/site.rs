@@ -79,7 +79,7 @@ struct Read {
 /// # Errors
 /// If a file can't be read or has an invalid value (names its line), or a limit is exceeded.
 pub fn complete(media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
-    let (user, site) = (read_user()?, read(&site_file())?);
+    let (user, site) = (read_user()?, read_site()?);
     for read in user.iter().chain(&site) {
         read.fill(media, nodes)?;
     }
@@ -91,7 +91,7 @@ pub fn complete(media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
 
 /// Returns the paths of the settings files that exist, or the error of each, for `forebay doctor`.
 pub fn files() -> Vec<Result<PathBuf, String>> {
-    let all = [read_user(), read(&site_file())];
+    let all = [read_user(), read_site()];
     let all = all.map(|file| match file {
         Ok(read) => Ok(read.map(|r| r.path)),
         Err(fail) => Err(fail.message),
@@ -109,9 +109,17 @@ fn site_file() -> PathBuf {
     variable("FOREBAY_CONFIG").unwrap_or_else(|| SITE.into())
 }
 
+/// Reads the site's file; returns None if it doesn't exist.
+fn read_site() -> Result<Option<Read>, Fail> {
+    match variable("FOREBAY_CONFIG") {
+        Some(named) => read(&named, Links::Named),
+        None => read(Path::new(SITE), Links::Follow),
+    }
+}
+
 /// Reads a settings file; returns None if it doesn't exist.
-fn read(path: &Path) -> Result<Option<Read>, Fail> {
-    let text = match untrusted::read_text(path, Links::Named, MAX_SETTINGS) {
+fn read(path: &Path, links: Links) -> Result<Option<Read>, Fail> {
+    let text = match untrusted::read_text(path, links, MAX_SETTINGS) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|e| Fail::failed(format!("{}: {e}", path.display())))?,
     };
@@ -131,7 +139,11 @@ fn read_user() -> Result<Option<Read>, Fail> {
     let path = config.join("forebay/forebay.toml");
     // $HOME may be another user's, as after `setpriv`: then the file isn't this user's.
     let is_denied = rustix::fs::access(&path, Access::READ_OK) == Err(Errno::ACCESS);
-    let user = if is_denied { None } else { read(&path)? };
+    let user = if is_denied {
+        None
+    } else {
+        read(&path, Links::Follow)?
+    };
     match &user {
         Some(user) if !user.file.limits.is_empty() => Err(Fail::usage(format!(
             "{}: [limits] belong into the site's file, {}",

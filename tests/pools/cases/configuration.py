@@ -87,3 +87,32 @@ def site_with_defaults_and_limits(t):
         r = t.fb("doctor", "--no-trial", env=env, rc=1)
         t.ok("forebay.toml" in r.out and "correct it" in r.out, r.told())
     t.nothing_left("refusals")
+
+
+@case(limit=60)
+def settings_that_are_no_files(t):
+    """A FIFO or a device in the place of a file of settings is an error, not a wait."""
+    config = t.work + "/config/forebay"
+    os.makedirs(config)
+    env = {"XDG_CONFIG_HOME": t.work + "/config", "FOREBAY_CONFIG": "", "FOREBAY_CAMPAIGNS": "", "HOME": t.work}
+    for name, words in (("forebay.toml", ["up", "--pool", "p", "--media", "memory:64M"]),
+                        ("campaigns.toml", ["campaign", "list"])):
+        at = config + "/" + name
+        os.mkfifo(at)
+        r = t.fb(*words, env=env, rc=None, timeout=10)
+        t.ok(r.rc in (1, 2), r.told())
+        r.says(at, "it is a FIFO, not a regular file")
+        os.unlink(at)
+        os.symlink("/dev/zero", at)
+        r = t.fb(*words, env=env, rc=None, timeout=10)
+        t.ok(r.rc in (1, 2), r.told())
+        r.says(at, "it is a device, not a regular file")
+        os.unlink(at)
+    # A FIFO that a command names is read if somebody writes to it, and given up if nobody does.
+    t.command(["bash", "-c", """ "$0" rules check <(echo '[[rule]]'; sleep 1; echo 'path = "/a"'; echo 'persistence = "process"') """,
+               t.forebay]).says("1 rule, no error")
+    os.mkfifo(t.work + "/rules")
+    r = t.fb("rules", "check", t.work + "/rules", rc=2, timeout=15).one_line()
+    r.says("it is a FIFO into which nothing was written for 10 s")
+    t.fb("rules", "check", "/dev/zero", rc=2, timeout=5).says("it is a device, not a regular file")
+    t.nothing_left("refusals")

@@ -1,24 +1,29 @@
-//! Access to files in directories that others can change. Reading takes a whole file, without
-//! waiting and within a limit of memory. Creating a file never follows what others have put at its
-//! path.
+//! Access to files of settings, and to files in directories that others can change. Reading takes
+//! a whole file, within limits of time and memory. Creating a file never follows what others have
+//! put at its path.
 //!
 //! A FIFO or a device at the path is refused unread, also behind a symbolic link ([`Links::Named`]
 //! accepts a FIFO). A file longer than the limit is refused, also if it grows during the read.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 /// Maximum length of a file of settings, or of records that people or this program write. Bytes.
 pub const MAX_SETTINGS: u64 = 16 << 20;
 
+/// How long a read waits for the next bytes of a FIFO.
+const FIFO_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Whether the path may be a symbolic link or a FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Symbolic links are followed. A FIFO is waited for, as by any program: `--config <(...)`. For
-    /// files that a user names to a command.
+    /// Symbolic links are followed, and a FIFO is read: `--config <(...)`. A read fails where the
+    /// FIFO is silent for 10 s. For files that a user names to a command.
     Named,
     /// Symbolic links are followed. For files at fixed paths, and for those that a service reads.
     Follow,
@@ -26,7 +31,8 @@ pub enum Links {
     Refuse,
 }
 
-/// Opens a regular file for reading. Waits for another process only at a FIFO.
+/// Opens a regular file for reading, without waiting. Reads from the result don't wait either: of a
+/// FIFO, use [`read`].
 ///
 /// # Errors
 /// As open(2); [`ErrorKind::InvalidInput`] if it isn't a regular file.
@@ -41,11 +47,7 @@ pub fn open(path: &Path, links: Links) -> Result<File> {
         Links::Refuse => rustix::fs::lstat(path),
     };
     let takes_fifo = links == Links::Named;
-    let mode = looked?.st_mode;
-    check_kind(mode, takes_fifo)?;
-    if FileType::from_raw_mode(mode) == FileType::Fifo {
-        flags.remove(OFlags::NONBLOCK);
-    }
+    check_kind(looked?.st_mode, takes_fifo)?;
     let file: OwnedFd = rustix::fs::open(path, flags, Mode::empty())?;
     check_kind(fstat(&file)?.st_mode, takes_fifo)?;
     Ok(file.into())
@@ -68,15 +70,50 @@ fn check_kind(mode: u32, takes_fifo: bool) -> Result<()> {
 /// Returns the content of a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`open`]; [`ErrorKind::FileTooLarge`].
+/// As [`open`]; [`ErrorKind::FileTooLarge`]; [`ErrorKind::TimedOut`] if a FIFO is silent.
 pub fn read(path: &Path, links: Links, limit: u64) -> Result<Vec<u8>> {
+    read_within(path, links, limit, FIFO_TIMEOUT)
+}
+
+/// As [`read`], with a limit to the silence of a FIFO.
+fn read_within(path: &Path, links: Links, limit: u64, timeout: Duration) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path, links)?.take(limit + 1).read_to_end(&mut bytes)?;
+    let mut from = open(path, links)?.take(limit + 1);
+    loop {
+        // Without a writer so far, a FIFO's read would return at once, as at its end: poll waits for
+        // the first one.
+        if FileType::from_raw_mode(fstat(from.get_ref())?.st_mode) == FileType::Fifo {
+            wait_for_bytes(from.get_ref(), timeout)?;
+        }
+        match from.read_to_end(&mut bytes) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            read => {
+                read?;
+                break;
+            }
+        }
+    }
     if bytes.len() as u64 > limit {
         let text = format!("it is longer than {limit} bytes");
         return Err(Error::new(ErrorKind::FileTooLarge, text));
     }
     Ok(bytes)
+}
+
+/// Waits until a FIFO has bytes, or its last writer has closed it.
+fn wait_for_bytes(fifo: &File, timeout: Duration) -> Result<()> {
+    let limit = Timespec::try_from(timeout).ok();
+    loop {
+        match poll(&mut [PollFd::new(fifo, PollFlags::IN)], limit.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(0) => {
+                let seconds = timeout.as_secs_f64();
+                let text = format!("it is a FIFO into which nothing was written for {seconds} s");
+                return Err(Error::new(ErrorKind::TimedOut, text));
+            }
+            polled => return Ok(polled.map(drop)?),
+        }
+    }
 }
 
 /// As [`read`], but returns text.
@@ -133,6 +170,19 @@ mod tests {
         let writer = std::thread::spawn(move || fs::write(fifo, "12345").unwrap());
         assert_eq!(read(&at("fifo"), Links::Named, 5).unwrap(), b"12345");
         writer.join().unwrap();
+        // Bytes that come with pauses are read to the end of the last writer.
+        let mut slow = fs::OpenOptions::new();
+        let mut slow = slow.read(true).write(true).open(at("fifo")).unwrap();
+        let writer = std::thread::spawn(move || {
+            for part in ["12", "345"] {
+                std::io::Write::write_all(&mut slow, part.as_bytes()).unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        assert_eq!(read(&at("fifo"), Links::Named, 5).unwrap(), b"12345");
+        writer.join().unwrap();
+        let silent = read_within(&at("fifo"), Links::Named, 5, Duration::from_millis(50));
+        assert_eq!(silent.unwrap_err().kind(), ErrorKind::TimedOut);
         let device = read(&at("zero"), Links::Named, 5).unwrap_err();
         assert_eq!(device.kind(), ErrorKind::InvalidInput);
         assert!(read(&at("link"), Links::Refuse, 5).is_err());

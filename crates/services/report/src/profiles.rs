@@ -1,6 +1,7 @@
 //! Named sets of tracepoints (*profiles*): TOML files with a description and a list of names, in
 //! which `*` stands for any characters.
 
+use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use forebay_trace::points::POINTS;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -92,7 +93,8 @@ impl Profile {
         if path.extension().is_none_or(|e| e != "toml") {
             return Ok(None);
         }
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{name}: {e}"))?;
+        let text = untrusted::read_text(path, Links::Named, MAX_SETTINGS)
+            .map_err(|e| format!("{name}: {e}"))?;
         Profile::parse(&text)
             .map(Some)
             .map_err(|e| format!("{name}: {e}"))

@@ -10,6 +10,7 @@
 //! metadata.
 
 use crate::error::Error;
+use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -113,9 +114,16 @@ impl Settings {
     pub fn read() -> Result<Settings, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
         let file = |name: &str, default: &str| {
-            let home = variable("HOME").map(|home| PathBuf::from(home).join(default));
-            let path = variable(name).map(PathBuf::from).or(home)?;
-            std::fs::read_to_string(path).ok().map(Zeroizing::new)
+            let named = variable(name).map(|file| (PathBuf::from(file), Links::Named));
+            let home = || {
+                Some((
+                    PathBuf::from(variable("HOME")?).join(default),
+                    Links::Follow,
+                ))
+            };
+            let (path, links) = named.or_else(home)?;
+            let text = untrusted::read_text(&path, links, MAX_SETTINGS);
+            text.ok().map(Zeroizing::new)
         };
         Settings::from(
             &variable,
