@@ -4,7 +4,7 @@
 use crate::args::Exec;
 use crate::fail::{Fail, code};
 use crate::found::{absolute_dir, open};
-use crate::{cwd, mount, paths};
+use crate::{cwd, mount, paths, programs};
 use forebay_client::Pool;
 use forebay_posix::Fs;
 use std::ffi::{OsStr, OsString};
@@ -207,7 +207,8 @@ pub fn exec(name: &str, a: &Exec) -> Result<u8, Fail> {
     if a.with_mount {
         mount::for_this_process(&pool)?;
     }
-    // exec keeps the process id. After detaching, the program isn't taken for a user of the pool.
+    programs::begin(&pool, std::process::id());
+    // The program must not count as this process's use of the pool, so detach first.
     let _ = pool.store().recovery().detach();
     let error = prepared.exec();
     Err(cannot_start(&a.command[0], &error))

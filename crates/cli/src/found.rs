@@ -3,7 +3,8 @@
 use crate::fail::Fail;
 use crate::lifetime;
 use crate::output::print_notice;
-use forebay_client::{Pool, PoolError, death, places};
+use crate::programs;
+use forebay_client::{Pool, PoolError, PoolState, death, places};
 use forebay_store::process::{Life, life};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,59 @@ pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
     }
     lifetime::warn(&pool);
     Ok(pool)
+}
+
+/// Opens a pool for a command that needs all of its nodes: by the node that [`open`] takes, or by
+/// another one as [`reaching`] does.
+///
+/// # Errors
+/// If the pool can't be opened; as for [`reaching`].
+pub fn open_reaching(name: &str) -> Result<Arc<Pool>, Fail> {
+    let pool = Arc::new(Pool::open(name)?);
+    if pool.config().member.is_none() {
+        drop(pool);
+        return open(name, None);
+    }
+    lifetime::warn(&pool);
+    reaching(pool)
+}
+
+/// Returns the pool, opened by a node from which the others can be reached: `pool` itself or, if
+/// the daemon of its node is dead, another node on this host whose daemon runs. A message says so.
+///
+/// # Errors
+/// If the daemons of all nodes on this host are dead. The message names that of `pool`.
+pub fn reaching(pool: Arc<Pool>) -> Result<Arc<Pool>, Fail> {
+    if !lost_its_daemon(&pool) {
+        return Ok(pool);
+    }
+    let name = &pool.config().name;
+    let own = pool.config().member.map_or(0, |m| m.node);
+    let dead = format!(
+        "the daemon of node {own} of pool '{name}' is dead{}",
+        why_dead(pool.dir())
+    );
+    let restart = format!("start it again with: forebay node restart {own} --pool {name}");
+    let living = places(name).into_iter().find_map(|place| {
+        let node = place.node.filter(|_| place.state() == PoolState::Running)?;
+        Some((node, Pool::open_dir(&place.dir).ok()?))
+    });
+    match living {
+        Some((node, by)) => {
+            print_notice(format!(
+                "warning: {dead}, so node {node} does this in its place; {restart}"
+            ));
+            Ok(Arc::new(by))
+        }
+        None => Err(Fail::failed(format!(
+            "{dead}, so this host can't reach the other nodes, and nothing was done; {restart}"
+        ))),
+    }
+}
+
+/// Whether the pool is a node of several whose daemon is dead. Such a node reaches no other one.
+pub fn lost_its_daemon(pool: &Pool) -> bool {
+    pool.config().member.is_some() && pool.keeper_pid().is_none()
 }
 
 /// Returns why the keeper of the pool or node in `dir` has died, in parentheses; empty if unknown.
@@ -74,9 +128,11 @@ pub fn open_each(name: &str) -> Result<Vec<Arc<Pool>>, PoolError> {
     pools.collect()
 }
 
-/// Returns the processes that use one of these nodes.
+/// Returns the processes that use one of these nodes: those attached to it, and the programs that
+/// `forebay exec` and `run` have started there.
 pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
-    let mut pids: Vec<u32> = pools.iter().flat_map(|p| p.attached()).collect();
+    let of = |pool: &Arc<Pool>| [pool.attached(), programs::running(pool)].concat();
+    let mut pids: Vec<u32> = pools.iter().flat_map(of).collect();
     pids.sort_unstable();
     pids.dedup();
     pids

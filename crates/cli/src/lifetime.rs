@@ -6,8 +6,8 @@
 //! then the thread tries again. Of several daemons, that of node 0 acts first; the others act
 //! later, in case that daemon is dead.
 
-use crate::background;
 use crate::output::{age, print_notice};
+use crate::{background, programs};
 use forebay_client::{Lifetime, Pool, PoolConfig, boot_clock};
 use forebay_media::{MediumKind, MediumSpec, parse_time};
 use std::process::{Command, Stdio};
@@ -263,12 +263,10 @@ impl Watcher {
 
     /// Records that the pool is in use, if it is or was since the last check.
     fn note_use(&mut self) {
-        let foreign = self
-            .pool
-            .store()
-            .attachment
-            .attachments_of_others(self.pool.store().control());
-        let in_use = self.foreign != Some(foreign) || !self.pool.attached().is_empty();
+        let foreign = self.pool.store().attachments_of_others();
+        let in_use = self.foreign != Some(foreign)
+            || !self.pool.attached().is_empty()
+            || !programs::running(&self.pool).is_empty();
         self.foreign = Some(foreign);
         if in_use {
             let header = self.pool.store().control().header();

@@ -52,6 +52,7 @@ mod peers;
 mod pmi;
 mod pool_args;
 mod prefix;
+mod programs;
 mod report;
 mod rule_file;
 mod rules;

@@ -1,9 +1,9 @@
 //! `forebay origin`: shows and controls the slow store behind a pool.
 
 use crate::fail::{Fail, code};
-use crate::found::open_all;
+use crate::found::{open_all, open_reaching, reaching};
 use crate::origin_args::{OriginCommand, OriginWhat};
-use crate::output::{count, json, print_notice, write};
+use crate::output::{count, json, note, write};
 use crate::paths;
 use forebay_client::origin::{QuotaStatus, Refusal, Request};
 use forebay_client::{Pool, places};
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
-    let pool = Arc::new(Pool::open(name)?);
+    let pool = open_reaching(name)?;
     if pool.config().origin.is_none() {
         return Err(Fail::failed(format!(
             "the pool '{name}' has no origin; start one with: forebay up --origin DIR"
@@ -30,7 +30,7 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
         OriginWhat::Sync { path } => {
             pool.ask_origin(&Request::Sync { path: inside(path) })
                 .map_err(|refusal| not_written(name, &refusal))?;
-            print_notice("all changes are at the origin");
+            note("all changes are at the origin");
         }
         OriginWhat::Evict { path } => {
             let text = pool
@@ -39,7 +39,7 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
             let (files, bytes) = text.split_once(' ').unwrap_or(("0", "0"));
             let bytes = format_size(bytes.parse().unwrap_or(0));
             let files = count(files.parse().unwrap_or(0), "file");
-            print_notice(format!("evicted {files}, {bytes}"));
+            note(format!("evicted {files}, {bytes}"));
         }
         OriginWhat::Pin { paths } => {
             let mut files = 0;
@@ -55,7 +55,7 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
                     .map_err(refused)?;
                 files += text.parse().unwrap_or(0);
             }
-            print_notice(format!("pinned; brought in {}", count(files, "file")));
+            note(format!("pinned; brought in {}", count(files, "file")));
         }
         OriginWhat::Unpin { paths } => {
             for path in paths {
@@ -68,7 +68,7 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
         OriginWhat::Hold => {
             pool.ask_origin(&Request::Hold { is_held: true })
                 .map_err(refused)?;
-            print_notice("nothing is written back until: forebay origin resume");
+            note("nothing is written back until: forebay origin resume");
         }
         OriginWhat::Resume => {
             pool.ask_origin(&Request::Hold { is_held: false })
@@ -83,7 +83,7 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
                     .map_err(refused)?;
                 files += text.parse().unwrap_or(0);
             }
-            print_notice(format!("brought in {}", count(files, "file")));
+            note(format!("brought in {}", count(files, "file")));
         }
     }
     Ok(code::OK)
@@ -122,13 +122,16 @@ pub fn status_of(pool: &Pool) -> Option<Status> {
 
 /// Describes usage and quota: `2.0 MiB of 3.0 MiB, 20 of 30 files`.
 pub fn quota_words(q: &QuotaStatus) -> String {
-    let of = |used: String, most: Option<String>| match most {
-        Some(most) => format!("{used} of {most}"),
+    let used = format_size(q.used_bytes);
+    let bytes = match q.bytes {
+        Some(most) => format!("{used} of {}", format_size(most)),
         None => used,
     };
-    let bytes = of(format_size(q.used_bytes), q.bytes.map(format_size));
-    let files = of(q.used_files.to_string(), q.files.map(|n| n.to_string()));
-    format!("{bytes}, {files} files")
+    let files = match q.files {
+        Some(most) => format!("{} of {}", q.used_files, count(most, "file")),
+        None => count(q.used_files, "file"),
+    };
+    format!("{bytes}, {files}")
 }
 
 /// Returns a line about the quota; empty if the pool has none.
@@ -161,14 +164,14 @@ pub fn is_ready(name: &str) -> Result<(), Fail> {
 ///
 /// # Errors
 /// If changes couldn't be written back: which, and what to do next.
-pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
-    match pool.config().origin {
-        None => Ok(()),
-        Some(_) => pool
-            .ask_origin(&Request::Sync { path: Vec::new() })
-            .map(|_| ())
-            .map_err(|refusal| not_written(name, &refusal)),
+pub fn write_back(name: &str, pool: &Arc<Pool>) -> Result<(), Fail> {
+    if pool.config().origin.is_none() {
+        return Ok(());
     }
+    let pool = reaching(pool.clone()).map_err(|e| Fail::new(code::STAGE_OUT, e.message))?;
+    pool.ask_origin(&Request::Sync { path: Vec::new() })
+        .map(|_| ())
+        .map_err(|refusal| not_written(name, &refusal))
 }
 
 /// Like [`write_back`], for the pool of this name, if it can be opened.
@@ -192,7 +195,8 @@ fn in_words(s: &Status) -> String {
     let mut line = |what: &str, files: u64, bytes: u64| {
         let _ = writeln!(
             text,
-            "  {what:<26}{files:>9} files{:>12}",
+            "  {what:<26}{files:>9} {:<5}{:>12}",
+            if files == 1 { "file" } else { "files" },
             format_size(bytes)
         );
     };
@@ -215,8 +219,8 @@ fn in_words(s: &Status) -> String {
         let seconds = s.waited_ms as f64 / 1000.0;
         let _ = writeln!(
             text,
-            "  writers waited for room {} time(s), {seconds:.1} s in all",
-            s.waited
+            "  writers waited for room {}, {seconds:.1} s in all",
+            count(s.waited, "time")
         );
     }
     if let Some(quota) = &s.quota {

@@ -10,7 +10,7 @@ use crate::output::{count, note, print_notice, quoted, seconds};
 use crate::report::Watching;
 use crate::signals::Relay;
 use crate::stage::{How, Way, room, summary, tell_troubles, transfer};
-use crate::{down, exec, foresight, found, nodes, origin, paths, stats, up};
+use crate::{down, exec, foresight, found, nodes, origin, paths, programs, stats, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -161,13 +161,32 @@ fn end_left_behind(name: &str, stay: bool) {
 
 /// Writes back changes to the origin, ends the report, and stages out.
 fn save(pool: &Arc<Pool>, name: &str, a: &Run, ran: Ran, pairs: &Pairs, relay: &Relay) -> Saved {
-    let written = origin::write_back(name, pool);
+    // The daemon of this host's node may have died while the program ran.
+    let reached = found::reaching(pool.clone());
+    let written = match &reached {
+        Ok(pool) => origin::write_back(name, pool),
+        Err(_) => Ok(()),
+    };
     if let Some(watching) = ran.watching {
         let words = a.command.iter().map(|w| quoted(&w.to_string_lossy()));
         let words: Vec<String> = words.collect();
         watching.end(pool, words.join(" "));
     }
-    let (missing, is_unmade) = fetch(pool, &pairs.outs, a.threads, ran.status, relay);
+    let (missing, is_unmade) = match reached {
+        Ok(pool) => fetch(&pool, &pairs.outs, a.threads, ran.status, relay),
+        Err(fail) => {
+            if !pairs.outs.is_empty() {
+                print_notice(fail.message);
+            }
+            let ways = pairs.outs.iter().map(|(src, dst)| Way::Out(src, dst));
+            let missing = ways.map(|way| way.words()).collect();
+            return Saved {
+                missing,
+                is_unmade: false,
+                written: origin::write_back(name, pool),
+            };
+        }
+    };
     Saved {
         missing,
         is_unmade,
@@ -272,6 +291,7 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
         .spawn()
         .map_err(|e| exec::cannot_start(&command[0], &e))?;
     relay.pass_to(Some(child.id()));
+    programs::begin(pool, child.id());
     // Handles a signal that came after the last check, before the program's process id was known.
     if relay.stopped() {
         let _ = rustix::process::kill_process(

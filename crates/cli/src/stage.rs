@@ -2,6 +2,7 @@
 //! pool is a path, or a bucket (`s3://BUCKET/PREFIX`).
 
 use crate::fail::Fail;
+use crate::found::lost_its_daemon;
 use crate::output::{count, is_quiet, print_notice, quoted, seconds};
 use crate::{nodes, paths};
 use forebay_backing::{
@@ -207,7 +208,9 @@ fn carry(
             let staged =
                 forebay_staging::stage(&there, inside, place, path, options, progress, team);
             staged.map(|mut report| {
-                if let Some(salvage) = salvage.filter(|_| !options.dry_run) {
+                // Without this node's daemon, all other nodes seem to be dead.
+                let is_sure = !options.dry_run && !lost_its_daemon(pool);
+                if let Some(salvage) = salvage.filter(|_| is_sure) {
                     let source = there.show(inside);
                     conclude_salvage(&salvage, source, place, path, &mut report);
                 }

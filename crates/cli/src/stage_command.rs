@@ -81,7 +81,7 @@ pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
         dry_run: pair.dry_run,
     };
     let pairs = destinations(pair)?;
-    let pool = found::open(name, None)?;
+    let pool = found::open_reaching(name)?;
     let ways: Vec<Way<'_>> = pairs
         .iter()
         .map(|(src, dst)| {

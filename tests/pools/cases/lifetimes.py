@@ -144,3 +144,34 @@ def cleaning(t):
     t.fb("down", "--pool", "runs")
     t.fb("pools", "--clean").says("no pools")
     t.nothing_left("cleaning")
+
+
+@case(40)
+def a_program_uses_its_pool_from_its_start_on(t):
+    """`down` doesn't take the pool from a program of `exec` that hasn't touched it yet."""
+    for nodes in ([], ["--nodes", "2"]):
+        t.up("p", *nodes)
+        t.fb("down", "--pool", "p", "--check")
+        program = t.start([t.forebay, "exec", "--pool", "p", "--", "bash", "-c",
+                           "echo ready; read; echo kept > /fb/f; cat /fb/f; read"], stdin=subprocess.PIPE)
+        t.ok(program.stdout.readline() == b"ready\n", "it doesn't run")
+        r = t.fb("down", "--pool", "p", rc=1).one_line()
+        r.says(r"is in use by %d \(bash\); end them first, or .*forebay down --force" % program.pid)
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        t.ok(program.stdout.readline() == b"kept\n", "the pool is gone")
+        # A process that later gets the number of an ended one isn't taken for it.
+        t.finish(program, feed=b"\n")
+        at = os.path.join(t.pool_dir("p"), *(["node-0"] if nodes else []), "programs")
+        with open(os.path.join(at, str(os.getpid())), "w") as f:
+            f.write("1")
+        t.fb("exec", "--pool", "p", "--", "true")
+        t.ok(len(os.listdir(at)) <= 1, "left of ended programs: %s" % os.listdir(at))
+        t.fb("down", "--pool", "p")
+    # With --force, it is ended.
+    t.up("p")
+    program = t.start([t.forebay, "exec", "--pool", "p", "--", "sleep", "60"])
+    wait_until(lambda: t.fb("down", "--pool", "p", "--check", rc=None).rc == 1, 10, "the start of sleep")
+    t.fb("down", "--force", "--pool", "p")
+    t.finish(program, rc=-signal.SIGTERM)
+    t.nothing_left("programs that don't use the pool")

@@ -150,3 +150,91 @@ def changes_get_to_the_origin_whichever_other_node_is_dead(t):
         missing = sorted(set(wanted(files, "out")) - set(whole))
         t.ok(whole == wanted(files, "out"), "the origin with all nodes has %d files, not %s" % (len(whole), missing))
         t.fb("down", "--pool", "p", timeout=60)
+
+
+@case(90)
+def results_are_saved_when_the_daemon_of_the_own_node_is_dead(t):
+    files = 5
+    up(t)
+    for number in range(NODES):
+        make(t, number, "/fb/out%d" % number, files)
+    node(t, "kill", 0)
+    target = os.path.join(t.work, "saved")
+    # Programs of this host use node 0 unless told otherwise.
+    r = t.fb("stage", "out", "/", target, "--pool", "p", rc=120, timeout=60)
+    r.says("the daemon of node 0 of pool 'p' is dead.*, so node 1 does this in its place; "
+           "start it again with: forebay node restart 0 --pool p")
+    r.says("node 0 doesn't answer .*; all else that could be read was saved")
+    t.ok("node 1 doesn't" not in r.err and "nodes " not in r.err, "healthy nodes are blamed: " + r.err)
+    living = {}
+    for number in range(1, NODES):
+        living.update(wanted(files, "out%d" % number))
+    all_is_there(t, target, living, "/ without the own daemon")
+    shutil.rmtree(target)
+    # Where no daemon runs, one sentence says so, and nothing is taken for lost.
+    for number in range(1, NODES):
+        node(t, "kill", number)
+    r = t.fb("stage", "out", "/", target, "--pool", "p", rc=1, timeout=60, env={"FOREBAY_NODE": "2"})
+    r.says("the daemon of node 2 of pool 'p' is dead.*, so this host can't reach the other nodes, and nothing was "
+           "done; start it again with: forebay node restart 2 --pool p")
+    t.ok(len(r.err.splitlines()) == 1 and not os.path.exists(target), r.err)
+    for number in range(NODES):
+        node(t, "restart", number)
+    everything = {}
+    for number in range(NODES):
+        everything.update(wanted(files, "out%d" % number))
+    wait_until(lambda: t.fb("stage", "out", "/", target, "--pool", "p", rc=None, timeout=60).rc == 0, 20, "all daemons")
+    all_is_there(t, target, everything, "/ with all daemons")
+
+
+@case(90)
+def run_and_down_save_when_the_daemon_of_the_own_node_is_dead(t):
+    out = os.path.join(t.work, "out")
+    kill = "echo mine > /fb/f; %s node kill 1 --pool p" % t.forebay
+    r = t.fb("run", "--pool", "p", "--nodes", "2", "--patience", "2", "--out", "/f:" + out, "--", "sh", "-c",
+             kill, rc=None, timeout=80, env={"FOREBAY_NODE": "1"})
+    r.says("the daemon of node 1 of pool 'p' is dead.*, so node 0 does this in its place")
+    t.ok("node 0 doesn't" not in r.err, "a healthy node is blamed: " + r.err)
+    t.fb("node", "restart", "1", "--pool", "p")
+    t.fb("stage", "out", "/f", out, "--pool", "p")
+    with open(out) as f:
+        t.ok(f.read() == "mine\n", "what was staged out")
+    t.fb("down", "--pool", "p", timeout=60)
+    # Node 1 has no part of the changed files' names and bytes.
+    origin = os.path.join(t.work, "origin")
+    os.mkdir(origin)
+    up(t, "--origin", origin + "=/o")
+    t.fb("origin", "hold", "--pool", "p")
+    make(t, 0, "/fb/o/out", 3)
+    node(t, "kill", 1)
+    r = t.fb("down", "--pool", "p", rc=None, timeout=60, env={"FOREBAY_NODE": "1"})
+    t.ok("node 0" not in r.err, "a healthy node is blamed: " + r.err)
+    r = t.fb("origin", "sync", "--pool", "p", rc=None, timeout=60, env={"FOREBAY_NODE": "1"})
+    r.says("the daemon of node 1 of pool 'p' is dead.*, so node 0 does this in its place")
+    all_is_there(t, origin, wanted(3, "out"), "the origin without the daemon of node 1")
+    node(t, "restart", 1)
+    wait_until(lambda: t.fb("down", "--pool", "p", rc=None, timeout=60).rc == 0, 20, "a whole write back")
+
+
+@case(60)
+def find_lists_what_the_living_nodes_keep(t):
+    up(t)
+    make(t, 1, "/fb/out", 3)
+    t.bash("p", "mkdir /fb/many; cd /fb/many; touch $(seq 100)")
+    whole = set(t.fb("find", "--pool", "p").out.splitlines())
+    node(t, "kill", 2)
+    r = t.fb("find", "--pool", "p", rc=1)
+    listed = set(r.out.splitlines())
+    r.says(r"forebay: node 2 .*doesn't answer: what lies there is out of reach",
+           r"forebay: \d+ director(y|ies) couldn't be listed completely, because a node doesn't answer; the first is /")
+    t.ok(r.err.count("\n") == 2 and r.err.count("node 2") == 1, r.err)
+    t.ok(listed < whole, "more than there is: %s" % sorted(listed - whole)[:5])
+    # An entry is listed if the nodes of its name and of the directories above live: 3 of 4 for each of them.
+    t.ok(len([n for n in listed if n.count("/") == 1]) >= 1, r.out)
+    r = t.fb("find", "--pool", "p", "--json", rc=1)
+    t.ok({f["path"] for f in r.json()} == listed, "as JSON")
+    many = len([n for n in t.fb("find", "--pool", "p", "/many", rc=1).out.splitlines() if n.startswith("/many/")])
+    t.ok(many == len([n for n in listed if n.startswith("/many/")]), "from another start: %d" % many)
+    node(t, "restart", 2)
+    wait_until(lambda: t.fb("find", "--pool", "p", rc=None).rc == 0, 20, "the node")
+    t.ok(set(t.fb("find", "--pool", "p").out.splitlines()) == whole, "with all nodes again")

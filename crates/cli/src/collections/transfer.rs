@@ -87,7 +87,7 @@ fn finish(mut report: Report, began: Instant, what: &str, as_json: bool) -> Resu
 
 /// Stages the files `names` of a workspace's directory in the pool.
 fn staged(pool: &str, way: &Way<'_>, names: Names) -> Result<Report, Fail> {
-    let open = found::open(pool, None)?;
+    let open = found::open_reaching(pool)?;
     transfer(&open, way, &How::default(), Some(names), None, &|| false)
         .map_err(|e| Fail::new(code::STAGE_OUT, e))
 }

@@ -9,7 +9,7 @@ use super::shown::{join, kind_word, printable};
 use crate::fail::{Fail, code};
 use crate::file_args::Find;
 use crate::found;
-use crate::output::{json, print_notice, write};
+use crate::output::{count, json, print_notice, write};
 use crate::paths::in_pool;
 use forebay_client::controls::Pattern;
 use forebay_posix::{self as posix, Errno, File, Follow, Fs, ObjectId, Place};
@@ -22,7 +22,7 @@ const BATCH_BYTES: usize = 64 << 10;
 
 pub fn find(name: &str, a: &Find) -> Result<u8, Fail> {
     let pattern = a.name.as_deref().map(pattern).transpose()?;
-    let pool = found::open(name, None)?;
+    let pool = found::open_reaching(name)?;
     let fs = Fs::new(pool.clone());
     let mut finder = Finder {
         fs: &fs,
@@ -31,6 +31,7 @@ pub fn find(name: &str, a: &Find) -> Result<u8, Fail> {
         text: Vec::new(),
         found: Vec::new(),
         failed: false,
+        cut_off: Vec::new(),
     };
     let root = [OsString::from("/")];
     let wanted = if a.paths.is_empty() {
@@ -45,6 +46,7 @@ pub fn find(name: &str, a: &Find) -> Result<u8, Fail> {
             Ok(node) => finder.search(node)?,
         }
     }
+    finder.tell_what_is_cut_off();
     if a.json {
         json(&finder.found)?;
     } else {
@@ -99,24 +101,26 @@ impl Node {
         })
     }
 
-    /// Returns the objects in this directory in reverse order, since the last one is visited first.
+    /// Appends the objects in this directory in reverse order, since the last one is visited first.
+    /// Appends those that could be read, even if an error is returned for others.
     ///
     /// # Errors
     /// As open(2) and getdents(2); EXDEV if the path leads out of the pool.
-    fn entries(&self, fs: &Fs) -> posix::Result<Vec<Node>> {
+    fn entries_into(&self, fs: &Fs, nodes: &mut Vec<Node>) -> posix::Result<()> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let open = fs.open_at(self.base, &self.name, flags, 0).map_err(errno)?;
-        let mut entries = File::new(fs, open).entries()?;
+        let mut entries = Vec::new();
+        let listed = File::new(fs, open).entries_into(&mut entries);
         entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
-        let below = entries.into_iter().map(|entry| Node {
+        nodes.extend(entries.into_iter().map(|entry| Node {
             shown: join(&self.shown, &entry.name),
             base: self.id,
             name: entry.name,
             id: ObjectId(entry.ino),
             kind: entry.kind,
             depth: self.depth + 1,
-        });
-        Ok(below.collect())
+        }));
+        listed
     }
 }
 
@@ -135,6 +139,8 @@ struct Finder<'a> {
     text: Vec<u8>,
     found: Vec<Value>,
     failed: bool,
+    /// Paths of directories that nodes which don't answer keep, or entries of which they keep.
+    cut_off: Vec<Vec<u8>>,
 }
 
 impl Finder<'_> {
@@ -150,9 +156,8 @@ impl Finder<'_> {
             if node.kind != libc::S_IFDIR || !is_entered {
                 continue;
             }
-            match node.entries(self.fs) {
-                Ok(entries) => pending.extend(entries),
-                Err(e) => self.complain(&node.shown, "can't be listed", e),
+            if let Err(e) = node.entries_into(self.fs, &mut pending) {
+                self.complain(&node.shown, "can't be listed", e);
             }
         }
         Ok(())
@@ -187,9 +192,25 @@ impl Finder<'_> {
         Ok(())
     }
 
+    /// Prints one line for all directories that dead nodes cut off. The first request to a node that
+    /// doesn't answer has named it.
+    fn tell_what_is_cut_off(&self) {
+        if let Some(first) = self.cut_off.first() {
+            print_notice(format!(
+                "{} couldn't be listed completely, because a node doesn't answer; the first is {}",
+                count(self.cut_off.len() as u64, "directory"),
+                String::from_utf8_lossy(first)
+            ));
+        }
+    }
+
     /// Prints a path that failed, and why.
     fn complain(&mut self, path: &[u8], what: &str, e: Errno) {
         self.failed = true;
+        if e == Errno::HOSTDOWN {
+            self.cut_off.push(path.to_vec());
+            return;
+        }
         let why = match e {
             Errno::XDEV => "it leads out of the pool, or is at the origin only".into(),
             e => forebay_backing::explain(e),

@@ -10,6 +10,7 @@
 //! HOME/NAME/medium-0/     segment of a memory medium
 //! HOME/NAME/journal       the latest part of the journal, if all media are `files`
 //! HOME/NAME/keeper.pid    locked by the keeper while it runs
+//! HOME/NAME/programs/     the programs that `forebay exec` and `run` have started
 //! HOME/NAME/rings/        what processes have recorded, if tracepoints are on
 //! HOME/NAME/violations    operations done or refused against the controls of files, if any
 //! DIR/forebay-UID-NAME-ID/  directory of a `files` medium: segment and a copy of pool.json. If
@@ -195,7 +196,7 @@ impl Pool {
         }
         let journal = match &journal_dir {
             Some(at) => {
-                let failed = |e| PoolError::io("can't make the journal", at, e);
+                let failed = |e| PoolError::io("can't make the journal in", at, e);
                 let journal = make_journal(dir, at).map_err(failed)?;
                 Some((journal, config.open_media(dir)?, config.journal_bound()))
             }
@@ -212,7 +213,7 @@ impl Pool {
             (0o755, owner.0, owner.1),
             journal,
         )
-        .map_err(|e| PoolError::io("can't make the records", &records, e))?;
+        .map_err(|e| PoolError::io("can't make the records in", &records, e))?;
         // Written last: a directory without pool.json is one of a pool whose creation wasn't
         // completed.
         config.write(dir)
@@ -263,7 +264,7 @@ impl Pool {
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
             // This process isn't allowed to read the files, so nothing is known about the pool.
-            e if error::cant_look(e) => PoolError::io(&format!("can't open {what}"), dir, e),
+            e if error::cant_look(e) => PoolError::io(&format!("can't open {what} in"), dir, e),
             e => PoolError::Damaged {
                 name: config.name.clone(),
                 why: format!("{what}: {}", error::words(e)),
@@ -526,7 +527,7 @@ impl Pool {
             .store
             .recovery()
             .settle()
-            .map_err(|e| PoolError::io("can't settle the records", &self.dir, e))?;
+            .map_err(|e| PoolError::io("can't settle the records in", &self.dir, e))?;
         Ok(format!(
             "dead processes released: {}; open files of theirs: {}",
             r.processes, r.descriptors
@@ -685,7 +686,7 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
         store.durability().set_journal_bound(config.journal_bound());
         let loaded = store.durability().reload().map_err(|e| match e {
             Errno::BADMSG | Errno::NOENT => PoolError::NoCheckpoint(at),
-            e => PoolError::io("can't load the records", &at, e),
+            e => PoolError::io("can't load the records in", &at, e),
         })?;
         if config.member.is_some() {
             for name in nodes::NODE_FILES {

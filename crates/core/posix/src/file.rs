@@ -818,6 +818,16 @@ impl<'a> File<'a> {
     /// As readdir(3).
     pub fn entries(&self) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
+        self.entries_into(&mut entries)?;
+        Ok(entries)
+    }
+
+    /// As [`File::entries`]. `entries` gets all entries that could be read, even if an error is
+    /// returned for others.
+    ///
+    /// # Errors
+    /// As readdir(3). EHOSTDOWN: entries on a node that is down are missing.
+    pub fn entries_into(&self, entries: &mut Vec<DirEntry>) -> Result<()> {
         self.fs.read_dir(self.open(), |name, ino, kind, _| {
             if name != b"." && name != b".." {
                 entries.push(DirEntry {
@@ -827,8 +837,7 @@ impl<'a> File<'a> {
                 });
             }
             true
-        })?;
-        Ok(entries)
+        })
     }
 
     /// Closes the file.
