@@ -16,6 +16,21 @@ const MAX_LAG_SECONDS: f64 = 86_400.0;
 /// Minimum of --origin-timeout: progress is reported once a second. Seconds.
 const SHORTEST_TIMEOUT: f64 = 2.0;
 
+/// Parses a time that may be shorter than a second: `500ms`, `0.2s`, `10m`, `2`. Returns seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 0.001),
+        (None, Some(number)) => (number, 1.0),
+        (None, None) => (text, 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(n) if n.is_finite() && n >= 0.0 => Ok(n * unit),
+        _ => forebay_media::parse_time(text)
+            .map(|seconds| seconds as f64)
+            .map_err(|_| format!("'{text}' is no time: write 500ms, 2s, 10m or 1h")),
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct Origin {
     /// Show the files of DIR, a directory of a slower file system, in the pool: under DIR's own
@@ -31,20 +46,21 @@ pub struct Origin {
     /// The mode of the origin's other paths [default: write-back; off if a --cache has no mode]
     #[arg(long, value_name = "MODE", requires = "origin")]
     pub origin_mode: Option<OriginMode>,
-    /// How long a file must be unchanged before its changes are written back. Seconds
+    /// How long a file must be unchanged before its changes are written back: 2s, 500ms, 10m
     #[arg(
         long,
-        value_name = "SECONDS",
-        default_value_t = 2.0,
+        value_name = "TIME",
+        value_parser = seconds,
+        default_value = "2s",
         requires = "origin"
     )]
     pub origin_lag: f64,
-    /// How long a request to the origin may make no progress before it fails with ETIMEDOUT.
-    /// Seconds, from 2
+    /// How long a request to the origin may make no progress before it fails with ETIMEDOUT: from 2s
     #[arg(
         long,
-        value_name = "SECONDS",
-        default_value_t = 60.0,
+        value_name = "TIME",
+        value_parser = seconds,
+        default_value = "60s",
         requires = "origin"
     )]
     pub origin_timeout: f64,
@@ -171,10 +187,10 @@ impl Origin {
             (None, _) => "/fb".to_owned(),
         };
         if !(0.0..=MAX_LAG_SECONDS).contains(&self.origin_lag) {
-            return Err(Fail::usage("--origin-lag: 0 to 86400 seconds"));
+            return Err(Fail::usage("--origin-lag: 0s to 1d"));
         }
         if !(SHORTEST_TIMEOUT..=MAX_LAG_SECONDS).contains(&self.origin_timeout) {
-            return Err(Fail::usage("--origin-timeout: 2 to 86400 seconds"));
+            return Err(Fail::usage("--origin-timeout: 2s to 1d"));
         }
         let config = OriginConfig {
             inode: std::fs::metadata(&path).map_or(0, |found| found.ino()),
@@ -269,5 +285,29 @@ fn directory(given: &str) -> Result<String, String> {
     match path.to_str() {
         Some(path) if path != "/" => Ok(path.to_owned()),
         _ => Err("its path must be text, and not the root directory".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, wanted) in [
+            ("500ms", 0.5),
+            ("0.2", 0.2),
+            ("0.2s", 0.2),
+            ("0", 0.0),
+            ("60s", 60.0),
+            ("10m", 600.0),
+            ("1h", 3600.0),
+        ] {
+            let found = seconds(text).unwrap();
+            assert!((found - wanted).abs() < 1e-9, "{text}: {found}");
+        }
+        for bad in ["", "s", "ms", "-1s", "inf", "NaN", "2 s", "2x"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
     }
 }

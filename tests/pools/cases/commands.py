@@ -253,6 +253,39 @@ def messages_for_people(t):
     t.ok(len(help_of_run.splitlines()) < 110 and help_of_run.count("--quiet") == 1, help_of_run)
 
 
+@case(60)
+def messages_of_paths_units_and_users(t):
+    origin = t.work + "/origin"
+    os.mkdir(origin)
+    source = t.file(t.work + "/source", 10)
+    t.fb("up", "--pool", "p", "--media", "memory:64M", "--origin", origin + "=/o", "--origin-lag", "500ms", "--origin-timeout", "1m")
+    t.fb("up", "--pool", "x", "--origin", origin, "--origin-lag", "soon", rc=2).says("'soon' is no time: write 500ms, 2s")
+    t.fb("up", "--pool", "x", "--origin", origin, "--origin-timeout", "1s", rc=2).says("--origin-timeout: 2s to 1d")
+    t.fb("-q", "origin", "hold", "--pool", "p").quiet()
+    t.fb("origin", "hold", "--pool", "p").says("until: forebay origin resume")
+    t.fb("origin", "resume", "--pool", "p")
+    t.bash("p", "mkdir /fb/sx; touch /fb/o/one")
+    t.fb("origin", "sync", "--pool", "p")
+    t.fb("origin", "status", "--pool", "p").prints("written back so far +1 file +0 B$")
+    r = t.fb("stage", "in", source, "/sx/../../y", "--pool", "p", rc=120)
+    r.says("the path leads out of the pool")
+    t.ok("cross-device" not in r.err, r.err)
+    t.fb("down", "--pool", "p")
+    if os.getuid() != 0 or not shutil.which("setpriv"):
+        return
+    # A directory of pools that belongs to somebody else.
+    other = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    t.up("p")
+    os.chmod(t.home, 0o700)
+    r = t.command([*other, t.forebay, "status", "--pool", "p"], rc=None).one_line()
+    r.says("can't look at /.*: Permission denied; FOREBAY_HOME names it: unset it, or set it to a directory of your own")
+    r = t.exec("p", *other, "ls", "/fb", rc=None)
+    t.ok(r.rc != 0 and "FOREBAY_HOME" not in r.err, r.told())
+    r.says("has become user 65534, and only the user who started the pool may open it")
+    t.fb("down", "--pool", "p")
+    t.nothing_left("messages")
+
+
 @case(90)
 def benchmarks_of_others(t):
     """tests/suites: one table beside tmpfs; what isn't there is skipped, and said; nothing is left behind."""

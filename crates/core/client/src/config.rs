@@ -115,7 +115,7 @@ impl PoolConfig {
         }
         let mut random = [0u8; 16];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| PoolError::io("no random numbers", Path::new("getrandom"), e))?;
+            .map_err(|e| PoolError::io("no random numbers from", Path::new("getrandom"), e))?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         // Enough shards that two processes that change the same directory rarely need the same
         // shard.

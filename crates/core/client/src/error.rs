@@ -39,7 +39,8 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    /// An error of the operation `what` on `path`.
+    /// An error of the operation `what` on `path`. The message has both, with a space between them:
+    /// `can't look at`, `can't make the records in`.
     pub fn io(what: &str, path: &Path, error: Errno) -> PoolError {
         PoolError::Io {
             what: what.to_owned(),
@@ -72,7 +73,7 @@ impl PoolError {
     }
 
     pub(crate) fn medium(spec: &MediumSpec, dir: &Path, error: Errno) -> PoolError {
-        PoolError::io(&format!("can't make the medium {spec}"), dir, error)
+        PoolError::io(&format!("can't make the medium {spec} in"), dir, error)
     }
 }
 
@@ -150,10 +151,18 @@ impl fmt::Display for PoolError {
             PoolError::Io { what, path, error } => {
                 write!(
                     f,
-                    "{what}, {}: {}",
+                    "{what} {}: {}",
                     path.display(),
                     std::io::Error::from(*error)
                 )?;
+                if *error == Errno::ACCESS
+                    && std::env::var_os("FOREBAY_HOME").is_some_and(|h| path.starts_with(h))
+                {
+                    write!(
+                        f,
+                        "; FOREBAY_HOME names it: unset it, or set it to a directory of your own"
+                    )?;
+                }
                 if *error == Errno::NOSPC {
                     write!(f, "; choose a smaller --media or another place")?;
                 }

@@ -80,7 +80,7 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     let failed = |what: &Path, e: &std::io::Error| {
         let e = Errno::from_io_error(e).unwrap_or(Errno::IO);
         PoolError::io(
-            "can't find out which processes use the pool, which a repair needs for itself",
+            "can't find out which processes use the pool, which a repair needs for itself, by",
             what,
             e,
         )

@@ -108,7 +108,7 @@ impl Keeper {
     /// written.
     pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {
         let file = pool.dir().join("keeper.pid");
-        let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);
+        let failed = |e: Errno| PoolError::io("can't take charge of the pool by", &file, e);
         let fd = rustix::fs::open(
             &file,
             OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
@@ -489,7 +489,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         forebay_store::process::use_reserve();
     }
     if store.durability().journal_stopped() {
-        let failed = |e| PoolError::io("can't restart the journal of the pool", dir, e);
+        let failed = |e| PoolError::io("can't restart the journal of the pool in", dir, e);
         store.durability().restart_journal().map_err(failed)?;
     }
     let mut tasks = Tasks::new(pool);

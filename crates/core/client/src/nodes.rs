@@ -155,7 +155,7 @@ pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Resu
 ///
 /// # Errors
 /// [`PoolError::Absent`] if there is no such pool on this host; [`PoolError::Invalid`] if the node
-/// isn't on this host, or FOREBAY_NODE is no number.
+/// isn't on this host, or FOREBAY_NODE is no number; [`PoolError::Io`] if this process may not look.
 pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
     config::check_name(name)?;
     let mut places = places(name);
@@ -172,6 +172,8 @@ pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
         (None, _) => None,
     };
     if places.is_empty() {
+        // Another user's directory of pools can't be looked at: then the pool may exist.
+        is_absent(&home().join(name))?;
         return Err(PoolError::Absent(name.to_owned()));
     }
     let rank = || {

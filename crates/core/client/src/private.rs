@@ -205,12 +205,12 @@ pub fn make(dir: &Path, shared: bool, above: Above) -> Result<(), PoolError> {
         Err(Errno::NOENT) => {
             let parent = dir.parent().unwrap_or(dir);
             Err(PoolError::io(
-                "a medium's directory must be there already",
+                "a medium's directory must be there already:",
                 parent,
                 Errno::NOENT,
             ))
         }
-        Err(e) => Err(PoolError::io("can't make a directory there", dir, e)),
+        Err(e) => Err(PoolError::io("can't make a directory at", dir, e)),
     }
 }
 

@@ -149,6 +149,10 @@ impl<F: Borrow<Fs> + Send + Sync> SlowStore for PoolStore<F> {
             Errno::HOSTDOWN => {
                 "a node of the pool doesn't answer; forebay status says which".to_owned()
             }
+            Errno::XDEV => {
+                "the path leads out of the pool, or is at the origin only, by its mode off"
+                    .to_owned()
+            }
             error => explain(error),
         }
     }

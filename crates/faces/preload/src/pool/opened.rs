@@ -71,10 +71,28 @@ pub fn fs() -> Result<&'static Fs, Errno> {
             Ok(fs)
         }
         Err(e) => {
-            messages::complain(&format!("{}: {e}", messages::text(settings.mount)));
+            let why = other_user(dir).unwrap_or_else(|| e.to_string());
+            messages::complain(&format!("{}: {why}", messages::text(settings.mount)));
             Err(Errno::NOTCONN)
         }
     }
+}
+
+/// Says why this process can't open the pool in `dir`, if the reason is that it has become another
+/// user than the one who started the pool.
+fn other_user(dir: &std::path::Path) -> Option<String> {
+    let me = rustix::process::geteuid().as_raw();
+    let is_other = match rustix::fs::stat(dir) {
+        Ok(stat) => stat.st_uid != me,
+        Err(e) => e == Errno::ACCESS,
+    };
+    is_other.then(|| {
+        format!(
+            "this process has become user {me}, and only the user who started the pool may open \
+             it: let the program use the pool before it changes its user, or mount the pool for \
+             other users, too (forebay mount --allow-other)"
+        )
+    })
 }
 
 /// Opens all files of the pool that would otherwise be opened when they are first needed. Called
