@@ -177,6 +177,12 @@ fn kill_server(source: &str, dir: &Path) {
     }
 }
 
+/// Whether the process has the arguments of a server of a mount.
+fn is_server(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    runs(pid) && words.split(|&b| b == 0).nth(1) == Some(b"mount")
+}
+
 /// Whether the process has the arguments of a server of a mount at `dir`: another process may have
 /// got the server's process id meanwhile.
 fn serves(pid: i32, dir: &Path) -> bool {
@@ -196,9 +202,7 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
     let given = std::path::absolute(dir)
         .map_err(|e| Fail::usage(format!("{}: {e}", dir.to_string_lossy())))?;
     let shown = given.display();
-    let is = |e: &io::Error, errno: Errno| e.raw_os_error() == Some(errno.raw_os_error());
-    let dead = std::fs::metadata(&given).is_err_and(|e| is(&e, Errno::NOTCONN));
-    if dead && mounted(&given).is_some() {
+    if is_dead(&given) && mounted(&given).is_some() {
         print_notice(format!(
             "{shown}: the process that served the mount there is dead; mounting again"
         ));
@@ -227,6 +231,11 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
     Ok(dir)
 }
 
+/// Whether the process that served a mount at `dir` is dead.
+fn is_dead(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_err_and(|e| Errno::from_io_error(&e) == Some(Errno::NOTCONN))
+}
+
 /// Mounts the pool at `dir`, and serves it until it is unmounted.
 fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let _ = rustix::process::setsid();
@@ -234,7 +243,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let _ = std::env::set_current_dir("/");
     let signals = hold_signals();
     let shown = dir.display().to_string();
-    let options = options(a, format!("forebay:{}", pool.config().name));
+    let options = options(a, source_of(&pool));
     let record = registry(&pool)?.join(std::process::id().to_string());
     let failed = |e: io::Error| Fail::failed(format!("can't mount at {shown}: {e}"));
     let mounted = Mounted::new(pool.clone(), dir, &options).map_err(failed)?;
@@ -303,27 +312,35 @@ fn device_of(record: &Path) -> PathBuf {
     record.with_extension("device")
 }
 
-/// Maximum number of attempts to mount at the prefix while other processes mount and unmount there.
-const MAX_TRIES: usize = 5;
+/// How long `exec --with-mount` waits for a mount at the prefix that begins or ends just then.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two looks at such a mount.
+const CHANGE_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Mounts the pool for this process, and for the program that it becomes. The mount is at the
 /// prefix, or else at a private directory, which serves only working directories.
+///
+/// Joins the pool's mount at the prefix if there is one. One that is about to go, because its last
+/// program has just ended, can't be joined: this process waits until it is gone.
 pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
     may_be_mounted(pool)?;
     let prefix = Path::new(&pool.config().mount);
     let me = std::process::id();
-    let mut tried = Fail::failed("the pool can't be mounted");
-    for _ in 0..MAX_TRIES {
-        if let Some(there) = list(pool)
-            .into_iter()
-            .find(|m| m.is_mounted && m.dir == prefix)
-        {
-            if users::join(&registry(pool)?.join(there.pid.to_string()), me) {
-                return Ok(());
-            }
+    let until = Instant::now() + CHANGE_TIMEOUT;
+    loop {
+        if joins(pool, prefix, me)? {
+            return Ok(());
+        }
+        let may_wait = Instant::now() < until;
+        let is_ours = mounted(prefix) == Some(source_of(pool));
+        let is_dead = is_ours && is_dead(prefix);
+        if may_wait && is_ours && !is_dead && !is_of_another_node(pool, prefix) {
+            std::thread::sleep(CHANGE_INTERVAL);
             continue;
         }
-        let (dir, made) = match place_at(prefix) {
+        // The server of a new mount takes away one whose server is dead.
+        let place = if is_dead { Ok(false) } else { place_at(prefix) };
+        let (dir, made) = match place {
             Ok(made) => (prefix.to_owned(), made),
             Err(why) => {
                 print_notice(format!(
@@ -336,19 +353,43 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
                 (dir, true)
             }
         };
-        match start_for(pool, &dir, made, me) {
-            Ok(()) => return Ok(()),
-            Err(e) => tried = e,
+        let Err(tried) = start_for(pool, &dir, made, me) else {
+            return Ok(());
+        };
+        // Another process may have mounted there first, or a mount that ended have removed the
+        // directory that was made for it.
+        let may_succeed = mounted(prefix).is_some() || !prefix.exists();
+        if dir == prefix && may_wait && may_succeed {
+            std::thread::sleep(CHANGE_INTERVAL);
+            continue;
         }
-        // Another process may have mounted there first: then try to join its mount.
-        if mounted(prefix).is_none() {
-            if made {
-                let _ = std::fs::remove_dir(&dir);
-            }
-            break;
+        if made {
+            let _ = std::fs::remove_dir(&dir);
         }
+        return Err(tried);
     }
-    Err(tried)
+}
+
+/// Adds this process to those for which the pool is mounted at the prefix. Returns false if it
+/// isn't mounted there, or not much longer.
+fn joins(pool: &Pool, prefix: &Path, me: u32) -> Result<bool, Fail> {
+    let is_it = |m: &Served| m.is_mounted && m.dir == prefix && runs(m.pid);
+    match list(pool).into_iter().find(is_it) {
+        Some(there) => Ok(users::join(
+            &registry(pool)?.join(there.pid.to_string()),
+            me,
+        )),
+        None => Ok(false),
+    }
+}
+
+/// Whether another node on this host has mounted the pool at the prefix.
+fn is_of_another_node(pool: &Pool, prefix: &Path) -> bool {
+    let others = places(&pool.config().name).into_iter();
+    others
+        .filter(|place| place.dir != pool.dir())
+        .flat_map(|place| list_in(&place.dir, &source_of(pool)))
+        .any(|m| m.is_mounted && m.dir == prefix)
 }
 
 /// Makes sure that the prefix is an empty directory. Returns whether it had to be created.
@@ -414,6 +455,11 @@ fn hold_signals() -> libc::sigset_t {
     }
 }
 
+/// Returns the source of the pool's mounts, as mount(8) shows it.
+fn source_of(pool: &Pool) -> String {
+    format!("forebay:{}", pool.config().name)
+}
+
 fn registry(pool: &Pool) -> Result<PathBuf, Fail> {
     let dir = pool.dir().join("mounts");
     match std::fs::create_dir(&dir) {
@@ -460,15 +506,35 @@ pub fn mounts(pool: &Pool) -> Vec<Served> {
 }
 
 fn list(pool: &Pool) -> Vec<Served> {
-    let Ok(entries) = std::fs::read_dir(pool.dir().join("mounts")) else {
+    list_in(pool.dir(), &source_of(pool))
+}
+
+/// Lists the mounts of the pool or node in `dir`, whose mounts have this source. Includes those that
+/// end just now: their directory is empty.
+fn list_in(dir: &Path, source: &str) -> Vec<Served> {
+    let Ok(entries) = std::fs::read_dir(dir.join("mounts")) else {
         return Vec::new();
     };
     let record = |e: std::fs::DirEntry| {
-        let pid = e.file_name().to_str()?.parse().ok()?;
+        let name = e.file_name();
+        let name = name.to_str()?;
+        if let Some(pid) = name.strip_suffix(".device") {
+            // The server of a mount that ends removes the record first, and this file last.
+            let has_record = e.path().with_file_name(pid).exists();
+            let pid = pid
+                .parse()
+                .ok()
+                .filter(|&pid| !has_record && is_server(pid))?;
+            return Some(Served {
+                pid,
+                dir: PathBuf::new(),
+                is_mounted: false,
+            });
+        }
+        let pid = name.parse().ok()?;
         let dir = std::ffi::OsString::from_vec(std::fs::read(e.path()).ok()?);
         let dir = PathBuf::from(dir);
-        let ours = format!("forebay:{}", pool.config().name);
-        let is_mounted = mounted(&dir) == Some(ours);
+        let is_mounted = mounted(&dir).as_deref() == Some(source);
         (is_mounted || runs(pid)).then_some(Served {
             pid,
             dir,
@@ -482,8 +548,13 @@ fn list(pool: &Pool) -> Vec<Served> {
 /// end.
 pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
     let mounts: Vec<Served> = pools.iter().flat_map(|p| list(p)).collect();
-    for mount in mounts.iter().filter(|m| m.is_mounted) {
-        match unmount(&mount.dir, force) {
+    for mount in &mounts {
+        let unmounted = if mount.is_mounted {
+            unmount(&mount.dir, force)
+        } else {
+            Ok(())
+        };
+        match unmounted {
             _ if force => {
                 if let Some(pid) = Pid::from_raw(mount.pid as i32) {
                     let _ = kill_process(pid, Signal::TERM);

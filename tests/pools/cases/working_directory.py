@@ -291,6 +291,33 @@ def a_mount_for_one_program(t):
                10, "nothing to be left of the mounts")
 
 
+@case(90)
+def one_mount_for_one_program_after_another(t):
+    needs_fuse()
+    prefix = os.path.join(t.disk, "fb")
+
+    def sees():
+        return t.fb("exec", "--pool", "p", "--with-mount", "--", "cat", "/proc/self/mountinfo", prefix + "/f")
+    for made in (True, False):
+        # The prefix is a directory, or made for each mount.
+        if not made:
+            os.mkdir(prefix)
+        t.up("p", mount=prefix)
+        t.bash("p", 'echo seen > "%s/f"' % prefix)
+        for _ in range(12):
+            sees().quiet().prints(" %s .*fuse.forebay" % prefix, "^seen$")
+        # Several at once, while the mounts of others begin and end.
+        for _ in range(4):
+            programs = [t.start([t.forebay, "exec", "--pool", "p", "--with-mount", "--", "cat",
+                                 "/proc/self/mountinfo", prefix + "/f"]) for _ in range(4)]
+            for program in programs:
+                t.finish(program, timeout=30).quiet().prints(" %s .*fuse.forebay" % prefix, "^seen$")
+        t.fb("down", "--pool", "p")
+        t.nothing_left("a mount for each program")
+        if not made:
+            os.rmdir(prefix)
+
+
 INHERITS = r'''
 #include <stdlib.h>
 #include <string.h>
