@@ -110,6 +110,34 @@ def mount_inside_a_mount(t):
     t.fb("down", "--pool", "p")
 
 
+# $1: the mount, then the command for `forebay exec`.
+MOUNTED_ON = r'''
+set -e; at=$1; shift
+name='a b\c'
+mkdir -p "$at/d/$name"; mount -t tmpfs none "$at/d/$name"; echo kept > "$at/d/$name/f"
+"$@" rmdir "/fb/d/$name" < /dev/null 2>&1 | grep -c "Device or resource busy" || true
+rmdir "$at/d/$name" 2>&1 | grep -c "Device or resource busy" || true
+"$@" sh -c 'mkdir /fb/other /fb/d/e; rmdir /fb/other /fb/d/e' < /dev/null
+cat "$at/d/$name/f"
+umount "$at/d/$name"
+"$@" rmdir "/fb/d/$name" < /dev/null && echo "removed"
+'''
+
+
+@case(60)
+def a_directory_that_has_a_mount_on_it_stays(t):
+    """Neither a program in the pool nor one at the mount can remove it: it is EBUSY."""
+    if os.getuid() != 0:
+        raise Skipped("mount namespaces need root")
+    t.up("p")
+    with mounted(t, "p") as at:
+        r = t.command(["unshare", "--mount", "--propagation", "private", "bash", "-c", MOUNTED_ON, "bash", at,
+                       t.forebay, "exec", "--pool", "p", "--"], timeout=40)
+        t.ok(r.out == "1\n1\nkept\nremoved\n", r.told())
+        t.fb("umount", at)
+    t.fb("down", "--pool", "p")
+
+
 REMOVED = r'''
 import os, sys
 at, beside = sys.argv[1], sys.argv[2:]

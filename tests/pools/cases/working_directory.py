@@ -301,7 +301,7 @@ def one_mount_for_one_program_after_another(t):
     for made in (True, False):
         # The prefix is a directory, or made for each mount.
         if not made:
-            os.mkdir(prefix)
+            os.makedirs(prefix, exist_ok=True)
         t.up("p", mount=prefix)
         t.bash("p", 'echo seen > "%s/f"' % prefix)
         for _ in range(12):
@@ -312,6 +312,7 @@ def one_mount_for_one_program_after_another(t):
                                  "/proc/self/mountinfo", prefix + "/f"]) for _ in range(4)]
             for program in programs:
                 t.finish(program, timeout=30).quiet().prints(" %s .*fuse.forebay" % prefix, "^seen$")
+        # Also directly after the last of them.
         t.fb("down", "--pool", "p")
         t.nothing_left("a mount for each program")
         if not made:

@@ -384,6 +384,46 @@ pub fn is_mounted_at(fs: &Fs, dir: &[u8]) -> bool {
     mounts(fs.pool().dir()).iter().any(is_it)
 }
 
+/// Whether something is mounted on the directory at `place`: on its path in a mount of the pool,
+/// as this process's mount namespace shows it.
+pub fn is_mount_point(fs: &Fs, place: &forebay_posix::Place) -> bool {
+    let forebay_posix::Place::Entry { dir, name, .. } = place else {
+        return false;
+    };
+    let mounts = mounts(fs.pool().dir());
+    if mounts.is_empty() {
+        return false;
+    }
+    let Ok(above) = fs.cluster().namespace().path_of(dir.id) else {
+        return false;
+    };
+    let above = above.strip_suffix(b"/").unwrap_or(&above);
+    let points = mounts.iter().map(|at| {
+        let path = [at.as_os_str().as_bytes(), above, b"/", &name[..]].concat();
+        in_table(&path)
+    });
+    let points: Vec<Vec<u8>> = points.collect();
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut lines = table.split(|&b| b == b'\n');
+    // The fifth field of a line is the mount point.
+    lines.any(|line| {
+        let point = line.split(|&b| b == b' ').nth(4);
+        points.iter().any(|p| Some(&p[..]) == point)
+    })
+}
+
+/// Returns a path as the kernel writes it in mountinfo.
+fn in_table(path: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(path.len());
+    for &b in path {
+        match b {
+            b' ' | b'\t' | b'\n' | b'\\' => text.extend(format!("\\{b:03o}").bytes()),
+            _ => text.push(b),
+        }
+    }
+    text
+}
+
 /// Whether the pool is mounted at its prefix: then the pool's paths are the same for programs
 /// without this library.
 pub fn is_prefix_mounted(settings: &settings::Settings) -> bool {

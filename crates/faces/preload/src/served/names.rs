@@ -8,7 +8,7 @@ use crate::pool::{self, fds, umask, working_dir};
 use crate::program::filter;
 use crate::program::results::{self, errno, value};
 use crate::program::user::{self, copy_cut};
-use crate::served::{fd_table, leases, nodes, stat};
+use crate::served::{cwd, fd_table, leases, nodes, stat};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, Goal, ObjectId, PATH_MAX, Place, RenameMode};
 use forebay_store::process::Critical;
@@ -163,6 +163,10 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     unsafe {
         on_path(p, dirfd, path, Follow::Never, |fs, place| {
             if dir {
+                let is_there = place.existing().is_ok_and(|e| e.kind == libc::S_IFDIR);
+                if is_there && cwd::is_mount_point(fs, place) {
+                    return Err(Errno::BUSY);
+                }
                 fs.remove_dir(place)
             } else {
                 fs.remove_file(place)
