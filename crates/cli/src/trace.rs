@@ -201,7 +201,7 @@ fn status(pool: &str, as_json: bool) -> Result<u8, Fail> {
             let _ = writeln!(
                 text,
                 "  {} had no room for events: forebay trace clear makes some",
-                count(refused.into(), "process")
+                count(refused, "process")
             );
         }
         if let Some(pid) = reader {
@@ -314,12 +314,16 @@ fn aligned(recording: &mut Recording, same: impl Fn(u16, u16) -> bool, notes: &m
     }
     let lost: u64 = recording.lost.values().sum();
     if lost > 0 {
-        notes.push(format!("{lost} earlier events were overwritten"));
+        let were = if lost == 1 { "was" } else { "were" };
+        notes.push(format!(
+            "{} {were} overwritten",
+            count(lost, "earlier event")
+        ));
     }
     if recording.unknown > 0 {
         notes.push(format!(
-            "{} events of tracepoints that this version doesn't have are left out",
-            recording.unknown
+            "left out: {} of tracepoints that this version doesn't have",
+            count(recording.unknown, "event")
         ));
     }
 }
@@ -769,7 +773,7 @@ fn record(pool: &str, a: &args::Record) -> Result<u8, Fail> {
     if refused > 0 {
         print_notice(format!(
             "{} had no room for events: too many at a time",
-            count(refused.into(), "process")
+            count(refused, "process")
         ));
     }
     if lost > 0 {

@@ -9,6 +9,7 @@ use crate::run::*;
 use crate::stream::{Event, Recording};
 use crate::totals::{Process, Totals};
 use crate::usage::{AT_END, Usage};
+use forebay_media::count;
 use forebay_trace::Point;
 use forebay_trace::ring::TEXT;
 use rustix::fs::OFlags;
@@ -457,9 +458,9 @@ impl Analysis<'_> {
         let lost: u64 = recording.lost.values().sum();
         if lost > 0 {
             all.push(format!(
-                "{lost} events of {} processes were lost: patterns, sizes, series and files lack \
-                    them; totals don't",
-                recording.lost.len()
+                "lost: {} of {}, which patterns, sizes, series and files lack, but not totals",
+                count(lost, "event"),
+                count(recording.lost.len() as u64, "process")
             ));
         }
         if let Some(why) = &recording.cut {
@@ -470,8 +471,8 @@ impl Analysis<'_> {
         }
         if recording.unknown > 0 {
             all.push(format!(
-                "{} events are of tracepoints that this program doesn't know, and were left out",
-                recording.unknown
+                "left out: {} of tracepoints that this program doesn't know",
+                count(recording.unknown, "event")
             ));
         }
         let unended = self.unended + self.begun.len() as u64;

@@ -206,7 +206,7 @@ fn totals_are_those_of_the_counters_and_come_back() {
     assert_eq!(short.totals, run.totals);
     assert!(short.writes.bytes < written);
     let html = page(&short, &advise(&short));
-    assert!(html.contains("4711 events of 1 processes were lost") && html.contains("Not complete"));
+    assert!(html.contains("lost: 4711 events of 1 process,") && html.contains("Not complete"));
     let mut lossy = crate::programs();
     lossy.recording.lost.insert((1, 101), 1);
     let advice = advise(&lossy.run());
