@@ -2,7 +2,7 @@
 //! variables that name the pool.
 
 use crate::args::Exec;
-use crate::fail::{Fail, code};
+use crate::fail::{self, Fail, code};
 use crate::found::{absolute_dir, open};
 use crate::{cwd, mount, paths, programs};
 use forebay_client::Pool;
@@ -96,6 +96,7 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
         .env("FOREBAY_DIR", absolute_dir(pool))
         .env("FOREBAY_MOUNT", &config.mount)
         .env("FOREBAY_POOL", &config.name)
+        .env("FOREBAY_HINTS", hints())
         .env_remove("FOREBAY_CLI_BARE");
     match config.member {
         Some(member) => prepared.env("FOREBAY_NODE", member.node.to_string()),
@@ -103,6 +104,20 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
     };
     cwd::hand_on(pool, &mut prepared);
     Ok(prepared)
+}
+
+/// Returns the value of FOREBAY_HINTS: by this number the preloaded library writes a hint once for
+/// all programs of this command. A command inside of another one has that one's number.
+fn hints() -> String {
+    if fail::is_quiet() {
+        return "off".into();
+    }
+    let outer = std::env::var("FOREBAY_HINTS").ok();
+    outer.unwrap_or_else(|| {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let number = (u64::from(std::process::id()) << 32) ^ time.tv_nsec as u64;
+        (number ^ (time.tv_sec as u64) << 16).to_string()
+    })
 }
 
 /// Whether only a process that sees the pool can start the program. The answer is yes if the

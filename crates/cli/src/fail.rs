@@ -11,6 +11,8 @@ pub mod code {
     pub const FAILED: u8 = 1;
     pub const USAGE: u8 = 2;
     pub const NO_POOL: u8 = 3;
+    /// Bytes of a program that doesn't see the pool are lost (EX_IOERR).
+    pub const LOST: u8 = 74;
     pub const STAGE_OUT: u8 = 120;
     pub const STAGE_IN: u8 = 121;
     pub const NOT_EXECUTABLE: u8 = 126;
@@ -24,6 +26,7 @@ Exit codes:
     1  failed; the message says what to do
     2  wrong usage
     3  there is no such pool, or it can't be used
+   74  `run`, `exec`: the program ended well, but bytes are lost; a message says which
   120  staging is incomplete (of `run`: stage-out; the pool stays)
   121  stage-in of `run` failed; nothing was run
   126  the program can't be executed

@@ -17,6 +17,7 @@ mod collection_args;
 mod collections;
 mod color;
 mod completions;
+mod couriers;
 mod cwd;
 mod doctor;
 mod down;

@@ -10,7 +10,7 @@ use crate::output::{count, note, print_notice, quoted, seconds};
 use crate::report::Watching;
 use crate::signals::Relay;
 use crate::stage::{How, Way, room, summary, tell_troubles, transfer};
-use crate::{down, exec, foresight, found, nodes, origin, paths, programs, stats, up};
+use crate::{couriers, down, exec, foresight, found, nodes, origin, paths, stats, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -60,6 +60,10 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
             return Err(fail);
         }
     };
+    let lost = couriers::settle(&found::open_all(&name));
+    for sentence in &lost {
+        print_notice(sentence);
+    }
     end_left_behind(&name, a.keep);
     let (status, took) = (ran.status, ran.took);
     let saved = save(&pool, &name, a, ran, &pairs, &relay);
@@ -72,6 +76,9 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         ));
     } else {
         remove(pool, &name);
+    }
+    if status.success() && !lost.is_empty() {
+        return Ok(code::LOST);
     }
     Ok(exit_code(status))
 }

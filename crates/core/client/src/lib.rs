@@ -26,6 +26,7 @@
 //! only reserves room ahead and cleans up behind dead processes.
 
 mod config;
+pub mod courier_note;
 pub mod dead_end;
 pub mod death;
 mod error;

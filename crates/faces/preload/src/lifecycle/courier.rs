@@ -126,6 +126,12 @@ impl Errand {
         })
     }
 
+    /// Returns the program's process id, from the note's name.
+    fn pid(&self) -> u32 {
+        let name = self.note.rsplit(|&b| b == b'-').next().unwrap_or_default();
+        messages::text(name).parse().unwrap_or(0)
+    }
+
     /// Returns the courier's descriptors, which stay open across exec.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let own = [self.ready, self.executed, self.process];
@@ -180,6 +186,7 @@ fn work(errand: &Errand) {
         let mut courier = Courier {
             fs,
             served,
+            pid: errand.pid(),
             lost: String::new(),
             note: Some(note),
             process: Some(process),
@@ -240,6 +247,11 @@ fn leave_program(kept: &[RawFd]) {
     unsafe { raw(libc::SYS_rt_sigprocmask, args) };
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
+    close_descriptors(kept);
+}
+
+/// Closes all descriptors but `kept`. Numbers 0 to 2 become /dev/null, unless they are kept.
+pub fn close_descriptors(kept: &[RawFd]) {
     let mut kept = kept.to_vec();
     kept.sort_unstable();
     let mut from = 0;
@@ -269,7 +281,9 @@ fn leave_program(kept: &[RawFd]) {
 struct Courier {
     fs: &'static Fs,
     served: Vec<Served>,
-    /// Which bytes are lost, and why.
+    /// Process id of the program.
+    pid: u32,
+    /// Which bytes are lost, and why: one sentence on each line.
     lost: String,
     /// None once all bytes of the program are written.
     note: Option<Note>,
@@ -410,7 +424,12 @@ impl Courier {
                     }
                     Err(e) => {
                         s.at_end = true;
-                        self.lost += &format!("its input can't be read: {e}. ");
+                        let path = visible_path(self.fs, s.open);
+                        let pid = self.pid;
+                        self.lost += &format!(
+                            "process {pid} hasn't got all of its input: {path} can't be read: \
+                             {e}; run the program again\n"
+                        );
                     }
                 }
             }
@@ -463,9 +482,18 @@ impl Courier {
                 Ok(n) if n > 0 => rest = &rest[n..],
                 other => {
                     let e = other.err().unwrap_or(Errno::NOSPC);
-                    let path = self.fs.path_of_open(s.open).unwrap_or_default();
-                    let path = [self.fs.mount(), &path].concat();
-                    self.lost += &format!("{}: {e}. ", messages::text(&path));
+                    let (pid, path) = (self.pid, visible_path(self.fs, s.open));
+                    let advice = match e {
+                        Errno::NOSPC => {
+                            "make room in the pool (rm, forebay stage out), or start a larger one \
+                             with --media; then run"
+                        }
+                        _ => "run",
+                    };
+                    self.lost += &format!(
+                        "not all that process {pid} has written is in {path}: {e}; {advice} the \
+                         program again\n"
+                    );
                     // Closing the pipe makes the program's next write fail.
                     s.done = true;
                     close(s);
@@ -501,6 +529,14 @@ impl Courier {
             }
         }
     }
+}
+
+/// Returns the path of an open file as programs see it.
+fn visible_path(fs: &Fs, open: u32) -> String {
+    let path = fs.path_of_open(open).unwrap_or_default();
+    let path = [fs.mount(), &path].concat();
+    // A note has one line for each loss.
+    messages::text(&path).replace('\n', "?")
 }
 
 /// Closes this end of a pipe; the descriptor's number stays in use.

@@ -2,9 +2,7 @@
 //!
 //! `DIR/couriers/NAMESPACE-PID` exists and is locked while the courier of process PID works
 //! ([`crate::lifecycle::courier`]). The courier removes it once all that the process has written is
-//! in the pool. If bytes are lost, the file stays. The file's first line has the courier's number,
-//! and the number and start time of the process's parent at exec ([`Waiter`]); the rest says which
-//! bytes are lost.
+//! in the pool. If bytes are lost, the file stays. Its text: [`forebay_client::courier_note`].
 //!
 //! After the parent has waited for the process (wait4, waitid), the parent also waits for the
 //! courier, so that `program > /fb/f; cat /fb/f` sees all bytes. A waiting process that isn't this
@@ -13,6 +11,7 @@
 
 use crate::program::messages;
 use crate::program::settings;
+use forebay_client::courier_note::{self, Text};
 use forebay_store::process::{self, Life};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -24,17 +23,17 @@ use std::time::{Duration, Instant};
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// First and longest pause between two checks of a note.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
-/// Maximum length of a note's text. Bytes.
-const MAX_TEXT: usize = 4096;
 
 fn dir() -> Option<Vec<u8>> {
-    Some([settings::settings()?.dir.to_bytes(), b"/couriers"].concat())
+    let dir = settings::settings()?.dir.to_bytes();
+    Some([dir, b"/", courier_note::DIR.as_bytes()].concat())
 }
 
 /// Returns the path of the note for process `pid`, a number in this process's PID namespace.
 pub fn path(pid: u32) -> Option<Vec<u8>> {
     let namespace = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
-    Some([&dir()?[..], format!("/{namespace}-{pid}").as_bytes()].concat())
+    let name = courier_note::name(namespace, pid);
+    Some([&dir()?[..], b"/", name.as_bytes()].concat())
 }
 
 /// The process that waits for the program: the program's parent at exec.
@@ -121,44 +120,27 @@ impl Note {
     }
 }
 
-/// The content of a note.
-#[derive(Default)]
-struct Text {
-    courier: u32,
-    waiter: Waiter,
-    lost: String,
-}
-
 fn read(file: &OwnedFd) -> Text {
-    let mut text = vec![0; MAX_TEXT];
+    let mut text = vec![0; courier_note::MAX_BYTES];
     let n = rustix::io::pread(file, &mut text, 0).unwrap_or(0);
-    let text = messages::text(&text[..n]);
-    let parse = || {
-        let (head, lost) = text.split_once('\n')?;
-        let mut words = head.split(' ');
-        Some(Text {
-            courier: words.next()?.parse().ok()?,
-            waiter: Waiter {
-                pid: words.next()?.parse().ok()?,
-                start: words.next()?.parse().ok()?,
-            },
-            lost: lost.to_owned(),
-        })
-    };
-    parse().unwrap_or_default()
+    Text::parse(&text[..n])
 }
 
 /// Whether this process traces process `pid`, as strace does, which waits for all its children. A
 /// traced process doesn't run while its tracer waits for the courier.
 fn is_traced_by_us(pid: u32) -> bool {
+    tracer_of(pid).is_some_and(|t| t != 0 && t == crate::program::process::own_pid())
+}
+
+/// Returns the process that traces process `pid`: 0 if none does, None if unknown.
+pub fn tracer_of(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mut lines = status.lines().filter_map(|l| l.strip_prefix("TracerPid:"));
-    let tracer = lines.next().and_then(|l| l.trim().parse::<u32>().ok());
-    tracer.is_some_and(|t| t != 0 && t == crate::program::process::own_pid())
+    lines.next().and_then(|l| l.trim().parse().ok())
 }
 
 /// Waits, up to [`SETTLE_TIMEOUT`], until all that the ended child `pid` has written is in the
-/// pool. False if bytes are lost; a line on standard error says which. `is_last`: no process can
+/// pool. False if bytes are lost or that isn't known; lines on standard error say which. `is_last`: no process can
 /// wait for this child again. Otherwise the note stays, and the last wait prints the line.
 pub fn await_settled(pid: u32, is_last: bool) -> bool {
     let Some(dir) = dir() else { return true };
@@ -172,9 +154,12 @@ pub fn await_settled(pid: u32, is_last: bool) -> bool {
     };
     let (mut pause, longest) = PAUSES;
     let end = Instant::now() + SETTLE_TIMEOUT;
-    let Text {
-        courier, waiter, ..
-    } = read(&file);
+    let text = read(&file);
+    let courier = text.courier;
+    let waiter = Waiter {
+        pid: text.parent,
+        start: text.parent_start,
+    };
     if !waiter.is_this_process() {
         if waiter.is_gone() {
             let _ = rustix::fs::unlink(&path[..]);
@@ -192,7 +177,7 @@ pub fn await_settled(pid: u32, is_last: bool) -> bool {
                      locking {}: {e}",
                     messages::text(&path)
                 ));
-                return true;
+                return false;
             }
         }
         if std::mem::take(&mut is_first) && is_traced_by_us(courier) {
@@ -200,10 +185,11 @@ pub fn await_settled(pid: u32, is_last: bool) -> bool {
         }
         if Instant::now() >= end {
             messages::write_line(&format!(
-                "what process {pid} has written isn't all in the pool yet, {} s after its end",
+                "what process {pid} has written isn't all in the pool yet, {} s after its end, \
+                 and may be lost; `forebay status` tells whether a node hangs",
                 SETTLE_TIMEOUT.as_secs()
             ));
-            return true;
+            return false;
         }
         // A signal may end the pause early; the loop checks again.
         let _ = rustix::thread::nanosleep(&Timespec {
@@ -219,12 +205,8 @@ pub fn await_settled(pid: u32, is_last: bool) -> bool {
         return false;
     }
     let _ = rustix::fs::unlink(&path[..]);
-    let text = match read(&file).lost {
-        text if text.is_empty() => "the process that carries its output was ended".into(),
-        text => text.trim_end_matches(". ").to_owned(),
-    };
-    messages::write_line(&format!(
-        "not all that process {pid} has written is in the pool: {text}"
-    ));
+    for sentence in read(&file).sentences(pid).iter() {
+        messages::write_line(sentence);
+    }
     false
 }

@@ -9,7 +9,7 @@
 use crate::lifecycle::environ::{self, Strings};
 use crate::lifecycle::executable::{File, Found};
 use crate::lifecycle::inherited::{self, Inherited};
-use crate::lifecycle::{exit, image, search, static_binary_hint};
+use crate::lifecycle::{exit, image, search, static_binary_hint, supervisor};
 use crate::map;
 use crate::paths::links::Onwards;
 use crate::paths::locate::{Where, locate};
@@ -59,6 +59,20 @@ struct Plan {
     inherited: Inherited,
     /// Whether nothing is executed (AT_EXECVE_CHECK).
     only_checks: bool,
+    supervision: Supervision,
+}
+
+/// Whether a [`supervisor`] waits for the program's courier, in place of a parent that can't.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Supervision {
+    /// The program may get a courier only if the parent waits for it.
+    Absent,
+    /// The program needs a supervisor. Nothing has been executed.
+    Needed,
+    /// The parent is the supervisor.
+    Present,
+    /// The program does without.
+    Refused,
 }
 
 impl Plan {
@@ -87,6 +101,7 @@ impl Plan {
             mounted: None,
             inherited: Inherited::default(),
             only_checks: false,
+            supervision: Supervision::Absent,
         }))
     }
 }
@@ -103,6 +118,22 @@ fn guarded<T>(f: impl FnOnce() -> T) -> T {
 /// # Safety
 /// The arguments are those of the program's call.
 pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
+    // SAFETY: the caller's promise. In the supervised child the arguments are copies at the same
+    // addresses.
+    let run = |supervision| unsafe { execute(nr, a, supervision) };
+    let (result, supervision) = run(Supervision::Absent);
+    if supervision != Supervision::Needed {
+        return result;
+    }
+    supervisor::execute(|| run(Supervision::Present).0)
+        .unwrap_or_else(|| run(Supervision::Refused).0)
+}
+
+/// Executes the program, if it doesn't need a supervisor that it hasn't got.
+///
+/// # Safety
+/// The arguments are those of the program's call.
+unsafe fn execute(nr: i64, a: &[i64; 6], supervision: Supervision) -> (i64, Supervision) {
     exit::publish_all();
     let at = nr == libc::SYS_execveat;
     let (dirfd, argv, envp, flags) = if at {
@@ -114,10 +145,12 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let path = a[usize::from(at)];
     // SAFETY: the program's path is a bad address, or a C string that isn't freed meanwhile.
     match unsafe { user::path(path) } {
-        None => return errno(Errno::FAULT),
-        Some(b"") if flags & libc::AT_EMPTY_PATH == 0 => return errno(Errno::NOENT),
-        Some(path) if path.len() >= PATH_MAX => return errno(Errno::NAMETOOLONG),
-        Some(_) if flags & !KNOWN != 0 => return errno(Errno::INVAL),
+        None => return (errno(Errno::FAULT), supervision),
+        Some(b"") if flags & libc::AT_EMPTY_PATH == 0 => {
+            return (errno(Errno::NOENT), supervision);
+        }
+        Some(path) if path.len() >= PATH_MAX => return (errno(Errno::NAMETOOLONG), supervision),
+        Some(_) if flags & !KNOWN != 0 => return (errno(Errno::INVAL), supervision),
         Some(_) => {}
     }
     // SAFETY: the program's lists are null, or as execve(2) takes them.
@@ -127,11 +160,12 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         Err(e) => {
             // SAFETY: `path` is the program's argument of execve.
             let seen = guarded(|| unsafe { look(dirfd, path, flags) });
-            return errno(seen.err().unwrap_or(e));
+            return (errno(seen.err().unwrap_or(e)), supervision);
         }
     };
     plan.only_checks = flags & AT_EXECVE_CHECK != 0;
-    // SAFETY: `path` is the program's argument of execve.
+    plan.supervision = supervision;
+    // SAFETY: as above.
     let prepared = guarded(|| unsafe { prepare(&mut plan, dirfd, path, flags) });
     let mut executing = None;
     let mut of_process = None;
@@ -182,6 +216,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let images = [&plan.images[..], &plan.images_for_loader].concat();
     let mounted = plan.mounted;
     let inherited = plan.inherited.clone();
+    let supervision = plan.supervision;
     // A vfork child's memory is freed by its parent, once the child has ended or executed a
     // program.
     let kept = process::leave_to_parent(plan);
@@ -208,7 +243,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         drop(unsafe { OwnedFd::from_raw_fd(image) });
     }
     drop(kept);
-    result
+    (result, supervision)
 }
 
 /// Checks the path of an execve, as far as that is possible without its other arguments.
@@ -370,7 +405,18 @@ fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
     if inherits && why.is_some() && !plan.only_checks {
         // Valgrind's own program is static; the program that valgrind runs sees the pool.
         let only = static_binary_hint::is_valgrinds(&plan.env).then_some(libc::STDERR_FILENO);
-        plan.inherited = inherited::replace(name, only)?;
+        // The parent of such a child is the process in whose memory it runs.
+        let shares_memory = process::in_vfork_child() || shared_vm_clones::is_one();
+        if plan.supervision == Supervision::Absent
+            && !shares_memory
+            && inherited::needs_courier(only)
+            && !supervisor::parent_waits()
+        {
+            plan.supervision = Supervision::Needed;
+            return Err(Errno::AGAIN);
+        }
+        let is_supervised = plan.supervision == Supervision::Present;
+        plan.inherited = inherited::replace(name, only, is_supervised)?;
     }
     Ok(())
 }

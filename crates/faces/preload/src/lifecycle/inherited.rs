@@ -15,22 +15,18 @@
 //! and files that other processes read at the same offset, because a courier would read ahead of
 //! them. Directories and FIFOs stay as they are, too.
 
+use crate::lifecycle::carrier::Carrier;
 use crate::lifecycle::courier::{self, Errand, Parcel, Way};
 use crate::lifecycle::courier_note::{self, Waiter};
 use crate::pool::{self, fds, placeholder};
-use crate::program::{mask, messages, results, settings, variables};
+use crate::program::{mask, messages, results, settings};
 use crate::served::cwd;
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
-/// Programs that start as a courier. These programs exist everywhere, and are harmless with the
-/// arguments of a courier.
-const CARRIERS: [&CStr; 3] = [c"/bin/sh", c"/bin/true", c"/usr/bin/true"];
-const COURIER_NAME: &CStr = c"forebay-courier";
 /// Maximum time in which a courier must be ready.
 const COURIER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of open files that a courier serves for one program.
@@ -91,12 +87,28 @@ pub fn any() -> bool {
     pool::open_fs().is_some_and(|fs| !groups(fs, None).is_empty())
 }
 
+/// Whether [`replace`] would start a courier.
+pub fn needs_courier(only: Option<RawFd>) -> bool {
+    let Some(fs) = pool::open_fs() else {
+        return false;
+    };
+    let work = Work::new(fs, false);
+    let chosen = |group: &Group| work.choose(group);
+    groups(fs, only).iter().any(|group| {
+        matches!(
+            chosen(group),
+            Ok(Chosen::Mounted(_, true) | Chosen::Pipe(_))
+        )
+    })
+}
+
 /// Replaces pool descriptors by descriptors that work in a program that doesn't see the pool.
-/// `only`: if given, the one descriptor that is replaced. Must be called right before exec.
+/// `only`: the one descriptor that is replaced. `is_supervised`: this process's parent has the same
+/// descriptors, and doesn't use them. To be called right before exec.
 ///
 /// # Errors
 /// EOPNOTSUPP; a line on standard error says why.
-pub fn replace(name: &[u8], only: Option<RawFd>) -> Result<Inherited, Errno> {
+pub fn replace(name: &[u8], only: Option<RawFd>, is_supervised: bool) -> Result<Inherited, Errno> {
     let Some(fs) = pool::open_fs() else {
         return Ok(Inherited::default());
     };
@@ -104,11 +116,7 @@ pub fn replace(name: &[u8], only: Option<RawFd>) -> Result<Inherited, Errno> {
     if groups.is_empty() {
         return Ok(Inherited::default());
     }
-    let mut work = Work {
-        fs,
-        given: Vec::new(),
-        parcels: Vec::new(),
-    };
+    let mut work = Work::new(fs, is_supervised);
     work.replace(&groups).map_err(|why| {
         for (parcel, _) in &work.parcels {
             fs.descriptors().drop_parked(&parcel.parked);
@@ -124,8 +132,21 @@ pub fn replace(name: &[u8], only: Option<RawFd>) -> Result<Inherited, Errno> {
     })
 }
 
+/// What a program gets in place of a description.
+enum Chosen {
+    /// The file opened through the mount, and whether the description's offset must follow it.
+    Mounted(OwnedFd, bool),
+    /// A pipe.
+    Pipe(Way),
+    /// Nothing: the placeholder stays.
+    Placeholder,
+}
+
 struct Work {
     fs: &'static Fs,
+    /// Number of processes that have this process's descriptors, and count as one user of a
+    /// description: this process, and its supervisor.
+    holders: u32,
     /// Descriptors for the program, and the numbers at which it is to have them.
     given: Vec<(OwnedFd, Vec<RawFd>)>,
     /// Descriptions for a courier, and the courier's descriptor for each.
@@ -133,6 +154,15 @@ struct Work {
 }
 
 impl Work {
+    fn new(fs: &'static Fs, is_supervised: bool) -> Work {
+        Work {
+            fs,
+            holders: 1 + u32::from(is_supervised),
+            given: Vec::new(),
+            parcels: Vec::new(),
+        }
+    }
+
     fn replace(&mut self, groups: &[Group]) -> Result<Inherited, String> {
         // The groups are in ascending order of their first numbers: standard input, output and
         // error come first.
@@ -164,31 +194,30 @@ impl Work {
         Ok(inherited)
     }
 
-    fn prepare(&mut self, group: &Group) -> Result<(), String> {
+    /// Returns what the program gets in place of a description.
+    ///
+    /// # Errors
+    /// The reason why it can get nothing.
+    fn choose(&self, group: &Group) -> Result<Chosen, String> {
         let fs = self.fs;
         let description = fs.description(group.open);
         let (flags, is_dir) = (description.flags(), description.is_dir());
         let access = flags & libc::O_ACCMODE;
-        let is_shared = description.uses() > self.own_uses(group.open);
+        let is_shared = description.uses() > self.own_uses(group.open) * self.holders;
         // Whether bytes must pass through a pipe, because several users share the offset.
         let needs_offset =
             is_shared && !is_dir && !(flags & libc::O_APPEND != 0 && access == libc::O_WRONLY);
         if (!needs_offset || access == libc::O_RDWR)
             && let Some(fd) = cwd::open_mounted(fs, group.open)
         {
-            if needs_offset {
-                let copy = rustix::io::fcntl_dupfd_cloexec(&fd, 3).map_err(|e| e.to_string())?;
-                self.park(Way::Mounted, copy, group)?;
-            }
-            self.given.push((fd, group.numbers.clone()));
-            return Ok(());
+            return Ok(Chosen::Mounted(fd, needs_offset));
         }
         if is_dir {
-            return Ok(());
+            return Ok(Chosen::Placeholder);
         }
         let first = group.numbers[0];
         let writes = group.numbers.iter().any(|n| matches!(n, 1 | 2));
-        let way = match access {
+        Ok(Chosen::Pipe(match access {
             libc::O_RDONLY if first <= 2 || !is_shared => Way::Input,
             libc::O_WRONLY => Way::Output,
             libc::O_RDONLY => return Err("another process reads at the same offset".into()),
@@ -198,6 +227,21 @@ impl Work {
             }
             _ if writes => Way::Output,
             _ => Way::Input,
+        }))
+    }
+
+    fn prepare(&mut self, group: &Group) -> Result<(), String> {
+        let way = match self.choose(group)? {
+            Chosen::Mounted(fd, needs_offset) => {
+                if needs_offset {
+                    let copy = rustix::io::fcntl_dupfd_cloexec(&fd, 3);
+                    self.park(Way::Mounted, copy.map_err(|e| e.to_string())?, group)?;
+                }
+                self.given.push((fd, group.numbers.clone()));
+                return Ok(());
+            }
+            Chosen::Pipe(way) => way,
+            Chosen::Placeholder => return Ok(()),
         };
         let (read, write) = pipe().map_err(|e| e.to_string())?;
         let args = [
@@ -336,7 +380,7 @@ fn is_readable_in(fd: &OwnedFd, time: Duration) -> bool {
 }
 
 /// Makes a pipe whose ends aren't at the numbers of standard input, output and error.
-fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+pub fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     let mut ends = [0; 2];
     let args = [ends.as_mut_ptr() as i64, libc::O_CLOEXEC.into(), 0, 0, 0, 0];
     // SAFETY: the kernel writes two numbers to `ends`: new descriptors, owned by nothing else.
@@ -356,39 +400,8 @@ fn above_stdio(fd: OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// Starts a courier, by a child that sends no signal when it ends. Returns the child's process id.
 fn spawn(errand: &Errand) -> Result<i64, Errno> {
-    let text = [courier::VARIABLE.to_bytes(), b"=", &errand.to_text()].concat();
-    let mut texts = vec![CString::new(text).map_err(|_| Errno::INVAL)?];
-    let (_, mut at) = variables::given();
-    // SAFETY: the kernel laid the environment on the stack: C strings up to a null pointer.
-    unsafe {
-        while !at.is_null() && !(*at).is_null() {
-            let text = CStr::from_ptr(*at);
-            if variables::is_pools(text.to_bytes()) {
-                texts.push(text.to_owned());
-            }
-            at = at.add(1);
-        }
-    }
-    let ours = settings::settings().ok_or(Errno::NOTCONN)?;
-    let mount = match ours.mount {
-        b"" => b"/",
-        mount => mount,
-    };
-    for (name, value) in [
-        (variables::DIR, ours.dir.to_bytes()),
-        (variables::MOUNT, mount),
-        (
-            variables::PRELOAD,
-            super::environ::library(ours.preload.to_bytes()),
-        ),
-    ] {
-        let text = [name.to_bytes(), b"=", value].concat();
-        texts.push(CString::new(text).map_err(|_| Errno::INVAL)?);
-    }
-    let pointers = texts.iter().map(|t| t.as_ptr() as i64);
-    let env: Vec<i64> = pointers.chain([0]).collect();
-    let argv = [COURIER_NAME, c"-c", c":"].map(|t| t.as_ptr() as i64);
-    let argv: Vec<i64> = argv.into_iter().chain([0]).collect();
+    let task = [courier::VARIABLE.to_bytes(), b"=", &errand.to_text()].concat();
+    let carrier = Carrier::new(c"forebay-courier", &task)?;
     let inherited = errand.descriptors();
     let mask = mask::block_all();
     // SAFETY: the forked child makes only raw system calls before its exec.
@@ -403,13 +416,7 @@ fn spawn(errand: &Errand) -> Result<i64, Errno> {
                 )
             };
         }
-        for carrier in CARRIERS {
-            let path = carrier.as_ptr() as i64;
-            let args = [path, argv.as_ptr() as i64, env.as_ptr() as i64, 0, 0, 0];
-            // SAFETY: `path` is a C string, and both lists are null-terminated arrays of C strings;
-            // all outlive the call.
-            unsafe { raw(libc::SYS_execve, args) };
-        }
+        carrier.exec();
         // SAFETY: ends the child, which no other process knows.
         unsafe { raw(libc::SYS_exit_group, [127, 0, 0, 0, 0, 0]) };
     }

@@ -8,7 +8,7 @@
 use crate::lifecycle::environ::Strings;
 use crate::lifecycle::executable::{File, Found};
 use crate::pool::working_dir;
-use crate::program::{messages, settings, user};
+use crate::program::{hints, messages, settings, user};
 use crate::served::cwd;
 use forebay_elf::Elf;
 use rustix::fd::{AsFd, OwnedFd};
@@ -174,7 +174,8 @@ pub fn help(why: Why, name: &[u8], argv: &Strings) -> Option<OwnedFd> {
     let inside = working_dir::is_inside();
     let mounted = if inside { cwd::mounted() } else { None };
     let is_lost = inside && mounted.is_none();
-    if is_lost || names_the_pool(argv) && !cwd::is_prefix_mounted(settings) {
+    let concerns = is_lost || names_the_pool(argv) && !cwd::is_prefix_mounted(settings);
+    if concerns && hints::claim() {
         let (name, mount) = (messages::text(name), messages::text(settings.mount));
         let lost = if is_lost {
             ", nor its working directory"

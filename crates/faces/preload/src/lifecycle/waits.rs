@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 /// Exit code for a program that ended with 0 although bytes of it are lost: EX_IOERR.
-const LOST: i32 = 74;
+pub const LOST: i32 = 74;
 
 /// Waits for the courier of a child whose end wait4 or waitid has reported. Returns the program's
 /// result of the call.

@@ -1,7 +1,7 @@
 //! The start of the library in the program's namespace. The start reads the environment, takes over
 //! from the auditing instance, patches libc, and takes over the state that exec handed on.
 
-use crate::lifecycle::{courier, environ, resume};
+use crate::lifecycle::{courier, environ, resume, supervisor};
 use crate::loader::{bindings, early, static_tls};
 use crate::paths::{exe, links};
 use crate::program::{messages, settings, signals, variables};
@@ -26,6 +26,9 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
     messages::report_defects();
     if let Some(errand) = variables::take(courier::VARIABLE) {
         courier::run(errand);
+    }
+    if let Some(child) = variables::take(supervisor::VARIABLE) {
+        supervisor::run(child);
     }
     let early = early::take_over();
     if let Some(name) = variables::take(variables::PROGRAM).and_then(exe::note) {

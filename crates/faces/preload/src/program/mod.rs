@@ -3,6 +3,7 @@
 
 pub mod credentials;
 pub mod filter;
+pub mod hints;
 pub mod mask;
 pub mod messages;
 pub mod own_stack;

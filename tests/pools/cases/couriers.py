@@ -1,0 +1,141 @@
+"""Couriers: what becomes of bytes on their way from a program that doesn't see the pool, whoever
+waits for that program."""
+import os
+import shutil
+import signal
+import time
+
+from harness import alive, case, comm, wait_until
+
+PROGRAM = r'''
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* write BYTES, exit CODE, die SIGNAL, pid FILE, sleep SECONDS, sh SCRIPT (in a child). */
+int main(int argc, char **argv) {
+  static char b[1 << 16];
+  memset(b, 'x', sizeof b);
+  for (int i = 1; i + 1 < argc; i += 2) {
+    char *what = argv[i], *arg = argv[i + 1];
+    if (!strcmp(what, "write")) for (long n, left = atol(arg); left > 0; left -= n) {
+      n = write(1, b, left < (long)sizeof b ? left : (long)sizeof b);
+      if (n < 0) return 9;
+    }
+    if (!strcmp(what, "exit")) return atoi(arg);
+    if (!strcmp(what, "die")) kill(getpid(), atoi(arg));
+    if (!strcmp(what, "pid")) { FILE *f = fopen(arg, "w"); fprintf(f, "%d %d", getpid(), getppid()); fclose(f); }
+    if (!strcmp(what, "sleep")) sleep(atoi(arg));
+    if (!strcmp(what, "sh")) { int s = system(arg); return s & 127 ? 9 : s >> 8; }
+  }
+  return 0;
+}
+'''
+FILL = "head -c 20M /dev/zero > /fb/fill 2> /dev/null; "
+LOST = r"not all that process [0-9]+ has written is in /fb/lost: No space left on device.*; make room"
+
+
+def static(t):
+    source, program = os.path.join(t.work, "program.c"), os.path.join(t.work, "W")
+    with open(source, "w") as c:
+        c.write(PROGRAM)
+    t.command(["gcc", "-O1", "-w", "-static", "-o", program, source], timeout=60)
+    return program
+
+
+def numbers(path):
+    """The program's process and its parent's, once the program has written them."""
+    def text():
+        try:
+            with open(path) as f:
+                return f.read().split()
+        except OSError:
+            return []
+    wait_until(lambda: len(text()) == 2, 15, "the program")
+    return [int(n) for n in text()]
+
+
+@case(120)
+def no_program_ends_well_whose_output_is_lost(t):
+    program = static(t)
+    env = {"W": program, "T": t.work + "/trace"}
+    t.up("p", media=("memory:8M",))
+    t.bash("p", FILL, rc=None)
+    write = '"$W" write 200000 > /fb/lost'
+    ways = {
+        "exec": 'exec ' + write,
+        "the last command": write,
+        "not the last command": write + '; exit $?',
+        "env": 'exec env ' + write,
+        "nice": 'exec nice ' + write,
+        "setsid": 'exec setsid --wait ' + write,
+        "a shell's shell": "exec sh -c 'exec %s'" % write,
+        "a static parent": "\"$W\" sh 'exec %s'" % write,
+        "xargs": "exec sh -c 'echo 200000 | exec xargs \"$W\" write > /fb/lost'",
+        "a descriptor above 2": 'exec "$W" sh "exec $W write 200000 >&7" 7> /fb/lost',
+    }
+    if shutil.which("strace"):
+        ways["strace -f"] = "exec strace -f -o \"$T\" sh -c 'exec %s'" % write
+        ways["strace"] = 'exec strace -o "$T" ' + write
+    for name, script in ways.items():
+        r = t.check(name, t.bash, "p", script, env=env, rc=None)
+        if name == "xargs":  # xargs has a code of its own for it.
+            t.ok(r.rc == 123, "%s: exit code %d" % (name, r.rc))
+        else:
+            t.ok(r.rc == 74, "%s: exit code %d\n%s" % (name, r.rc, r.err))
+        t.check(name, r.says, LOST)
+    # The program's own failure goes first.
+    t.bash("p", 'exec "$W" write 200000 exit 5 > /fb/lost', env=env, rc=5).says(LOST)
+    t.bash("p", 'exec "$W" write 200000 die 15 > /fb/lost', env=env, rc=-15).says(LOST)
+    t.fb("down", "--pool", "p")
+    r = t.fb("run", "--media", "memory:8M", "--out", "/lost:%s/lost" % t.work, "--", "bash", "-c",
+             FILL + "exec " + write, env=env, rc=74).says(LOST)
+    # Nobody waits for the program, which has ended when the run's program ends.
+    t.fb("run", "--media", "memory:8M", "--out", "/lost:%s/again" % t.work, "--", "bash", "-c",
+         FILL + "( %s & ); sleep 2" % write, env=env, rc=74).says(LOST)
+    t.nothing_left("run")
+
+
+@case(60)
+def a_supervisor_is_like_its_program(t):
+    program = static(t)
+    file = t.work + "/numbers"
+    env = {"W": program, "N": file}
+    t.up("p")
+    t.bash("p", 'exec "$W" write 3000000 > /fb/out', env=env).quiet()
+    t.bash("p", 'stat -c %s /fb/out').prints("^3000000$")
+    t.bash("p", 'echo in > /fb/in; exec "$W" exit 6 < /fb/in', env=env, rc=6).quiet()
+    t.bash("p", 'exec /no/such/program > /fb/out', env=env, rc=127)
+    # Signals: to the process that was started, and no process stays.
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        p = t.start([t.forebay, "exec", "--pool", "p", "--", "bash", "-c",
+                     'exec "$W" pid "$N" sleep 30 > /fb/out'], env={**os.environ, **env})
+        own, parent = numbers(file)
+        t.ok(parent == p.pid and comm(parent) == "forebay-waits", "the parent: %s" % comm(parent))
+        os.kill(p.pid, number)
+        t.finish(p, rc=-number)
+        wait_until(lambda: not alive(own), 5, "the end of the program")
+        os.unlink(file)
+    # A stopped program is seen as stopped.
+    p = t.start([t.forebay, "exec", "--pool", "p", "--", "bash", "-c",
+                 'exec "$W" pid "$N" sleep 2 exit 4 > /fb/out'], env={**os.environ, **env})
+    own, parent = numbers(file)
+    os.kill(own, signal.SIGSTOP)
+    t.ok(os.WIFSTOPPED(os.waitpid(p.pid, os.WUNTRACED)[1]), "it isn't stopped")
+    os.kill(p.pid, signal.SIGCONT)
+    t.finish(p, rc=4)
+    os.unlink(file)
+    # A killed courier may have lost bytes.
+    p = t.start([t.forebay, "exec", "--pool", "p", "--", "bash", "-c",
+                 'exec "$W" pid "$N" sleep 2 > /fb/out'], env={**os.environ, **env})
+    numbers(file)
+    notes = os.path.join(t.pool_dir("p"), "couriers")
+    with open(os.path.join(notes, os.listdir(notes)[0])) as f:
+        os.kill(int(f.read().split()[0]), signal.SIGKILL)
+    t.finish(p, rc=74).says("forebay-courier.* was killed")
+    # What stays in the background with the file open delays nobody.
+    begun = time.monotonic()
+    t.bash("p", 'exec "$W" sh "sleep 20 & exit 0" > /fb/out 2> /dev/null', env=env)
+    t.ok(time.monotonic() - begun < 10, "it took %.1f s" % (time.monotonic() - begun))
