@@ -1,14 +1,16 @@
 //! Couriers: processes that carry bytes between files of the pool and programs that don't see the
 //! pool. `forebay run` asks them, before it stages out, whether bytes are lost.
 //!
-//! A parent with the preloaded library, or the program's supervisor, reports most losses and
-//! removes their notes. What stays is about programs that nobody has waited for.
+//! A parent with the preloaded library reports losses and removes their notes. A supervisor reports
+//! them and marks the notes: maybe nobody waits for the supervisor. Other notes are about programs
+//! for which nobody has waited.
 
 use forebay_client::Pool;
 use forebay_client::courier_note::{self, Text};
 use forebay_store::process::{Life, life};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +20,16 @@ use std::time::{Duration, Instant};
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What is known of one program's bytes.
+/// The losses of a run.
+#[derive(Default)]
+pub struct Losses {
+    /// Sentences that the user hasn't seen yet.
+    pub unreported: Vec<String>,
+    /// Whether any bytes are lost.
+    pub any: bool,
+}
+
+/// The state of one program's bytes.
 enum State {
     /// They are in the pool.
     Stored,
@@ -31,12 +42,13 @@ enum State {
 }
 
 /// Waits, up to [`SETTLE_TIMEOUT`], for the couriers of programs that have ended. Programs that
-/// still run aren't waited for. Returns sentences about lost bytes.
-pub fn settle(pools: &[Arc<Pool>]) -> Vec<String> {
-    let dirs = pools.iter().map(|p| p.dir().join(courier_note::DIR));
-    let mut notes: Vec<PathBuf> = dirs.flat_map(|dir| notes_in(&dir)).collect();
+/// still run aren't waited for.
+pub fn settle(pools: &[Arc<Pool>]) -> Losses {
+    let mut notes = notes_of(pools);
     let end = Instant::now() + SETTLE_TIMEOUT;
-    let mut lost = Vec::new();
+    notes.retain(|path| !is_reported(path));
+    let mut losses = Losses::default();
+    let lost = &mut losses.unreported;
     while !notes.is_empty() {
         notes.retain(|path| match state(path) {
             State::Stored | State::Runs => false,
@@ -60,14 +72,22 @@ pub fn settle(pools: &[Arc<Pool>]) -> Vec<String> {
             std::thread::sleep(PAUSE);
         }
     }
-    lost
+    // A supervisor may have reported a loss meanwhile.
+    let reported = notes_of(pools).iter().any(|path| is_reported(path));
+    losses.any = reported || !losses.unreported.is_empty();
+    losses
 }
 
-fn notes_in(dir: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        return Vec::new();
-    };
-    entries.flatten().map(|entry| entry.path()).collect()
+fn notes_of(pools: &[Arc<Pool>]) -> Vec<PathBuf> {
+    let dirs = pools.iter().map(|p| p.dir().join(courier_note::DIR));
+    let entries = dirs.filter_map(|dir| std::fs::read_dir(dir).ok());
+    entries.flatten().flatten().map(|e| e.path()).collect()
+}
+
+/// Whether the user has seen what the note says.
+fn is_reported(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(courier_note::REPORTED.as_bytes())
 }
 
 fn state(path: &Path) -> State {

@@ -61,7 +61,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         }
     };
     let lost = couriers::settle(&found::open_all(&name));
-    for sentence in &lost {
+    for sentence in &lost.unreported {
         print_notice(sentence);
     }
     end_left_behind(&name, a.keep);
@@ -77,7 +77,8 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     } else {
         remove(pool, &name);
     }
-    if status.success() && !lost.is_empty() {
+    if status.success() && lost.any {
+        print_notice("bytes of a program are lost, as said above; what it has made is incomplete");
         return Ok(code::LOST);
     }
     Ok(exit_code(status))

@@ -63,7 +63,7 @@ def no_program_ends_well_whose_output_is_lost(t):
     env = {"W": program, "T": t.work + "/trace"}
     t.up("p", media=("memory:8M",))
     t.bash("p", FILL, rc=None)
-    write = '"$W" write 200000 > /fb/lost'
+    write = '"$W" write 60000 > /fb/lost'
     ways = {
         "exec": 'exec ' + write,
         "the last command": write,
@@ -73,8 +73,8 @@ def no_program_ends_well_whose_output_is_lost(t):
         "setsid": 'exec setsid --wait ' + write,
         "a shell's shell": "exec sh -c 'exec %s'" % write,
         "a static parent": "\"$W\" sh 'exec %s'" % write,
-        "xargs": "exec sh -c 'echo 200000 | exec xargs \"$W\" write > /fb/lost'",
-        "a descriptor above 2": 'exec "$W" sh "exec $W write 200000 >&7" 7> /fb/lost',
+        "xargs": "exec sh -c 'echo 60000 | exec xargs \"$W\" write > /fb/lost'",
+        "a descriptor above 2": 'exec "$W" sh "exec $W write 60000 >&7" 7> /fb/lost',
     }
     if shutil.which("strace"):
         ways["strace -f"] = "exec strace -f -o \"$T\" sh -c 'exec %s'" % write
@@ -87,8 +87,8 @@ def no_program_ends_well_whose_output_is_lost(t):
             t.ok(r.rc == 74, "%s: exit code %d\n%s" % (name, r.rc, r.err))
         t.check(name, r.says, LOST)
     # The program's own failure goes first.
-    t.bash("p", 'exec "$W" write 200000 exit 5 > /fb/lost', env=env, rc=5).says(LOST)
-    t.bash("p", 'exec "$W" write 200000 die 15 > /fb/lost', env=env, rc=-15).says(LOST)
+    t.bash("p", 'exec "$W" write 60000 exit 5 > /fb/lost', env=env, rc=5).says(LOST)
+    t.bash("p", 'exec "$W" write 60000 die 15 > /fb/lost', env=env, rc=-15).says(LOST)
     t.fb("down", "--pool", "p")
     r = t.fb("run", "--media", "memory:8M", "--out", "/lost:%s/lost" % t.work, "--", "bash", "-c",
              FILL + "exec " + write, env=env, rc=74).says(LOST)
@@ -113,7 +113,8 @@ def a_supervisor_is_like_its_program(t):
         p = t.start([t.forebay, "exec", "--pool", "p", "--", "bash", "-c",
                      'exec "$W" pid "$N" sleep 30 > /fb/out'], env={**os.environ, **env})
         own, parent = numbers(file)
-        t.ok(parent == p.pid and comm(parent) == "forebay-waits", "the parent: %s" % comm(parent))
+        t.ok(parent == p.pid, "the parent is %d, not %d" % (parent, p.pid))
+        wait_until(lambda: comm(p.pid).startswith("forebay-waits"), 5, "the supervisor")
         os.kill(p.pid, number)
         t.finish(p, rc=-number)
         wait_until(lambda: not alive(own), 5, "the end of the program")
@@ -130,12 +131,29 @@ def a_supervisor_is_like_its_program(t):
     # A killed courier may have lost bytes.
     p = t.start([t.forebay, "exec", "--pool", "p", "--", "bash", "-c",
                  'exec "$W" pid "$N" sleep 2 > /fb/out'], env={**os.environ, **env})
-    numbers(file)
+    own, parent = numbers(file)
     notes = os.path.join(t.pool_dir("p"), "couriers")
-    with open(os.path.join(notes, os.listdir(notes)[0])) as f:
+    note = [n for n in os.listdir(notes) if n.endswith("-%d" % own)]
+    with open(os.path.join(notes, note[0])) as f:
         os.kill(int(f.read().split()[0]), signal.SIGKILL)
     t.finish(p, rc=74).says("forebay-courier.* was killed")
     # What stays in the background with the file open delays nobody.
     begun = time.monotonic()
     t.bash("p", 'exec "$W" sh "sleep 20 & exit 0" > /fb/out 2> /dev/null', env=env)
     t.ok(time.monotonic() - begun < 10, "it took %.1f s" % (time.monotonic() - begun))
+
+
+@case(30)
+def a_hint_is_written_once_for_a_command(t):
+    env = {"W": static(t), "E": t.work + "/errors", "F": t.forebay}
+    t.up("p")
+    hint = "doesn't see /fb; it does where the pool is mounted"
+    many = 'for i in 1 2 3; do "$W" exit 0 /fb/x; done; true'
+    for script in (many, 'exec sh -c "$1"', '"$F" exec --pool p -- bash -c "$1"; eval "$1"'):
+        r = t.bash("p", script, many, env=env)
+        t.ok(r.err.count(hint) == 1, "hints: %s" % r.err)
+    # A file of its own has its own; -q means none.
+    t.bash("p", many + '; "$W" exit 0 /fb/x 2> "$E"', env=env)
+    with open(env["E"]) as f:
+        t.ok(f.read().count(hint) == 1, "no hint in a file")
+    t.fb("-q", "exec", "--pool", "p", "--", "bash", "-c", many, env=env).quiet()

@@ -363,7 +363,7 @@ def output_of_a_static_program_that_finds_no_room(t):
     fill = 'head -c 20M /dev/zero > /fb/fill 2> /dev/null; '
     r = t.bash("p", fill + '"$W" 200000 > /fb/lost; echo "exit code $?"; "$W" 100000000 > /fb/lost; echo "exit code $?"',
                env={"W": program, "S": s}, rc=None)
-    r.prints("^exit code 74$", "^exit code (9|141)$").says("not all that process [0-9]+ has written is in the pool")
+    r.prints("^exit code 74$", "^exit code (9|141)$").says("not all that process [0-9]+ has written is in /fb/lost: No space left")
 
 
 @case(20)

@@ -10,6 +10,10 @@ use std::borrow::Cow;
 /// The directory of the notes, inside the pool's directory on this host.
 pub const DIR: &str = "couriers";
 
+/// Prefix of the name of a note whose sentences a supervisor has printed: the preloaded library's
+/// process between a program and a parent outside of the pool.
+pub const REPORTED: &str = "reported-";
+
 /// Maximum length of a note. Bytes.
 pub const MAX_BYTES: usize = 4096;
 

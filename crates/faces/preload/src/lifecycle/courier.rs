@@ -17,6 +17,7 @@
 //! in the pipes at the program's end are written. Later writes of the program's children don't
 //! delay this.
 
+use crate::lifecycle::carrier;
 use crate::lifecycle::courier_note::{Note, Waiter};
 use crate::lifecycle::exit;
 use crate::pool;
@@ -33,6 +34,8 @@ use std::time::{Duration, Instant};
 /// The environment variable that makes a process a courier. The variable's value is the [`Errand`].
 pub const VARIABLE: &CStr = c"FOREBAY_COURIER";
 
+/// The name of a courier's process.
+pub const PROCESS_NAME: &CStr = c"forebay-courier";
 /// Maximum number of bytes read or written at a time.
 const PIECE: usize = 256 << 10;
 /// Time after which exec is assumed to have succeeded.
@@ -173,6 +176,7 @@ pub fn run(text: &CStr) -> ! {
 
 fn work(errand: &Errand) {
     leave_program(&errand.descriptors());
+    carrier::rename(PROCESS_NAME);
     // SAFETY: the process inherited the descriptors for this errand; nothing else here owns them.
     let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
     let (ready, executed, process) = (own(errand.ready), own(errand.executed), own(errand.process));
@@ -428,7 +432,8 @@ impl Courier {
                         let pid = self.pid;
                         self.lost += &format!(
                             "process {pid} hasn't got all of its input: {path} can't be read: \
-                             {e}; run the program again\n"
+                             {}; run the program again\n",
+                            messages::error(e)
                         );
                     }
                 }
@@ -491,8 +496,9 @@ impl Courier {
                         _ => "run",
                     };
                     self.lost += &format!(
-                        "not all that process {pid} has written is in {path}: {e}; {advice} the \
-                         program again\n"
+                        "not all that process {pid} has written is in {path}: {}; {advice} the \
+                         program again\n",
+                        messages::error(e)
                     );
                     // Closing the pipe makes the program's next write fail.
                     s.done = true;

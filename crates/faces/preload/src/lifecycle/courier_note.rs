@@ -139,10 +139,21 @@ pub fn tracer_of(pid: u32) -> Option<u32> {
     lines.next().and_then(|l| l.trim().parse().ok())
 }
 
+/// How a process waits for a child that has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// It will wait again (WNOWAIT). The note stays, and the last wait prints what it says.
+    Again,
+    /// It removes the child.
+    Last,
+    /// Like `Last`, but maybe no process waits for this process itself. So the note stays for
+    /// `forebay run`, as one that is reported.
+    Supervisor,
+}
+
 /// Waits, up to [`SETTLE_TIMEOUT`], until all that the ended child `pid` has written is in the
-/// pool. False if bytes are lost or that isn't known; lines on standard error say which. `is_last`: no process can
-/// wait for this child again. Otherwise the note stays, and the last wait prints the line.
-pub fn await_settled(pid: u32, is_last: bool) -> bool {
+/// pool. False if bytes are lost or that isn't known; lines on standard error say which.
+pub fn await_settled(pid: u32, wait: Wait) -> bool {
     let Some(dir) = dir() else { return true };
     if rustix::fs::access(&dir[..], rustix::fs::Access::EXISTS).is_err() {
         return true;
@@ -201,10 +212,15 @@ pub fn await_settled(pid: u32, is_last: bool) -> bool {
     if rustix::fs::fstat(&file).is_ok_and(|s| s.st_nlink == 0) {
         return true;
     }
-    if !is_last {
-        return false;
+    match wait {
+        Wait::Again => return false,
+        Wait::Last => _ = rustix::fs::unlink(&path[..]),
+        Wait::Supervisor => {
+            let name = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
+            let to = [&dir[..], b"/", courier_note::REPORTED.as_bytes(), name].concat();
+            let _ = rustix::fs::rename(&path[..], &to[..]);
+        }
     }
-    let _ = rustix::fs::unlink(&path[..]);
     for sentence in read(&file).sentences(pid).iter() {
         messages::write_line(sentence);
     }

@@ -132,7 +132,7 @@ pub fn replace(name: &[u8], only: Option<RawFd>, is_supervised: bool) -> Result<
     })
 }
 
-/// What a program gets in place of a description.
+/// The replacement of a description.
 enum Chosen {
     /// The file opened through the mount, and whether the description's offset must follow it.
     Mounted(OwnedFd, bool),
@@ -401,7 +401,7 @@ fn above_stdio(fd: OwnedFd) -> Result<OwnedFd, Errno> {
 /// Starts a courier, by a child that sends no signal when it ends. Returns the child's process id.
 fn spawn(errand: &Errand) -> Result<i64, Errno> {
     let task = [courier::VARIABLE.to_bytes(), b"=", &errand.to_text()].concat();
-    let carrier = Carrier::new(c"forebay-courier", &task)?;
+    let carrier = Carrier::new(courier::PROCESS_NAME, &task)?;
     let inherited = errand.descriptors();
     let mask = mask::block_all();
     // SAFETY: the forked child makes only raw system calls before its exec.

@@ -16,7 +16,8 @@
 //!
 //! So the program's process id isn't that of the process that called exec.
 
-use crate::lifecycle::carrier::Carrier;
+use crate::lifecycle::carrier::{self, Carrier};
+use crate::lifecycle::courier_note::Wait;
 use crate::lifecycle::waits::LOST;
 use crate::lifecycle::{courier, courier_note, exit, fork, inherited};
 use crate::program::variables;
@@ -200,7 +201,7 @@ fn read_report(outcome: &OwnedFd) -> Option<i32> {
 /// return.
 fn become_supervisor(child: i64) -> ! {
     let text = [VARIABLE.to_bytes(), b"=", child.to_string().as_bytes()].concat();
-    if let Ok(carrier) = Carrier::new(c"forebay-supervisor", &text) {
+    if let Ok(carrier) = Carrier::new(PROCESS_NAME, &text) {
         map::before_exec();
         exit::publish_all();
         exit::end_readers();
@@ -220,16 +221,7 @@ pub fn run(text: &CStr) -> ! {
     mask::block_all();
     courier::close_descriptors(&[libc::STDERR_FILENO]);
     let _ = rustix::process::chdir("/");
-    let args = [
-        libc::PR_SET_NAME.into(),
-        PROCESS_NAME.as_ptr() as i64,
-        0,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: a C string.
-    unsafe { raw(libc::SYS_prctl, args) };
+    carrier::rename(PROCESS_NAME);
     match child {
         Some(child) => supervise(child),
         None => end(LOST),
@@ -247,7 +239,7 @@ fn supervise(child: i64) -> ! {
                 continue;
             }
             Ok(Some(status)) => {
-                let settled = courier_note::await_settled(child as u32, true);
+                let settled = courier_note::await_settled(child as u32, Wait::Supervisor);
                 if status == 0 && !settled {
                     end(LOST);
                 }

@@ -5,7 +5,7 @@
 //! ([`crate::lifecycle::courier`]). A process that waits for the program also waits for the
 //! courier. If bytes are lost, exit code 0 becomes [`LOST`].
 
-use crate::lifecycle::courier_note;
+use crate::lifecycle::courier_note::{self, Wait};
 use crate::program::user;
 use forebay_intercept::Call;
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ fn after_wait4(pid: u32, at: i64) {
         0 => Pid::from_raw(pid as i32).is_some_and(|p| test_kill_process(p) == Err(Errno::SRCH)),
         _ => libc::WIFEXITED(status) || libc::WIFSIGNALED(status),
     };
-    if has_ended && !courier_note::await_settled(pid, true) && at != 0 && status == 0 {
+    if has_ended && !courier_note::await_settled(pid, Wait::Last) && at != 0 && status == 0 {
         // SAFETY: the program passed this address to be written; a bad address is caught.
         let _ = unsafe { user::give(LOST << 8, at) };
     }
@@ -44,7 +44,11 @@ fn after_wait4(pid: u32, at: i64) {
 
 fn after_waitid(call: &Call) {
     let (at, options) = (call.args[2], call.args[3]);
-    let is_last = options & i64::from(libc::WNOWAIT) == 0;
+    let wait = if options & i64::from(libc::WNOWAIT) == 0 {
+        Wait::Last
+    } else {
+        Wait::Again
+    };
     // SAFETY: any bytes are a siginfo_t; a bad address is caught.
     let Ok(mut info) = (unsafe { user::take::<libc::siginfo_t>(at) }) else {
         return;
@@ -53,7 +57,7 @@ fn after_waitid(call: &Call) {
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
     let has_ended = pid > 0 && ends.contains(&info.si_code);
-    if !has_ended || courier_note::await_settled(pid as u32, is_last) {
+    if !has_ended || courier_note::await_settled(pid as u32, wait) {
         return;
     }
     if info.si_code == libc::CLD_EXITED && status == 0 {

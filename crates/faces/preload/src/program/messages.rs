@@ -4,6 +4,7 @@
 use crate::program::settings;
 use forebay_runtime::defect;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -12,6 +13,13 @@ static COMPLAINED: AtomicBool = AtomicBool::new(false);
 /// Returns bytes as text for a message.
 pub fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
+}
+
+/// Returns an error's words, without its number.
+pub fn error(e: Errno) -> String {
+    let text = e.to_string();
+    let words = text.split(" (os error").next();
+    words.unwrap_or_default().to_owned()
 }
 
 /// Writes one line to standard error, once per process.
