@@ -342,6 +342,8 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
         let place = if is_dead { Ok(false) } else { place_at(prefix) };
         let (dir, made) = match place {
             Ok(made) => (prefix.to_owned(), made),
+            // Another process has mounted the pool there since this one looked.
+            Err(_) if may_wait && !is_ours && mounted(prefix) == Some(source_of(pool)) => continue,
             Err(why) => {
                 print_notice(format!(
                     "can't mount at {}: {why}; programs that don't see the pool find their working \
@@ -407,6 +409,8 @@ fn place_at(prefix: &Path) -> Result<bool, String> {
         },
         Err(e) if e.kind() == io::ErrorKind::NotFound => match std::fs::create_dir(prefix) {
             Ok(()) => Ok(true),
+            // Another process has just made it, or mounted the pool on it.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(e) => Err(format!("it isn't there and can't be made: {e}")),
         },
         Err(e) => Err(e.to_string()),
