@@ -327,6 +327,8 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
     let prefix = Path::new(&pool.config().mount);
     let me = std::process::id();
     let until = Instant::now() + CHANGE_TIMEOUT;
+    // Two processes that mount at the same moment would mount one on the other.
+    let _alone = users::lock_until(&registry(pool)?, until);
     loop {
         if joins(pool, prefix, me)? {
             return Ok(());

@@ -13,10 +13,13 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often to check whether a program runs, if the kernel has no pidfd.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Pause between two attempts to take a lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(2);
 
 fn dir_of(record: &Path) -> PathBuf {
     let mut dir = record.as_os_str().to_owned();
@@ -29,6 +32,19 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
     let fd = rustix::fs::open(dir, flags, Mode::empty())?;
     flock(&fd, FlockOperation::LockExclusive)?;
     Ok(fd)
+}
+
+/// Takes the lock of a directory, as soon as no other process has it; None after `until`.
+pub fn lock_until(dir: &Path, until: Instant) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(dir, flags, Mode::empty()).ok()?;
+    while flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= until {
+            return None;
+        }
+        std::thread::sleep(LOCK_INTERVAL);
+    }
+    Some(fd)
 }
 
 /// Creates the directory with the first program. Must be called before the mount's record exists.
