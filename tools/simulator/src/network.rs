@@ -399,11 +399,14 @@ struct End {
     state: Mutex<State>,
 }
 
+/// A request without a reply: whom to tell, where its bytes land, and when it fails.
+type Waiting = (Done, Option<Box<dyn Landing>>, Instant);
+
 #[derive(Default)]
 struct State {
     ended: Option<Error>,
     next: u64,
-    waiting: BTreeMap<u64, (Done, Option<Box<dyn Landing>>, Instant)>,
+    waiting: BTreeMap<u64, Waiting>,
 }
 
 impl Shared {

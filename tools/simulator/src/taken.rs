@@ -255,6 +255,9 @@ unsafe extern "C" fn ends(turn: *mut c_void) {
     unsafe { libc::pthread_setspecific(end_key(), (turn + 1) as *const c_void) };
 }
 
+/// Value of the key in a new thread: the number of the first call of the destructor.
+const FIRST_TURN: usize = 1;
+
 extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
     // SAFETY: `pthread_create` below made this pointer from a box.
     let b = unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
@@ -262,7 +265,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
     world().arrive(b.task);
     drop(b);
     // SAFETY: `end_key` has made the key; its value is a number, not a pointer.
-    unsafe { libc::pthread_setspecific(end_key(), 1 as *const c_void) };
+    unsafe { libc::pthread_setspecific(end_key(), FIRST_TURN as *const c_void) };
     start(argument)
 }
 
