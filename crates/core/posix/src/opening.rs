@@ -323,7 +323,7 @@ impl Fs {
                     // If the home must still be asked to open the object, it may return the
                     // attributes with its reply.
                     late: remote.inode.is_none()
-                        && self.cluster().store().names().is_object_remote(e.id),
+                        && self.cluster().store().peers().is_object_remote(e.id),
                 };
                 self.open_regular(&new.named(by.0, by.1), &opening, remote)
             }
@@ -443,7 +443,7 @@ impl Fs {
         }
         if let Some(inode) = &remote.inode {
             cluster.declarations().note_controls(live, inode);
-            if cluster.store().names().is_object_remote(id) {
+            if cluster.store().peers().is_object_remote(id) {
                 let entry = cluster.store().objects().live(live);
                 entry.set_privileged(inode.mode);
             }
@@ -466,7 +466,7 @@ impl Fs {
         let truncates = opening.checks && opening.flags & libc::O_TRUNC != 0;
         // The controls in the live entry may come from an older reply, to another process that
         // opens the file: use those of this reply.
-        let controls_at_home = if cluster.store().names().is_object_remote(id) {
+        let controls_at_home = if cluster.store().peers().is_object_remote(id) {
             remote.inode.map_or(0, |inode| inode.controls)
         } else {
             0

@@ -739,7 +739,7 @@ impl Fs {
         };
         let cluster = self.cluster();
         self.set_attributes_in_use(id, &set)?;
-        if cluster.store().names().is_object_remote(id) {
+        if cluster.store().peers().is_object_remote(id) {
             // Updates this node's live entry of a file that has its home on a peer.
             let known = |index| cluster.store().objects().live(index).set_privileged(mode);
             cluster.store().objects().with_live(id, known)?;

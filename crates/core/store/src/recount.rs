@@ -130,7 +130,7 @@ impl<'s> Recovery<'s> {
             }
         }
         h.open_directories.store(directories, Release);
-        self.locks().recount_locks()?;
+        self.store.locks().recount_locks()?;
         let mut unused = Vec::new();
         h.free_live.clear();
         for (i, &n) in uses.lives.iter().enumerate().rev() {

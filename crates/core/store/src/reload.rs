@@ -171,7 +171,7 @@ mod tests {
         .unwrap();
         assert_eq!(s.durability().cut_files(), Ok(()));
         s.names().settle_leftovers().unwrap();
-        let records = s.records(s.shard_of(id)).unwrap();
+        let records = s.records(s.files.shard_of(id)).unwrap();
         assert_eq!(records.attached(&Key::chunk(id, 1)), Ok(None));
     }
 }

@@ -138,13 +138,13 @@ fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
 impl<'s> Objects<'s> {
     /// The descriptions of the directory `id` on this node, by number.
     fn descriptions_of_dir(self, id: ObjectId) -> impl Iterator<Item = (u32, &'s Open)> {
-        let header = self.0.control.header();
+        let header = self.store.control.header();
         let end = match header.open_directories.load(Acquire) {
             0 => 0,
             _ => header.free_open.end(MAX_OPEN),
         };
         (0..end)
-            .map(move |index| (index, self.0.control.open_file(index)))
+            .map(move |index| (index, self.store.control.open_file(index)))
             .filter(move |(_, open)| {
                 open.id.load(Acquire) == id.0 && open.kind.load(Relaxed) == libc::S_IFDIR
             })
@@ -213,7 +213,7 @@ impl Names<'_> {
         w: &mut Write<'_>,
         id: ObjectId,
     ) -> Result<Option<RemovedDir>> {
-        if self.control.header().open_directories.load(Acquire) == 0 {
+        if self.store.control.header().open_directories.load(Acquire) == 0 {
             return Ok(None);
         }
         let Some((inode, _)) = w.inode(id)? else {

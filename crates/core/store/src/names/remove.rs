@@ -211,8 +211,8 @@ impl<'s> Names<'s> {
     pub fn rmdir_here(&self, (parent, name): Named<'_>, (epoch, t): (u64, i64)) -> Result<()> {
         let at = self.store.entry_ref((parent, name));
         // All shards: no entry may be made in the directory while it is removed.
-        let removed = self.transact(self.all_shards(), Need::Removal, |w| {
-            self.check_epoch(epoch)?;
+        let removed = self.store.transact(self.store.files.all(), Need::Removal, |w| {
+            self.store.names_epoch().check(epoch)?;
             let found = w.look_up(at)?.ok_or(Errno::NOENT)?;
             if found.changing {
                 return Err(Errno::IO);
@@ -229,7 +229,7 @@ impl<'s> Names<'s> {
             Ok(kept.map(|kept| (entry.id, kept)))
         })?;
         if let Some((id, kept)) = removed {
-            self.objects().keep_removed_dir(id, &kept);
+            self.store.objects().keep_removed_dir(id, &kept);
         }
         Ok(())
     }

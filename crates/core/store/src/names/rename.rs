@@ -75,7 +75,7 @@ impl<'s> Names<'s> {
         };
         let mut freed = Vec::new();
         let mut removed = None;
-        let _section = self.section()?;
+        let _section = self.store.section()?;
         // A rename that replaces an object must work even if the record file is full, since it
         // removes the object.
         let need = match (mode, target) {
@@ -98,9 +98,9 @@ impl<'s> Names<'s> {
         if !done {
             return Ok(Renamed::Otherwise);
         }
-        self.free_extents(freed);
+        self.store.free_extents(freed);
         if let (Some(removed), Some(target)) = (removed, target) {
-            self.objects().keep_removed_dir(target.id, &removed);
+            self.store.objects().keep_removed_dir(target.id, &removed);
         }
         self.set_live_ctime(source.id, t)?;
         if let Some(target) = target {
