@@ -5,11 +5,6 @@
 //! library; null gives EINVAL. The header's rules for arguments are the promise that the comments on
 //! `unsafe` blocks mention.
 
-#![expect(
-    clippy::missing_safety_doc,
-    reason = "the safety of the interface's functions is documented in the header"
-)]
-
 mod batches;
 mod bytes;
 mod collections;
