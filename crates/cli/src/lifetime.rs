@@ -263,7 +263,8 @@ impl Watcher {
 
     /// Records that the pool is in use, if it is or was since the last check.
     fn note_use(&mut self) {
-        let foreign = self.pool.store().attachments_of_others();
+        let store = self.pool.store();
+        let foreign = store.attachment.attachments_of_others(store.control());
         let in_use = self.foreign != Some(foreign)
             || !self.pool.attached().is_empty()
             || !programs::running(&self.pool).is_empty();

@@ -10,7 +10,7 @@ use crate::output::{count, note, print_notice, quoted, seconds};
 use crate::report::Watching;
 use crate::signals::Relay;
 use crate::stage::{How, Way, room, summary, tell_troubles, transfer};
-use crate::{couriers, down, exec, foresight, found, nodes, origin, paths, stats, up};
+use crate::{couriers, down, exec, foresight, found, nodes, origin, paths, programs, stats, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;

@@ -7,6 +7,7 @@
 //! keeps its attributes until the kernel forgets the node. Extended attributes aren't kept.
 
 use forebay_posix::{Errno, Stat};
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 

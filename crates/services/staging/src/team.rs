@@ -11,6 +11,7 @@ use crate::wire::{Begin, FromMover, MAX_FILES, Order, Proof, read_message, write
 use crate::{Report, Share};
 use forebay_backing::join;
 use forebay_media::count;
+use forebay_runtime::threads::lock;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

@@ -122,7 +122,7 @@ impl Call<'_> {
                 fs.change_owner(id, uid, gid)?;
             }
             if !has(fattr::ANY) {
-                self.set_nothing(head, &self.stat(head.node, open)?)?;
+                self.set_nothing(&self.stat(self.head.node, open)?)?;
             }
             if has(fattr::MODE) {
                 fs.change_mode(id, mode)?;
@@ -130,10 +130,10 @@ impl Call<'_> {
             if has(fattr::SIZE) {
                 match open {
                     Some(open) => fs.truncate_open(open, size)?,
-                    None => self.truncate(head.node, size)?,
+                    None => self.truncate(self.head.node, size)?,
                 }
                 if has(fattr::KILL_SUIDGID) {
-                    self.drop_privileges(head, head.node)?;
+                    self.drop_privileges(self.head.node)?;
                 }
             }
             if atime.is_some() || mtime.is_some() {
@@ -142,7 +142,7 @@ impl Call<'_> {
             Ok(())
         };
         match change() {
-            Err(Errno::NOENT) => self.directories.change_removed(head.node, |stat| {
+            Err(Errno::NOENT) => self.directories.change_removed(self.head.node, |stat| {
                 stat.uid = uid.unwrap_or(stat.uid);
                 stat.gid = gid.unwrap_or(stat.gid);
                 if has(fattr::MODE) {

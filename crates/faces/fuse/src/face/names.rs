@@ -81,14 +81,14 @@ impl Call<'_> {
         let mode = a.u32()?;
         a.skip(4)?;
         let name = a.text()?;
-        let fs = self.fs_of(head);
+        let fs = self.fs_of();
         let made = fs
             .resolver()
-            .at(object(head.node), name, Goal::DIRECTORY, |p| {
+            .at(self.object(), name, Goal::DIRECTORY, |p| {
                 fs.make_dir(p, mode)
             });
         made.map_err(inside)?;
-        self.tell(head, name, reply)
+        self.tell(name, reply)
     }
 
     pub(super) fn unlink(&self, a: &mut Args<'_>) -> Result<()> {
