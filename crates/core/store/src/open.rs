@@ -127,7 +127,11 @@ impl<'s> Objects<'s> {
         );
         assert!(new.id.0 != 0, "an object's id isn't zero");
         if new.kind == libc::S_IFDIR {
-            self.store.control.header().open_directories.fetch_add(1, AcqRel);
+            self.store
+                .control
+                .header()
+                .open_directories
+                .fetch_add(1, AcqRel);
         }
         o.live.store(0, Relaxed);
         o.locker.store(0, Relaxed);
@@ -274,7 +278,11 @@ impl<'s> Objects<'s> {
         let is_dir = o.kind.load(Relaxed) == libc::S_IFDIR;
         self.store.control.header().free_open.push(index, &o.next);
         if is_dir {
-            self.store.control.header().open_directories.fetch_sub(1, AcqRel);
+            self.store
+                .control
+                .header()
+                .open_directories
+                .fetch_sub(1, AcqRel);
         }
         drop(held);
         let released = match live {

@@ -211,23 +211,25 @@ impl<'s> Names<'s> {
     pub fn rmdir_here(&self, (parent, name): Named<'_>, (epoch, t): (u64, i64)) -> Result<()> {
         let at = self.store.entry_ref((parent, name));
         // All shards: no entry may be made in the directory while it is removed.
-        let removed = self.store.transact(self.store.files.all(), Need::Removal, |w| {
-            self.store.names_epoch().check(epoch)?;
-            let found = w.look_up(at)?.ok_or(Errno::NOENT)?;
-            if found.changing {
-                return Err(Errno::IO);
-            }
-            let entry = found.entry;
-            if entry.kind != libc::S_IFDIR {
-                return Err(Errno::NOTDIR);
-            }
-            w.rmdir(at, entry)?;
-            let kept = self.attributes_to_keep(w, entry.id)?;
-            self.drop_link(w, entry.id, (parent, name), t, &mut Vec::new())?;
-            w.change_inode(parent, |p| p.nlink -= 1)?;
-            w.names_change();
-            Ok(kept.map(|kept| (entry.id, kept)))
-        })?;
+        let removed = self
+            .store
+            .transact(self.store.files.all(), Need::Removal, |w| {
+                self.store.names_epoch().check(epoch)?;
+                let found = w.look_up(at)?.ok_or(Errno::NOENT)?;
+                if found.changing {
+                    return Err(Errno::IO);
+                }
+                let entry = found.entry;
+                if entry.kind != libc::S_IFDIR {
+                    return Err(Errno::NOTDIR);
+                }
+                w.rmdir(at, entry)?;
+                let kept = self.attributes_to_keep(w, entry.id)?;
+                self.drop_link(w, entry.id, (parent, name), t, &mut Vec::new())?;
+                w.change_inode(parent, |p| p.nlink -= 1)?;
+                w.names_change();
+                Ok(kept.map(|kept| (entry.id, kept)))
+            })?;
         if let Some((id, kept)) = removed {
             self.store.objects().keep_removed_dir(id, &kept);
         }

@@ -82,11 +82,9 @@ impl Call<'_> {
         a.skip(4)?;
         let name = a.text()?;
         let fs = self.fs_of();
-        let made = fs
-            .resolver()
-            .at(self.object(), name, Goal::DIRECTORY, |p| {
-                fs.make_dir(p, mode)
-            });
+        let made = fs.resolver().at(self.object(), name, Goal::DIRECTORY, |p| {
+            fs.make_dir(p, mode)
+        });
         made.map_err(inside)?;
         self.tell(name, reply)
     }
