@@ -56,7 +56,7 @@ pub enum Error {
     NoSecret {
         /// The file.
         file: PathBuf,
-        /// What the file contains, for messages: "the password" or "the key".
+        /// The secret in the file, for messages: "the password" or "the key".
         secret: &'static str,
         /// The kernel's error.
         errno: Errno,
@@ -65,7 +65,7 @@ pub enum Error {
     BadSecret {
         /// The file.
         file: PathBuf,
-        /// What the file contains, for messages: "the password" or "the key".
+        /// The secret in the file, for messages: "the password" or "the key".
         secret: &'static str,
         /// EACCES or EINVAL.
         errno: Errno,

@@ -52,7 +52,8 @@ fn every_point_stands_where_the_table_says() {
 fn the_reference_lists_all() {
     let mut text = String::from(
         "# Tracepoints\n\nWhat each says, and in which crate it stands. Made from the table in\n\
-         `crates/base/trace/src/points.rs` by `FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-trace`.\n\
+         `crates/base/trace/src/points.rs` by\n\
+         `FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-trace`.\n\
          How they are used: [tracing](../howto/tracing.md).\n\n\
          | id | name | crate | says | fields |\n|---|---|---|---|---|\n",
     );

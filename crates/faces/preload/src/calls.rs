@@ -433,7 +433,8 @@ mod tests {
         let mut text = String::from(
             "# System calls\n\nWhat the preload library does with the system calls of Linux 6.18 on x86-64 on paths and\n\
              descriptors of a pool. All other paths and descriptors go to the kernel, untouched. Made from\n\
-             `crates/faces/preload/src/calls.rs` by `FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-preload calls`.\n\n\
+             `crates/faces/preload/src/calls.rs` by\n\
+             `FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-preload calls`.\n\n\
              \"refused\": EOPNOTSUPP. \"kernel\": goes to the kernel as it is; on a descriptor of the pool the kernel\n\
              finds one opened with `O_PATH`, and says EBADF to all that reads or writes. Tests are scripts in\n\
              `tests/programs/cases`.\n",
