@@ -1,4 +1,5 @@
-//! Decides which names (and attributes, see [`KEEPS_ATTRIBUTES`]) the kernel may cache.
+//! Decides which names the kernel may cache. It caches no attributes: it can store an older answer
+//! over a newer one (decision 0032).
 //!
 //! The kernel may cache names while the mount is the sole user of the store ([`SoleUse`]).
 //! Then only the mount's clients change anything, and replies are valid for [`HOLDS`]. A process
@@ -12,25 +13,14 @@
 //! namespace (loop images, bind mounts of containers). For the same reason NOTIFY_INC_EPOCH isn't
 //! used.
 //!
-//! A reply takes effect only when its program runs, perhaps after a later notice. Therefore:
-//! - *Names*: the kernel looks up new names, and creates names, with the directory locked, and a
-//!   notice waits for that lock. For a known name, the kernel asks again without the lock: a notice
-//!   that overtook the reply would have no effect. So the notices begin [`ARRIVED`] after the last
-//!   reply for a known name. If a program doesn't get a core for that time, the name stays valid
-//!   until [`HOLDS`] is over.
-//! - *Attributes* are cached only from replies to GETATTR. The kernel has the inode when such a
-//!   reply arrives, and discards the reply if the inode was invalidated after the request began
-//!   (NOTIFY_INVAL_INODE). So each object whose attributes the kernel may have is recorded before
-//!   the reply is sent ([`State::nodes`]). The kernel marks an inode's attributes as valid before
-//!   it stores them, and readers take no lock. So a reply may be cacheable only if the kernel
-//!   already has the same attributes from a reply that wasn't cacheable ([`Seen`]).
-//! - *Changes through the mount*: the kernel updates its names itself. If a request has changed an
-//!   object's attributes, the object is invalidated before the reply ([`Keeping::changed`]);
-//!   replies that were made before but aren't sent yet aren't cacheable ([`Keeping::changes`]).
-//!   Invalidation doesn't block the answering thread: the kernel only looks up the inode, which the
-//!   waiting request uses. Files open for writing are excluded, because their attributes change by
-//!   requests for which no program waits.
-//! - The view by attributes (`.by`) changes without requests and is never cached.
+//! A reply takes effect only when its program runs, perhaps after a later notice. The kernel looks
+//! up new names, and creates names, with the directory locked, and a notice waits for that lock. For
+//! a known name, the kernel asks again without the lock: a notice that overtook the reply would have
+//! no effect. So the notices begin [`ARRIVED`] after the last reply for a known name. If a program
+//! doesn't get a core for that time, the name stays valid until [`HOLDS`] is over. The kernel updates
+//! its names itself when requests through the mount change them.
+//!
+//! The view by attributes (`.by`) changes without requests and is never cached.
 //!
 //! [`SoleUse`]: forebay_store::views::SoleUse
 
@@ -42,7 +32,7 @@ use forebay_runtime::threads::{lock, watch};
 use forebay_store::Store;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -58,30 +48,16 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Duration of sole use after which the pause is [`FIRST_RETRY_DELAY`] again.
 const WORTH: Duration = Duration::from_secs(10);
-/// Maximum number of objects whose attributes the kernel may have. Attributes of further objects
-/// aren't cacheable.
-const MAX_CACHED_NODES: usize = 1 << 17;
-/// Whether attributes are cacheable, too. Caching them isn't strictly safe yet: if an older reply
-/// arrives during the request, the kernel discards the reply that wasn't cacheable, and then
-/// [`Seen`] proves nothing. Such a discard happens about once in 1,000 changes while three other
-/// processes read the object.
-const KEEPS_ATTRIBUTES: bool = false;
-/// How long the kernel takes at most to store a reply's attributes in the inode. If the same thread
-/// sends another request, they are stored.
-const STORED: Duration = Duration::from_secs(1);
-/// Number of change counters. Each object uses the counter at its node number modulo this.
-const COUNTERS: usize = 1024;
 /// How often the thread that waits for the end of sole use checks whether the mount still exists.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Names and attributes of a mount that the kernel may cache.
+/// Names of a mount that the kernel may cache.
 pub struct Keeping {
     pool: Arc<Pool>,
     notices: Arc<Notices>,
     is_possible: bool,
     /// Number of the current period of sole use; 0 if there is none.
     current: AtomicU64,
-    changes: [AtomicU32; COUNTERS],
     state: Mutex<State>,
     /// Signals that sole use has begun.
     taken: Condvar,
@@ -93,10 +69,6 @@ struct State {
     looked_up: Option<Instant>,
     /// Whether names are being expired.
     expires: bool,
-    /// Objects whose attributes were sent to the kernel, by node number.
-    nodes: HashMap<u64, Seen>,
-    /// Number of opens for writing through the mount, by node number.
-    writers: HashMap<u64, u32>,
     /// Number of periods of sole use so far.
     count: u64,
     begun: Instant,
@@ -147,23 +119,6 @@ impl Names {
     }
 }
 
-/// An object whose attributes haven't changed since they were sent to the kernel.
-struct Seen {
-    /// When the attributes were sent, and to which thread. Another request of that thread shows
-    /// that the kernel has stored the reply.
-    at: Instant,
-    thread: u32,
-    /// Whether the kernel may cache the attributes.
-    is_kept: bool,
-}
-
-/// The state when a request began: the period of sole use, and the object's counter of changes.
-#[derive(Clone, Copy)]
-pub struct Ticket {
-    time: u64,
-    changes: u32,
-}
-
 impl Keeping {
     /// Creates the state of a mount of this pool. `forgets`: whether the kernel can expire names.
     pub fn new(pool: Arc<Pool>, notices: Arc<Notices>, forgets: bool) -> Keeping {
@@ -173,13 +128,10 @@ impl Keeping {
             pool,
             notices,
             current: AtomicU64::new(0),
-            changes: [const { AtomicU32::new(0) }; COUNTERS],
             state: Mutex::new(State {
                 names: Names::default(),
                 looked_up: None,
                 expires: false,
-                nodes: HashMap::new(),
-                writers: HashMap::new(),
                 count: 0,
                 begun: now,
                 next: now,
@@ -194,20 +146,13 @@ impl Keeping {
         self.pool.store()
     }
 
-    fn counter(&self, node: u64) -> &AtomicU32 {
-        &self.changes[node as usize % COUNTERS]
-    }
-
-    /// Records the state at the beginning of a request. Must be called before anything is read for
-    /// the reply. Tries to begin sole use.
-    pub fn begin(&self, head: &Head) -> Ticket {
+    /// Returns the number of the current period of sole use, 0 for none. Must be called before
+    /// anything is read for the reply to a request. Tries to begin sole use.
+    pub fn begin(&self, head: &Head) -> u64 {
         if self.is_possible && self.current.load(SeqCst) == 0 && may_keep(head.opcode) {
             self.try_to_take();
         }
-        Ticket {
-            time: self.current.load(SeqCst),
-            changes: self.counter(head.node).load(SeqCst),
-        }
+        self.current.load(SeqCst)
     }
 
     fn try_to_take(&self) {
@@ -231,32 +176,29 @@ impl Keeping {
         }
     }
 
-    /// Sets the validity of a reply that is cacheable. Must be called before the reply is sent. If
-    /// the kernel may cache that a name doesn't exist, replaces the error by a reply.
+    /// Sets the validity of a reply that is cacheable. `period`: as [`Keeping::begin`] returned it.
+    /// Must be called before the reply is sent. If the kernel may cache that a name doesn't exist, replaces the error by a reply.
     pub fn stamp(
         &self,
-        ticket: Ticket,
+        period: u64,
         (head, args): (&Head, Args<'_>),
         result: Result<(), Errno>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        if ticket.time == 0 || ticket.time != self.current.load(SeqCst) || is_view(head.node) {
+        if period == 0 || period != self.current.load(SeqCst) || is_view(head.node) {
             return result;
         }
         match (head.opcode, result) {
-            (op::LOOKUP, Err(Errno::NOENT)) if self.adds_name(ticket, head, args.clone()) => {
+            (op::LOOKUP, Err(Errno::NOENT)) if self.adds_name(period, head, args.clone()) => {
                 reply.clear();
                 reply.zeros(p::ENTRY);
                 reply.set(p::ENTRY_VALID, HOLDS);
                 return Ok(());
             }
             (op::LOOKUP | op::CREATE | op::MKNOD | op::MKDIR | op::SYMLINK | op::LINK, Ok(()))
-                if !is_view(reply.get(0)) && self.adds_name(ticket, head, args.clone()) =>
+                if !is_view(reply.get(0)) && self.adds_name(period, head, args.clone()) =>
             {
                 reply.set(p::ENTRY_VALID, HOLDS)
-            }
-            (op::GETATTR | op::STATX, Ok(())) if KEEPS_ATTRIBUTES && self.notes(ticket, head) => {
-                reply.set(p::ATTR_VALID, HOLDS);
             }
             _ => {}
         }
@@ -264,12 +206,12 @@ impl Keeping {
     }
 
     /// Whether the kernel may cache the request's name; if so, records it.
-    fn adds_name(&self, ticket: Ticket, head: &Head, args: Args<'_>) -> bool {
+    fn adds_name(&self, period: u64, head: &Head, args: Args<'_>) -> bool {
         let Some(name) = name_in(head.opcode, args) else {
             return false;
         };
         let mut state = lock(&self.state);
-        if ticket.time != self.current.load(SeqCst) || !state.names.add(head.node, name) {
+        if period != self.current.load(SeqCst) || !state.names.add(head.node, name) {
             return false;
         }
         if head.opcode == op::LOOKUP {
@@ -293,78 +235,6 @@ impl Keeping {
                 // Added even beyond the limit: the kernel caches these names without asking.
                 let young = state.names.young.entry(dir).or_default();
                 young.insert(name.into());
-            }
-        }
-    }
-
-    /// Whether the kernel may cache this object's attributes as of the ticket. Records that they
-    /// are sent.
-    fn notes(&self, ticket: Ticket, head: &Head) -> bool {
-        let (node, thread) = (head.node, head.pid);
-        let mut state = lock(&self.state);
-        let may = ticket.time == self.current.load(SeqCst)
-            && ticket.changes == self.counter(node).load(SeqCst)
-            && !state.writers.contains_key(&node);
-        if !may {
-            return false;
-        }
-        let is_full = state.nodes.len() >= MAX_CACHED_NODES;
-        match state.nodes.get_mut(&node) {
-            Some(seen) => {
-                seen.is_kept |= seen.thread == thread || seen.at.elapsed() >= STORED;
-                seen.is_kept
-            }
-            None if is_full => false,
-            None => {
-                let seen = Seen {
-                    at: Instant::now(),
-                    // 0 means that the thread's id isn't known; no thread has the id `u32::MAX`.
-                    thread: if thread == 0 { u32::MAX } else { thread },
-                    is_kept: false,
-                };
-                state.nodes.insert(node, seen);
-                false
-            }
-        }
-    }
-
-    /// Records that a request has changed the object's attributes. Must be called while the
-    /// request, which uses the object, is unanswered.
-    pub fn changed(&self, node: u64) {
-        if self.is_possible {
-            self.changes_with(node, |_| ());
-        }
-    }
-
-    fn changes_with(&self, node: u64, f: impl FnOnce(&mut State)) {
-        let mut state = lock(&self.state);
-        self.counter(node).fetch_add(1, SeqCst);
-        f(&mut state);
-        let was_kept = state.nodes.remove(&node).is_some_and(|s| s.is_kept);
-        drop(state);
-        if was_kept {
-            self.notices.forget_attributes(node);
-        }
-    }
-
-    /// Records that a request has opened the file for writing. Must be called before it is
-    /// answered.
-    pub fn opened(&self, node: u64) {
-        if self.is_possible {
-            self.changes_with(node, |s| *s.writers.entry(node).or_default() += 1);
-        }
-    }
-
-    /// Records that a description that was open for writing is closed.
-    pub fn closed(&self, node: u64) {
-        if !self.is_possible {
-            return;
-        }
-        let mut state = lock(&self.state);
-        if let Some(writers) = state.writers.get_mut(&node) {
-            *writers -= 1;
-            if *writers == 0 {
-                state.writers.remove(&node);
             }
         }
     }
@@ -393,7 +263,6 @@ impl Keeping {
             (2 * state.pause).min(MAX_RETRY_DELAY)
         };
         state.next = Instant::now() + state.pause;
-        let nodes = std::mem::take(&mut state.nodes);
         state.expires = true;
         let arrives = state.looked_up.take().map(|at| at + ARRIVED);
         drop(state);
@@ -401,9 +270,6 @@ impl Keeping {
             std::thread::sleep(left);
         }
         self.expire_names();
-        for (node, _) in nodes.into_iter().filter(|(_, seen)| seen.is_kept) {
-            self.notices.forget_attributes(node);
-        }
         self.store().sole_use().end();
     }
 

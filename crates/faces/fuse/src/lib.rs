@@ -6,15 +6,15 @@
 //! see each other's changes.
 //!
 //! The kernel checks permissions (`default_permissions`) by the attributes that it gets. The kernel
-//! caches names and attributes only while no other process uses the pool ([`keeping`]). The kernel
-//! caches no data, since programs outside the mount may change them without notice to it. Only
-//! mappings use its page cache ([`cached`]), and only changed bytes of its pages are written back
+//! caches names only while no other process uses the pool ([`keeping`]). It caches neither attributes
+//! nor data, since programs outside the mount may change them without notice to it. Only mappings use
+//! its page cache ([`cached`]), and only changed bytes of its pages are written back
 //! ([`fetched`]). Files that were just looked up stay open for a moment ([`recent`]). [`notices`]
 //! are messages that the kernel hasn't requested. [`directories`] holds the last attributes of
 //! removed directories.
 //!
 //! - [`protocol`]: messages. [`device`]: mounting. [`face`]: answers to requests.
-//! - [`serve`]: the threads that receive requests. [`keeping`]: what the kernel may cache.
+//! - [`serve`]: the threads that receive requests. [`keeping`]: which names the kernel may cache.
 //!   [`reserve`]: memory for when the system has none.
 
 #![warn(missing_docs)]

@@ -24,15 +24,6 @@ impl Notices {
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
-    /// Makes the kernel forget an object's attributes, and discard the attributes in replies to
-    /// requests that have begun. Waits only if the inode is being created or removed.
-    pub fn forget_attributes(&self, node: u64) {
-        let mut message = Reply::new();
-        // A negative offset excludes the pages.
-        message.u64(node).u64(u64::MAX).u64(0);
-        self.send(p::NOTIFY_INVAL_INODE, message);
-    }
-
     /// Ends the validity of a name: the kernel looks the name up again before it uses it. Mounts on
     /// the name stay. Waits for requests that create, look up or remove names in the directory.
     pub fn expire_name(&self, dir: u64, name: &[u8]) {

@@ -16,10 +16,8 @@ pub const ROOT_NODE: u64 = 1;
 pub const REPLY_HEAD: usize = 16;
 /// Size of the reply to LOOKUP. Bytes.
 pub const ENTRY: usize = 128;
-/// Offsets, in a reply's content, of a validity in seconds: the name's in a reply to LOOKUP, the
-/// attributes' in a reply to GETATTR.
+/// Offset, in the reply to LOOKUP, of the name's validity. Seconds.
 pub const ENTRY_VALID: usize = 16;
-pub const ATTR_VALID: usize = 0;
 /// Maximum number of bytes of one write.
 pub const MAX_WRITE: usize = 1 << 20;
 

@@ -409,7 +409,7 @@ impl Server {
             return self.send(&head, Err(Errno::NOMEM), reply);
         }
         reply.clear();
-        let ticket = self.face.keeping.begin(&head);
+        let period = self.face.keeping.begin(&head);
         let begun = counted::begin(head.opcode);
         forebay_trace::event!(FUSE_REQUEST_ENTER, head.opcode, head.node);
         let answer = self.face.answer(&head, args.clone(), reply);
@@ -437,7 +437,7 @@ impl Server {
                 let result = self
                     .face
                     .keeping
-                    .stamp(ticket, (&head, args), result, reply);
+                    .stamp(period, (&head, args), result, reply);
                 counted::end(head.opcode, begun, result, reply);
                 self.send(&head, result, reply);
             }

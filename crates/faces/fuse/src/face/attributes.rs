@@ -191,9 +191,7 @@ impl Call<'_> {
         if self.head.uid == 0 || privileges_of(self.head, &self.fs().stat_id(object(node))?) == 0 {
             return Ok(());
         }
-        self.drop_privileges(node)?;
-        self.keeping.changed(node);
-        Ok(())
+        self.drop_privileges(node)
     }
 
     /// Handles a request that sets no attribute. Such a request comes from chown(2) with neither

@@ -27,19 +27,7 @@ impl Face {
         if let Some(node) = self.can_be_stored_to(open) {
             self.cached.fetched.closed(node);
         }
-        let written = self.can_be_written(open);
-        let closed = self.fs().store().objects().open_release(open);
-        if let Some(node) = written {
-            self.keeping.closed(node);
-        }
-        closed
-    }
-
-    /// Returns the file's node number if this description allows writing.
-    fn can_be_written(&self, open: u32) -> Option<u64> {
-        let o = self.fs().store().objects().open_file(open);
-        let writes = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        writes.then(|| o.id.load(Relaxed))
+        self.fs().store().objects().open_release(open)
     }
 }
 
@@ -67,9 +55,6 @@ impl Call<'_> {
     fn put_open(&self, open: u32, reply: &mut Reply) {
         if let Some(node) = self.can_be_stored_to(open) {
             self.cached.fetched.opened(node);
-        }
-        if let Some(node) = self.can_be_written(open) {
-            self.keeping.opened(node);
         }
         reply.u64(u64::from(open));
         reply.u32(p::FOPEN_DIRECT_IO | p::FOPEN_PARALLEL_DIRECT_WRITES);

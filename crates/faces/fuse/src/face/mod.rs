@@ -271,22 +271,6 @@ impl Call<'_> {
             _ => Err(Errno::NOSYS),
         };
         self.freeing.fetch_sub(usize::from(frees), Relaxed);
-        // Done even if the request has failed, since it may have changed something.
-        match self.head.opcode {
-            op::SETATTR
-            | op::SETXATTR
-            | op::REMOVEXATTR
-            | op::CREATE
-            | op::MKNOD
-            | op::MKDIR
-            | op::SYMLINK
-            | op::LINK
-            | op::UNLINK
-            | op::RMDIR
-            | op::RENAME
-            | op::RENAME2 => self.keeping.changed(self.head.node),
-            _ => {}
-        }
         Answer::Reply(result)
     }
 

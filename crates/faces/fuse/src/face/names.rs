@@ -110,27 +110,15 @@ impl Call<'_> {
         };
         let (old, new) = (a.text()?, a.text()?);
         let fs = self.fs();
-        let id = |dir, name| {
-            let id = |p: &Place| p.existing().map(|e| e.id);
-            let found = fs.resolver().at(dir, name, Follow::No, id);
-            found.ok().map(|id| p::node_of(id.0))
-        };
-        // The moved objects' times change. The kernel itself updates an object that is replaced.
-        let moved = [id(self.object(), old), id(to, new)];
         self.keeping
             .renames((self.head.node, old), (p::node_of(to.0), new));
         let done = fs.rename_at((self.object(), old), (to, new), mode);
-        for node in moved.into_iter().flatten().chain([p::node_of(to.0)]) {
-            self.keeping.changed(node);
-        }
         done.map_err(inside)
     }
 
     pub(super) fn link(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<()> {
         let (fs, what, name) = (self.fs(), object(a.u64()?), a.text()?);
-        let made = self.at(fs, name, |p| fs.make_link(what, p));
-        self.keeping.changed(p::node_of(what.0));
-        made?;
+        self.at(fs, name, |p| fs.make_link(what, p))?;
         self.tell(name, reply)
     }
 }
