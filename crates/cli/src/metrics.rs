@@ -13,11 +13,11 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The socket's name in the node's directory.
 const SOCKET: &str = "metrics.sock";
-/// How long a client may take to send its request, and to receive the answer.
+/// How long a client may take to send its request, and then to receive the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a request. Bytes.
 const REQUEST: usize = 8 << 10;
@@ -227,8 +227,8 @@ pub fn serve(pool: &Arc<Pool>) {
     let thread = std::thread::Builder::new().name("fb-metrics".into());
     let started = thread.spawn(move || {
         for client in listener.incoming().flatten() {
-            // Clients are answered one after the other: a slow one delays the others at most by its
-            // timeouts.
+            // Clients are answered one after the other: a slow one delays the others by at most two
+            // times `CLIENT_TIMEOUT`.
             if answer(&client, &dir, &weak).is_none() {
                 return;
             }
@@ -242,13 +242,14 @@ pub fn serve(pool: &Arc<Pool>) {
 /// Answers one request. Returns None if the pool no longer exists.
 fn answer(mut client: &UnixStream, dir: &Path, pool: &Weak<Pool>) -> Option<()> {
     let pool = pool.upgrade()?;
-    let _ = client.set_read_timeout(Some(CLIENT_TIMEOUT));
-    let _ = client.set_write_timeout(Some(CLIENT_TIMEOUT));
+    let received = Deadline::after(CLIENT_TIMEOUT);
     let mut request = vec![0; REQUEST];
     let mut len = 0;
     while !request[..len].windows(4).any(|w| w == b"\r\n\r\n") && len < REQUEST {
+        let _ = client.set_read_timeout(Some(received.left()));
         match client.read(&mut request[len..]) {
             Ok(0) | Err(_) => return Some(()),
+            Ok(_) if received.is_over() => return Some(()),
             Ok(n) => len += n,
         }
     }
@@ -270,10 +271,36 @@ fn answer(mut client: &UnixStream, dir: &Path, pool: &Weak<Pool>) -> Option<()> 
             {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    let _ = client
-        .write_all(head.as_bytes())
-        .and_then(|()| client.write_all(body.as_bytes()));
+    let sent = Deadline::after(CLIENT_TIMEOUT);
+    let answer = [head, body].concat();
+    let mut left = answer.as_bytes();
+    while !left.is_empty() && !sent.is_over() {
+        let _ = client.set_write_timeout(Some(sent.left()));
+        match client.write(left) {
+            Ok(0) | Err(_) => break,
+            Ok(n) => left = &left[n..],
+        }
+    }
     Some(())
+}
+
+/// The end of a bounded wait.
+struct Deadline(Instant);
+
+impl Deadline {
+    fn after(time: Duration) -> Deadline {
+        Deadline(Instant::now() + time)
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.0
+    }
+
+    /// The time that is left; at least 1 ms, since sockets take 0 for no bound.
+    fn left(&self) -> Duration {
+        let left = self.0.saturating_duration_since(Instant::now());
+        left.max(Duration::from_millis(1))
+    }
 }
 
 /// Returns the metrics of all nodes of the pool on this host.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const NEEDED: [&str; 9] = [
     "/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp",
 ];
-/// Directories that the kernel fills; nothing can be created there.
+/// Directories that the kernel fills. A prefix inside them is refused, except below `/dev/shm`.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// Returns the prefix that the user wants, or the default, for a pool without an origin.

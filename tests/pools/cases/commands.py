@@ -281,7 +281,7 @@ def messages_of_paths_units_and_users(t):
     r.says("can't look at /.*: Permission denied; FOREBAY_HOME names it: unset it, or set it to a directory of your own")
     r = t.exec("p", *other, "ls", "/fb", rc=None)
     t.ok(r.rc != 0 and "FOREBAY_HOME" not in r.err, r.told())
-    r.says("has become user 65534, and only the user who started the pool may open it")
+    r.says("runs as user 65534, and only the user who started the pool may open it")
     t.fb("down", "--pool", "p")
     t.nothing_left("messages")
 

@@ -128,7 +128,7 @@ pub struct Options {
     /// With --origin: what a loaded machine may add to each bound. Milliseconds
     #[arg(long, value_name = "MS", default_value = "1500")]
     pub slack: u64,
-    /// With --origin: lose copies of conflicts, to see that the checker finds it
+    /// With --origin: delete the conflict copies, to test that the checker reports their loss
     #[arg(long)]
     pub loses_copies: bool,
     /// Time after which an operation counts as hanging. Seconds

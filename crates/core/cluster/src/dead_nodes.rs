@@ -388,7 +388,8 @@ fn directory_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Op
         .then(|| (dir, name.to_vec(), Some(Entry { id, kind })))
 }
 
-/// Returns the name in a link record, if the name's entry is lost: object, directory, name.
+/// Decodes a link record into object, directory and name. None unless the name is one that counts,
+/// and its entry is lost.
 fn link_of(
     key: &[u8],
     value: &[u8],

@@ -137,8 +137,9 @@ fn what_is_said_while_it_is_open_holds_at_once() {
                     "{path} at {at}"
                 );
             }
-            // Writes back stores through a mapping, as a mount does. (The kernel doesn't notify a
-            // mount when a file is mapped.)
+            // Merges bytes that a program changed through a mapping, as a mount does when the kernel
+            // writes them back. The declaration can't be refused earlier: the kernel doesn't notify
+            // a mount when a file is mapped.
             for at in [0, 1 << 20, SIZE as u64 - 1] {
                 let merged = other.merge(mapped, at, b"o", b"n").map(|_| ());
                 assert_eq!(merged, Err(Errno::PERM), "{path} at {at}");

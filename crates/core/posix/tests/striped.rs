@@ -20,10 +20,12 @@ const LONG: (usize, usize) = (600, (5 << 20) / 2);
 /// The short writes: at this many bytes before or after the end of the file; None: appended.
 const SHORT: [Option<i64>; 5] = [
     None,
-    // Partly or completely inside the file.
+    // Inside the file.
     Some(-350),
+    // Across its end.
     Some(-100),
     Some(0),
+    // Leaves a hole.
     Some(4000),
 ];
 

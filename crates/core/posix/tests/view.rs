@@ -312,7 +312,7 @@ fn it_is_read_like_directories_and_links() {
         p.cluster().namespace().path_of(id).unwrap(),
         b"/.by/step=3/project=mcse"
     );
-    // A value that doesn't occur isn't listed.
+    // Keys, values and names that don't occur give ENOENT.
     for none in [
         "/.by/project=other",
         "/.by/other",

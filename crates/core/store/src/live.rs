@@ -810,7 +810,7 @@ mod tests {
         s.end_lending();
         assert_eq!(s.process_slot(), Ok(mine));
         assert_eq!(s.objects().live(index).refs.load(Acquire), before + 64);
-        // All uses are seen by the process that counts again, and by the process that reaps.
+        // Both the recount and the reaping find all 64 uses.
         assert_eq!(
             crate::recount::count_uses(&s).unwrap().lives[index as usize],
             64

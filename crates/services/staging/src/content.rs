@@ -1,5 +1,6 @@
-//! Copying the whole content of one open file to another: ranges are copied in parallel, read back
-//! and compared ([`crate::copy`]). If the source changes meanwhile, the copy fails.
+//! Copies the whole content of one open file to another. Ranges are copied in parallel; with
+//! `Care::verify` each is read back and compared ([`crate::copy`]). If the source changes meanwhile,
+//! the copy fails.
 
 use crate::Progress;
 use crate::copy as segments;

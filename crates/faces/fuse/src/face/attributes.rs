@@ -21,8 +21,8 @@ fn privileges_of(head: &Head, stat: &Stat) -> u32 {
 }
 
 /// Whether `gid` is the requesting thread's group, or one of its supplementary groups. If the
-/// thread can't be seen, it counts as having no supplementary groups. The kernel takes no lock of a
-/// process when a thread's `status` is read.
+/// thread can't be seen, it counts as having no supplementary groups. Reading a thread's `status` can't wait for this
+/// reply: it doesn't take the lock of the process's mappings, which the thread may hold.
 fn is_member(head: &Head, gid: u32) -> bool {
     let is_one_of = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", head.pid)).ok()?;

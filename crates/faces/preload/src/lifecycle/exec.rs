@@ -71,7 +71,7 @@ enum Supervision {
     Needed,
     /// The parent is the supervisor.
     Present,
-    /// The program does without.
+    /// No supervisor could be made: the program is executed without one.
     Refused,
 }
 

@@ -91,7 +91,7 @@ pub fn execute(exec: impl FnOnce() -> i64) -> Option<i64> {
         Ok(ends) => ends,
         Err(e) => return Some(results::errno(e)),
     };
-    // From here on signals are pending, for the supervisor.
+    // Blocks signals: those that arrive from here on stay pending until the supervisor handles them.
     let blocked = mask::block_all_but_faults();
     let on_child = reap_children();
     let parent = slots::pid();

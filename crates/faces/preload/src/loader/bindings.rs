@@ -151,9 +151,9 @@ impl Tables {
     }
 
     /// # Safety
-    /// The object's table of texts reaches to `at`.
+    /// `at` must lie inside the object's string table (DT_STRTAB).
     unsafe fn text(&self, at: u32) -> Text {
-        // SAFETY: the caller promises that the table of texts reaches to `at`.
+        // SAFETY: the caller promises that `at` lies inside the string table.
         Text(unsafe { self.texts.add(at as usize) })
     }
 
@@ -314,8 +314,8 @@ pub fn own_record() -> Option<&'static LinkMap> {
     objects().find(|o| o.dynamic.cast() == &raw const DYNAMIC)
 }
 
-/// File names of Forebay's libraries that intercept calls: this one, and the one for auditing with
-/// the same code.
+/// File names of Forebay's libraries that intercept calls: this one, and the `LD_AUDIT` library,
+/// which is built from the same code.
 const OURS: [&CStr; 2] = [c"libforebay_preload.so", c"libforebay_audit.so"];
 
 /// Whether this copy of the library is the first in the program's namespace. A program may load

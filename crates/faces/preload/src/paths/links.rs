@@ -384,7 +384,8 @@ pub enum Onwards {
 /// ENOENT: the path contains a zero byte.
 pub fn onwards(to: Vec<u8>, follow: Follow) -> Result<Onwards, Errno> {
     let is_shadowed = settings::settings().is_some_and(|s| under(s.mount, &to).is_some());
-    // Slashes behind a name that isn't followed are no part of what is resolved.
+    // With `Never` the last name itself is meant: its trailing slashes are set aside while the path
+    // is resolved, and appended to the result.
     let slashes = match follow {
         Follow::Never => to.iter().rev().take_while(|&&b| b == b'/').count(),
         Follow::Yes | Follow::No => 0,

@@ -88,7 +88,7 @@ fn other_user(dir: &std::path::Path) -> Option<String> {
     };
     is_other.then(|| {
         format!(
-            "this process has become user {me}, and only the user who started the pool may open \
+            "this process runs as user {me}, and only the user who started the pool may open \
              it: let the program use the pool before it changes its user, or mount the pool for \
              other users, too (forebay mount --allow-other)"
         )
