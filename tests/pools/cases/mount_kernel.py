@@ -194,6 +194,39 @@ def mount_removed_directory(t):
     t.fb("down", "--pool", "p")
 
 
+# Programs that were executed in a removed directory know nothing of the one above it. The errors of
+# all ways to it, one line each.
+IN_REMOVED = r'''
+import os
+from errno import errorcode
+CALLS = [os.stat, os.listdir, lambda p: os.open(p, os.O_RDONLY), lambda p: os.open(p, os.O_PATH),
+         lambda p: os.chmod(p, 0o755), lambda p: os.chown(p, 0, 0), os.utime, os.chdir,
+         lambda p: os.mkdir(p + "/x"), os.statvfs]
+for path in ("..", "../.", "../..", "../../etc"):
+    for call in CALLS:
+        try:
+            call(path)
+            print("granted", path, call)
+        except OSError as e:
+            if e.errno != 2:
+                print(path, errorcode[e.errno])
+print(sorted(os.listdir(".")), os.path.exists("x"))
+'''
+
+
+@case(60)
+def executed_in_a_removed_directory(t):
+    """Whatever a program does with `..` there, it gets ENOENT."""
+    for nodes in (1, 2):
+        t.up("p", *(("--nodes", "2") if nodes > 1 else ()))
+        for node in range(nodes):
+            where = ("--node", str(node)) if nodes > 1 else ()
+            t.command([t.forebay, "exec", "--pool", "p", *where, "--", "sh", "-c",
+                       'mkdir /fb/d; cd /fb/d; rmdir /fb/d; exec "$@"', "sh", sys.executable, "-c", IN_REMOVED]
+                      ).prints(r"^\[\] False$").quiet()
+        t.fb("down", "--pool", "p")
+
+
 # $2 bytes fit into the pool once. It is looked up by others, so that the mount keeps it for a moment.
 REFILLS = r'''
 import os, sys, time

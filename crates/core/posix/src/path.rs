@@ -736,11 +736,17 @@ impl<'a> Resolver<'a> {
 
     /// The parent that a removed directory had. If it was removed too, nothing is known of it but
     /// that it was there.
+    ///
+    /// # Errors
+    /// ENOENT: the parent isn't known, as after an exec in the removed directory.
     #[cold]
     fn above_removed(&self, dir: ObjectId) -> Result<DirInfo> {
         let parent = ObjectId(Process(self.store()).removed_dir(dir)?.inode.parent);
+        if parent.0 == 0 {
+            return Err(Errno::NOENT);
+        }
         match self.dir_in_use(parent) {
-            Err(Errno::NOENT) if parent.0 != 0 => Ok(DirInfo {
+            Err(Errno::NOENT) => Ok(DirInfo {
                 mode: libc::S_IFDIR | 0o755,
                 is_removed: true,
                 ..DirInfo::unknown(parent)
