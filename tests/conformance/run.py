@@ -419,7 +419,9 @@ def fio_job(bench, name, job, directory, seed, face=None):
     command = ["fio", "--name=" + name, "--ioengine=psync", "--randseed=%d" % seed]
     rc, out = bench.run(command + FIO + job + ["--directory=" + directory], 120, face)
     if rc != 0 or "err= 0" not in out:
-        raise Failed("%s: exit code %d\n%s" % (name, rc, tail(out)))
+        # fio says what failed before its long report.
+        first = "\n".join(line for line in out.split("\n") if re.search("error|err=", line))
+        raise Failed("%s: exit code %d\n%s\n    ...\n%s" % (name, rc, tail(first, 8), tail(out)))
 
 
 def fio(forebay, face, media, seed, nodes=1):
