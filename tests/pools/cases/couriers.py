@@ -98,6 +98,48 @@ def no_program_ends_well_whose_output_is_lost(t):
     t.nothing_left("run")
 
 
+@case(120)
+def commands_inside_a_pool_read_and_write_its_files(t):
+    """The command line restarts itself without the library; its standard files stay the pool's."""
+    env = {"F": t.forebay}
+    t.up("p", media=("memory:32M",))
+    t.bash("p", "echo hello > /fb/in")
+    version = t.fb("version").out
+    # What is written, what the file has then, and whether that is all of it.
+    ways = {
+        "version": ('"$F" version > /fb/out', version),
+        "at the end of a file": ('echo 1 > /fb/out; "$F" version >> /fb/out 2>&1', "1\n" + version),
+        "in place of a shell": ('(exec "$F" version > /fb/out)', version),
+        "a descriptor above 2": ('sh -c \'"$F" version >&7\' 7> /fb/out', version),
+        "exec": ('"$F" exec -- seq 3 > /fb/out', "1\n2\n3\n"),
+        "a static program": ('"$F" exec -- "$W" write 3 > /fb/out', "xxx"),
+        "exec's input": ('"$F" exec -- cat < /fb/in > /fb/out', "hello\n"),
+        "exec's errors": ('"$F" exec -- sh -c "echo error >&2" 2> /fb/out', "error\n"),
+        "run": ('"$F" -q run --media memory:8M -- cat < /fb/in > /fb/out', "hello\n"),
+        "an error": ('"$F" ls /none 2> /fb/out || true', "forebay: "),
+        "ls": ('"$F" ls / > /fb/out', "in\n"),
+        "pools": ('"$F" pools --json > /fb/out', "[\n"),
+        "df": ('"$F" df > /fb/out', "Medium"),
+    }
+    env["W"] = static(t)
+    for name, (script, expected) in ways.items():
+        t.check(name, t.bash, "p", "rm -f /fb/out; " + script, env=env)
+        text = t.bash("p", "cat /fb/out").out
+        is_whole = name not in ("an error", "ls", "pools", "df")
+        t.ok(text == expected if is_whole else text.startswith(expected), "%s: %r" % (name, text))
+    # What a command leaves of its input is for the next.
+    t.bash("p", 'seq 3 > /fb/in; { "$F" version > /dev/null; cat; } < /fb/in',
+           env=env).prints("^1\n2\n3\n$")
+    # Bytes that don't fit.
+    t.bash("p", FILL, rc=None)
+    t.bash("p", "head -c 40M /dev/zero > /fb/fill2 2> /dev/null", rc=None)
+    t.bash("p", '"$F" version > /fb/lost', env=env, rc=74).says(LOST)
+    t.bash("p", 'exec "$F" version > /fb/lost', env=env, rc=74).says(LOST)
+    # The writer is told by SIGPIPE or by the courier, depending on who is first.
+    t.bash("p", '"$F" exec -- head -c 60000 /dev/zero > /fb/lost', env=env,
+           rc=(74, 141)).says(LOST)
+
+
 @case(60)
 def a_supervisor_is_like_its_program(t):
     program = static(t)

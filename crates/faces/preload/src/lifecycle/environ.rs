@@ -131,6 +131,12 @@ fn has_other_target(env: &Strings, settings: &Settings) -> bool {
             .is_some_and(|dir| dir != settings.dir.to_bytes())
 }
 
+/// Whether the new program is to use another pool or none, although it could use this pool: it
+/// doesn't get this pool's descriptors.
+pub fn leaves_pool(env: &Strings) -> bool {
+    settings::settings().is_some_and(|settings| has_other_target(env, settings))
+}
+
 /// Completes the environment of a new program. `program`: the value of `FOREBAY_PROGRAM`, if the
 /// program needs one; `early`: whether the program's loader needs the pool.
 pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {

@@ -402,7 +402,10 @@ fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
     if elf.is_some_and(|e| e.needs(environ::ASAN)) {
         environ::let_asan_be_second(&mut plan.env);
     }
-    if inherits && why.is_some() && !plan.only_checks {
+    // Forebay's command line restarts itself without this library; a program of another pool has
+    // the library, but not this pool's descriptors.
+    let is_blind = why.is_some() || environ::leaves_pool(&plan.env);
+    if inherits && is_blind && !plan.only_checks {
         // Valgrind's own program is static; the program that valgrind runs sees the pool.
         let only = static_binary_hint::is_valgrinds(&plan.env).then_some(libc::STDERR_FILENO);
         // The parent of such a child is the process in whose memory it runs.

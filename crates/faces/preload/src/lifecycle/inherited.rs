@@ -1,5 +1,6 @@
 //! Pool descriptors inherited by a program that doesn't see the pool (static, Go, set-user-ID;
-//! [`static_binary_hint`](super::static_binary_hint)).
+//! [`static_binary_hint`](super::static_binary_hint)), or that leaves it: Forebay's command line,
+//! and programs of another pool ([`environ::leaves_pool`](super::environ::leaves_pool)).
 //!
 //! To the kernel, pool descriptors are placeholders, on which reads and writes give EBADF. Many
 //! programs ignore that error, and would end successfully with their output lost. So at exec such a
