@@ -3,7 +3,7 @@ import os
 import re
 import sys
 
-from harness import case, noise, wait_until
+from harness import Skipped, case, noise, wait_until
 
 
 @case(30)
@@ -304,3 +304,71 @@ def commands_of_ours_inside_a_pool(t):
     t.up("p")
     t.bash("p", '"$F" pools; "$F" exec --pool p -- env; "$F" exec --pool p -- "$F" pools',
            env={"F": t.forebay, "KEPT": "word"}).quiet().prints("^p .*\n(.*\n)*p ", "^KEPT=word$")
+
+
+# Argument: how the program becomes another user, in which thread, and the directory for its files.
+# With `first`, the program makes the directory itself; otherwise, it hasn't used the pool before.
+OTHER_USER = r'''
+import ctypes, mmap, os, sys, threading
+how, thread, when, top = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+SETRESUID, SETFSUID = 117, 122  # of x86-64
+change = {
+    "setfsuid": lambda: libc.setfsuid(5555),
+    "setuid": lambda: os.setuid(5555),
+    "seteuid": lambda: os.seteuid(5555),
+    # Only of the calling thread.
+    "own setresuid": lambda: libc.syscall(SETRESUID, -1, 5555, -1),
+    "own setfsuid": lambda: libc.syscall(SETFSUID, 5555),
+}[how]
+
+def work():
+    change()
+    failed = {}
+    for n in range(100):
+        path = "%s/%d" % (top, n)
+        try:
+            with open(path, "wb") as f: f.write(b"x" * 3000)
+            if os.stat(path).st_uid != 5555: failed[path] = "belongs to %d" % os.stat(path).st_uid
+        except OSError as e:
+            failed[path] = str(e)
+    try:
+        with open(top + "/large", "wb") as f: f.write(b"y" * (3 << 20))
+        with open(top + "/large", "rb") as f:
+            if mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[-1:] != b"y": failed["large"] = "other bytes"
+    except OSError as e:
+        failed["large"] = str(e)
+    print("%d failed" % len(failed), list(failed.items())[:3])
+
+if when == "first":
+    os.mkdir(top)
+    os.chmod(top, 0o777)
+if thread == "main":
+    work()
+else:
+    t = threading.Thread(target=work)
+    t.start()
+    t.join()
+'''
+
+
+@case(120)
+def becomes_another_user(t):
+    """A program that becomes another user than the pool's reaches a pool that hardly anybody has
+    used yet: all that it needs is open before, or grows without being opened again."""
+    if os.getuid() != 0:
+        raise Skipped("only root can act as other users")
+    ways = [(how, thread) for how in ("setfsuid", "setuid", "seteuid") for thread in ("main", "second")]
+    ways += [("own setresuid", "second"), ("own setfsuid", "second")]
+    for nodes in (1, 2):
+        for k, (how, thread) in enumerate(ways):
+            for when in ("first", "later"):
+                t.up("p", *(["--nodes", "2"] if nodes > 1 else []))
+                node = ["--node", str(k % 2)] if nodes > 1 else []
+                if when == "later":
+                    t.fb("exec", "--pool", "p", "--", "bash", "-c", "mkdir /fb/d; chmod 777 /fb/d")
+                what = "%d nodes, %s in the %s thread, %s" % (nodes, how, thread, when)
+                r = t.fb("exec", "--pool", "p", *node, "--", sys.executable, "-c", OTHER_USER, how, thread, when,
+                         "/fb/d")
+                t.ok(r.out == "0 failed []\n", "%s: %s%s" % (what, r.out, r.err))
+                t.fb("down", "--pool", "p")

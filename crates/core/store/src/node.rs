@@ -172,13 +172,19 @@ impl Store {
 
     // ---- record files and media ----
 
-    /// Opens all record files and segments now.
+    /// Attaches the process, and opens all record files and segments now. A process that becomes
+    /// another user afterwards needs nothing more of the pool's directory. Goes on after a failure.
     ///
     /// # Errors
-    /// Those of open and mmap.
+    /// The first one, of those of attaching, open and mmap.
     pub fn open_all(&self) -> Result<()> {
-        self.open_records()?;
-        self.open_files()
+        let attached = self.process_slot().map(drop);
+        let records = self.open_records();
+        let files = self.open_files();
+        let for_reading = (self.media.iter())
+            .map(|m| m.file_for_reading().map(drop))
+            .fold(Ok(()), Result::and);
+        attached.and(records).and(files).and(for_reading)
     }
 
     /// Opens all segments and the journal now.

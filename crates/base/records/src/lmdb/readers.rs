@@ -131,6 +131,18 @@ pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
     Ok(unsafe { BorrowedFd::borrow_raw(lock) })
 }
 
+/// Returns LMDB's own descriptor of the data. Unlike the path, it can be used by a thread that may
+/// no longer open the file.
+///
+/// # Errors
+/// EIO if the environment doesn't begin as expected.
+pub(super) fn data_descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
+    descriptor(env)?;
+    // SAFETY: an environment begins with three descriptors, as was just checked. The first one is
+    // open as long as the environment.
+    Ok(unsafe { BorrowedFd::borrow_raw(env.cast::<i32>().read()) })
+}
+
 /// Lets the preloaded library move the descriptors of the just opened `env` to other numbers.
 pub(super) fn let_move(env: *mut ffi::MDB_env) {
     if descriptor(env).is_err() {

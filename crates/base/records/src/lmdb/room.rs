@@ -10,7 +10,6 @@ use forebay_media::memory;
 use forebay_runtime::atomics::AtomicU64;
 use lmdb_master_sys as ffi;
 use rustix::fd::AsFd;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
@@ -208,10 +207,13 @@ impl Env {
         if end < need {
             return Err(Errno::NOSPC);
         }
-        let open = || rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let fd = forebay_runtime::fd::with_room(open)?;
+        // LMDB's own descriptor: the calling thread may have become a user who may not open the
+        // file.
+        let env = self.get()?;
+        let _in_use = readers::in_use(env)?;
+        let fd = readers::data_descriptor(env)?;
         for end in [end, need] {
-            match memory::reserve(&fd, false, have, end - have) {
+            match memory::reserve(fd, false, have, end - have) {
                 Ok(()) => {
                     debug_assert!(end <= self.map_size as u64, "room lies in the map");
                     reserved.store(end, Relaxed);

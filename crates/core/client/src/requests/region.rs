@@ -10,7 +10,7 @@
 
 use super::SMALL_BODY;
 use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
-use forebay_media::Region;
+use forebay_media::{Region, memory};
 use forebay_runtime::atomics::{AtomicU32, AtomicU64, Ordering::*};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
@@ -180,7 +180,8 @@ impl Shared {
     /// file system.
     ///
     /// # Errors
-    /// ENOSPC if the file system is full.
+    /// ENOSPC if the file system is full; errors of open, if the kernel can't reserve memory through
+    /// a mapping (before 5.14).
     pub fn reserve(&self, index: usize, body: usize) -> Result<()> {
         let cell = self.cell(index);
         let head = (1, HEADS_AT + index * HEAD_AREA, HEAD_AREA);
@@ -190,8 +191,16 @@ impl Shared {
                 continue;
             }
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
-            let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-            forebay_media::memory::reserve(&file, false, at as u64, len as u64)?;
+            match rustix::fs::open(&self.path, flags, Mode::empty()) {
+                Ok(file) => memory::reserve(&file, false, at as u64, len as u64)?,
+                // A process that has no descriptor left, or has become another user, can't open the
+                // file. It reserves the memory through the mapping.
+                Err(e @ (Errno::MFILE | Errno::NFILE | Errno::ACCESS | Errno::PERM)) => {
+                    memory::reserve_mapped(&self.region, at, len)
+                        .map_err(|why| if why == Errno::INVAL { e } else { why })?;
+                }
+                Err(e) => return Err(e),
+            }
             cell.reserved.fetch_or(bit, AcqRel);
         }
         Ok(())

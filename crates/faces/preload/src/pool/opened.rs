@@ -78,6 +78,12 @@ pub fn fs() -> Result<&'static Fs, Errno> {
     }
 }
 
+/// Whether `user` owns the directory of this process's pool, and so may open the pool.
+pub fn is_owner(user: u32) -> bool {
+    let stat = settings::settings().and_then(|s| rustix::fs::stat(s.dir).ok());
+    stat.is_some_and(|stat| stat.st_uid == user)
+}
+
 /// Says why this process can't open the pool in `dir`, if the reason is that it has become another
 /// user than the one who started the pool.
 fn other_user(dir: &std::path::Path) -> Option<String> {
@@ -96,7 +102,8 @@ fn other_user(dir: &std::path::Path) -> Option<String> {
 }
 
 /// Opens all files of the pool that would otherwise be opened when they are first needed. Called
-/// before a vfork, whose child shares this process's memory but not its descriptors.
+/// before a vfork, whose child shares this process's memory but not its descriptors, and before the
+/// process may become a user who may not open them.
 pub fn open_all() {
     if let Some(fs) = open_fs() {
         let _critical = Critical::enter();

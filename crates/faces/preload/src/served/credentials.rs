@@ -13,7 +13,7 @@ use crate::served::{cwd, refuse};
 use forebay_client::dead_end;
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs, thread_fs};
-use forebay_store::process::thread_ids::thread_count;
+use forebay_store::process::thread_ids::{fsuid, thread_count};
 
 /// Takes over a change of the user namespace. (A process with several threads can't change it.)
 fn changed(fs: &Fs) {
@@ -39,12 +39,35 @@ pub fn vfork_child_apart(fs: &Fs) {
     fs.credentials_differ(true);
 }
 
+/// The user for files that the call gives the calling thread; u32::MAX if it leaves that user as it
+/// is. None: the call changes something else than users.
+fn new_user(nr: i64, a: &[i64; 6]) -> Option<u32> {
+    // The kernel ignores the upper half of the arguments.
+    match nr {
+        libc::SYS_setuid | libc::SYS_setfsuid => Some(a[0] as u32),
+        libc::SYS_setreuid | libc::SYS_setresuid => Some(a[1] as u32),
+        _ => None,
+    }
+}
+
 /// Makes a call that changes user, groups or capabilities.
 pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
-    // The pool is opened first: after the change, the user may have no permission to open its
-    // files.
-    pool::open_all();
-    if let Some(fs) = pool::open_fs() {
+    // The pool and all of its files are opened first: after the change, the user may have no
+    // permission to open them.
+    let user = new_user(nr, a);
+    let stays = user.is_some_and(|user| user == u32::MAX || user == fsuid());
+    // A vfork child only executes another program, which opens the pool itself.
+    if pool::open_fs().is_none()
+        && user.is_some()
+        && !stays
+        && !process::in_vfork_child()
+        && pool::is_owner(fsuid())
+    {
+        // The program's first operation in the pool reports a failure.
+        let _ = pool::fs();
+    }
+    if let Some(fs) = pool::open_fs().filter(|_| !stays) {
+        pool::open_all();
         cwd::prepare(fs);
     }
     // SAFETY: the program makes this call; its arguments are passed on unchanged.
