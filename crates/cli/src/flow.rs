@@ -7,7 +7,7 @@ use crate::flow_args::{
     Serve, Start, Status, Token, Upload,
 };
 use crate::lifetime::Span;
-use crate::output::{count, json, note, print_notice, write};
+use crate::output::{Stdout, count, json, note, print_notice, write};
 use crate::tables::table;
 use forebay_campaign::spec::Spec;
 use forebay_flow::client::{Client, Settings};
@@ -472,7 +472,7 @@ fn list(a: &List) -> Result<(), Fail> {
 fn get(a: &Get) -> Result<(), Fail> {
     let client = client(&a.reach)?;
     let Some(to) = &a.to else {
-        let mut out = std::io::stdout().lock();
+        let mut out = Stdout::lock();
         return client
             .download(&a.workflow, &a.path, &mut out)
             .map_err(Fail::failed);

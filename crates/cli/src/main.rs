@@ -252,4 +252,5 @@ fn without_preload() {
         format!("can't start without the preloaded library: {error}"),
     )
     .print();
+    std::process::exit(code::FAILED.into());
 }

@@ -3,11 +3,33 @@
 use crate::fail::Fail;
 pub use crate::fail::{is_quiet, note, print_notice};
 pub use forebay_media::count;
-use std::io::Write;
+use std::io::{StdoutLock, Write};
+use std::os::fd::AsFd;
+
+/// The standard output, unbuffered. Unlike the standard library's, a write to a descriptor that
+/// can't be written fails with EBADF. A closed standard output is `/dev/null`, which the standard
+/// library opens before `main`.
+pub struct Stdout(StdoutLock<'static>);
+
+impl Stdout {
+    pub fn lock() -> Stdout {
+        Stdout(std::io::stdout().lock())
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::write(self.0.as_fd(), bytes)?)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
 
 /// Prints data unchanged.
 pub fn write(bytes: &[u8]) -> Result<(), Fail> {
-    let mut out = std::io::stdout().lock();
+    let mut out = Stdout::lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(Fail::failed("")),
         Err(e) => Err(Fail::failed(format!(

@@ -1,7 +1,7 @@
 //! `forebay trace`: switches tracepoints, and shows their records.
 
 use crate::fail::{Fail, code};
-use crate::output::{count, json, note, print_notice, write};
+use crate::output::{Stdout, count, json, note, print_notice, write};
 use crate::peers::Peers;
 use crate::slow::{self, SlowOperation, request};
 use crate::tables::table;
@@ -412,7 +412,7 @@ fn dump(pool: &str, a: &args::Dump) -> Result<u8, Fail> {
         return dump_stream(pool);
     }
     let (recording, notes) = gather(pool, a.from.from.as_deref())?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(Stdout::lock());
     let printed = (|| {
         if a.perfetto {
             perfetto(&recording, &mut out)?;
@@ -440,7 +440,7 @@ fn dump(pool: &str, a: &args::Dump) -> Result<u8, Fail> {
 fn dump_stream(pool: &str) -> Result<u8, Fail> {
     let recording = of_rings(pool)?;
     let written = (|| {
-        let mut writer = Writer::new(std::io::stdout().lock())?;
+        let mut writer = Writer::new(BufWriter::new(Stdout::lock()))?;
         for ((node, process), program) in &recording.programs {
             writer.process(*node, *process, program)?;
         }

@@ -138,6 +138,27 @@ def commands_inside_a_pool_read_and_write_its_files(t):
     # The writer is told by SIGPIPE or by the courier, depending on who is first.
     t.bash("p", '"$F" exec -- head -c 60000 /dev/zero > /fb/lost', env=env,
            rc=(74, 141)).says(LOST)
+    # A standard output that can't be written, whatever it is.
+    r = t.command(["sh", "-c", '"$F" version 1< /dev/null'], env={**os.environ, **env}, rc=1)
+    r.says("can't write to the standard output")
+
+
+@case(60)
+def output_beyond_a_limit_on_file_sizes_is_reported(t):
+    """The limit holds for the courier, too, whose note is longer than it."""
+    env = {"W": static(t)}
+    t.up("p")
+    limits = {"both limits": "10", "the soft limit": "10:1000000"}
+    ends = {"the parent waits": "%s; exit $?", "the parent is outside": "exec %s"}
+    for limit, value in limits.items():
+        for end, script in ends.items():
+            name = limit + ", " + end
+            run = 'prlimit --fsize=%s "$W" write 6000 > /fb/lost' % value
+            r = t.check(name, t.bash, "p", "rm -f /fb/lost; " + script % run, env=env, rc=None)
+            # Where the note can't be written, the program isn't executed.
+            allowed = (74, 126) if limit == "both limits" else (74,)
+            t.ok(r.rc in allowed, "%s: exit code %d\n%s" % (name, r.rc, r.err))
+            t.check(name, r.says, "File too large")
 
 
 @case(60)

@@ -203,6 +203,7 @@ fn work(errand: &Errand) {
 /// Takes over the descriptions from the process that parked them.
 fn take(errand: &Errand) -> Result<(&'static Fs, Vec<Served>, Note), Errno> {
     let fs = pool::fs()?;
+    lift_file_size_limit();
     let mut served = Vec::new();
     for p in &errand.parcels {
         let table = fs.descriptors();
@@ -226,6 +227,30 @@ fn take(errand: &Errand) -> Result<(&'static Fs, Vec<Served>, Note), Errno> {
         });
     }
     Ok((fs, served, Note::write(&errand.note, errand.waiter)?))
+}
+
+/// Lifts this process's limit on file sizes as far as permitted, for the note. Files of the pool
+/// keep the program's limit, which the media have read when the pool was opened.
+fn lift_file_size_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    let set = |current, maximum| {
+        let limit = [current, maximum];
+        let args = [
+            0,
+            i64::from(libc::RLIMIT_FSIZE),
+            limit.as_ptr() as i64,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: the kernel reads a struct rlimit64 from `limit`.
+        unsafe { raw(libc::SYS_prlimit64, args) == 0 }
+    };
+    // Only a privileged process may raise the hard limit.
+    if !set(libc::RLIM_INFINITY, libc::RLIM_INFINITY) {
+        let hard = limit.maximum.unwrap_or(libc::RLIM_INFINITY);
+        set(hard, hard);
+    }
 }
 
 /// Separates the courier from the program that started it: signals, terminal, directory,

@@ -81,7 +81,8 @@ pub struct Note {
 
 impl Note {
     /// # Errors
-    /// Those of mkdir, open and flock.
+    /// Those of mkdir, open, flock and write; EFBIG if the note is larger than this process may make
+    /// files.
     pub fn write(path: &[u8], waiter: Waiter) -> Result<Note, Errno> {
         let end = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
         match rustix::fs::mkdir(&path[..end], Mode::RWXU) {
@@ -95,7 +96,10 @@ impl Note {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let courier = std::process::id();
         let head = format!("{courier} {} {}\n", waiter.pid, waiter.start);
-        rustix::io::write(&file, head.as_bytes())?;
+        if rustix::io::write(&file, head.as_bytes())? < head.len() {
+            let _ = rustix::fs::unlink(path);
+            return Err(Errno::FBIG);
+        }
         Ok(Note {
             path: path.to_vec(),
             file,
@@ -103,9 +107,10 @@ impl Note {
     }
 
     /// Removes the note: all bytes of the process are written. If bytes are lost, the note stays,
-    /// with the text `lost`.
+    /// with the text `lost`, or without it if the text can't be written.
     pub fn settle(self, lost: &str) {
-        if !lost.is_empty() && rustix::io::write(&self.file, lost.as_bytes()).is_ok() {
+        if !lost.is_empty() {
+            let _ = rustix::io::write(&self.file, lost.as_bytes());
             return;
         }
         let (Ok(ours), Ok(there)) = (
