@@ -2,7 +2,9 @@
 //! environment has the variables that load this library again, and those that name the pool, the
 //! process slot and the program's file.
 
+use crate::lifecycle::inherited;
 use crate::pool::{self, working_dir};
+use crate::program::credentials;
 use crate::program::process::in_vfork_child;
 use crate::program::settings::{self, Settings};
 use crate::program::user::{self, plausible};
@@ -209,9 +211,20 @@ pub fn let_asan_be_second(env: &mut Strings) {
     }
 }
 
-/// Returns the slot that the new program takes over.
+/// Returns the slot that the new program takes over. None if that program may not open the pool,
+/// because this process has become another user, and would get nothing of the pool by the slot: a
+/// program that doesn't use the pool must not complain about it.
 fn slot() -> Option<u32> {
-    pool::open_fs()?.process().slot_for_exec(in_vfork_child())
+    let fs = pool::open_fs()?;
+    let gets_nothing = credentials::has_changed_user()
+        && !working_dir::may_be_inside()
+        && !inherited::any()
+        && !pool::is_owner(rustix::process::geteuid().as_raw());
+    if gets_nothing {
+        None
+    } else {
+        fs.process().slot_for_exec(in_vfork_child())
+    }
 }
 
 fn is_separator(b: &u8) -> bool {

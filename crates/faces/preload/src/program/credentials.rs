@@ -1,5 +1,6 @@
-//! A flag: whether the threads and processes in this memory may have different credentials, because
-//! a thread or a vfork child may have changed its own. `served/credentials.rs` sets it.
+//! Two flags: whether the threads and processes in this memory may have different credentials,
+//! because a thread or a vfork child may have changed its own; and whether any of them has become
+//! another user. `served/credentials.rs` sets them.
 
 use crate::program::{process, shared_vm_clones};
 use forebay_store::process::thread_ids::thread_count;
@@ -7,6 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Whether threads or processes in this memory may have different credentials.
 static DIFFER: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread of this process, or of one that it was forked from, has become another user.
+static CHANGED_USER: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread of this process, or of one that it was forked from, has become another user
+/// since the program's start.
+pub fn has_changed_user() -> bool {
+    CHANGED_USER.load(Acquire)
+}
+
+/// Records that a thread becomes another user.
+pub fn note_changed_user() {
+    CHANGED_USER.store(true, Release);
+}
 
 /// Whether threads or processes in this memory may have different credentials.
 pub fn differ() -> bool {

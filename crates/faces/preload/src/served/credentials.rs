@@ -6,7 +6,7 @@
 //! operation reads the calling thread's values from the kernel.
 
 use crate::pool::{self, fds, working_dir};
-use crate::program::credentials::{is_shared, note_differ};
+use crate::program::credentials::{is_shared, note_changed_user, note_differ};
 use crate::program::process;
 use crate::program::results::errno;
 use crate::served::{cwd, refuse};
@@ -56,6 +56,9 @@ pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
     // permission to open them.
     let user = new_user(nr, a);
     let stays = user.is_some_and(|user| user == u32::MAX || user == fsuid());
+    if user.is_some() && !stays {
+        note_changed_user();
+    }
     // A vfork child only executes another program, which opens the pool itself.
     if pool::open_fs().is_none()
         && user.is_some()
