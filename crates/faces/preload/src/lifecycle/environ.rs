@@ -2,9 +2,7 @@
 //! environment has the variables that load this library again, and those that name the pool, the
 //! process slot and the program's file.
 
-use crate::lifecycle::inherited;
 use crate::pool::{self, working_dir};
-use crate::program::credentials;
 use crate::program::process::in_vfork_child;
 use crate::program::settings::{self, Settings};
 use crate::program::user::{self, plausible};
@@ -176,12 +174,13 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
 }
 
 /// Writes the number of the slot that the new program takes over. To be called last: between
-/// [`forebay_store::process::begin_exec`] and exec.
-pub fn hand_slot(env: &mut Strings) {
+/// [`forebay_store::process::begin_exec`] and exec. `takes_over`: whether the program takes over a
+/// slot at all.
+pub fn hand_slot(env: &mut Strings, takes_over: bool) {
     let Some(settings) = settings::settings() else {
         return;
     };
-    match slot().filter(|_| !has_other_target(env, settings)) {
+    match slot().filter(|_| takes_over && !has_other_target(env, settings)) {
         None => env.remove(variables::SLOT),
         Some(slot) => env.set(variables::SLOT, slot.to_string().as_bytes()),
     }
@@ -211,20 +210,9 @@ pub fn let_asan_be_second(env: &mut Strings) {
     }
 }
 
-/// Returns the slot that the new program takes over. None if that program may not open the pool,
-/// because this process has become another user, and would get nothing of the pool by the slot: a
-/// program that doesn't use the pool must not complain about it.
+/// Returns the slot that the new program takes over.
 fn slot() -> Option<u32> {
-    let fs = pool::open_fs()?;
-    let gets_nothing = credentials::has_changed_user()
-        && !working_dir::may_be_inside()
-        && !inherited::any()
-        && !pool::is_owner(rustix::process::geteuid().as_raw());
-    if gets_nothing {
-        None
-    } else {
-        fs.process().slot_for_exec(in_vfork_child())
-    }
+    pool::open_fs()?.process().slot_for_exec(in_vfork_child())
 }
 
 fn is_separator(b: &u8) -> bool {

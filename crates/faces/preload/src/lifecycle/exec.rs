@@ -16,7 +16,7 @@ use crate::paths::locate::{Where, locate};
 use crate::paths::{exe, links, prefix};
 use crate::pool::{self, fds, working_dir};
 use crate::program::results::{self, errno};
-use crate::program::{process, shared_vm_clones, user};
+use crate::program::{credentials, process, shared_vm_clones, user};
 use crate::served::{cwd, stat};
 use forebay_elf::{Elf, Source};
 use forebay_intercept::raw;
@@ -113,6 +113,16 @@ fn guarded<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
+/// Whether the new program takes over this process's slot. Not if that program may not open the
+/// pool, because this process has become another user, and would get nothing of the pool by the
+/// slot: a program that doesn't use the pool must not complain about it.
+fn takes_over_slot() -> bool {
+    !credentials::has_changed_user()
+        || working_dir::may_be_inside()
+        || inherited::any()
+        || pool::is_owner(rustix::process::geteuid().as_raw())
+}
+
 /// Serves execve and execveat. Returns only if it fails.
 ///
 /// # Safety
@@ -178,7 +188,7 @@ unsafe fn execute(nr: i64, a: &[i64; 6], supervision: Supervision) -> (i64, Supe
         // thread would resume them.
         let shares = process::in_vfork_child() || shared_vm_clones::is_one();
         executing = (!shares).then(slots::begin_exec);
-        guarded(|| environ::hand_slot(&mut plan.env));
+        guarded(|| environ::hand_slot(&mut plan.env, takes_over_slot()));
         of_process = pool::open_fs().and_then(|fs| fs.process().hand_on_thread_fs());
     }
     let env = plan.env.finish();
