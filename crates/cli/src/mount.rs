@@ -461,9 +461,12 @@ fn hold_signals() -> libc::sigset_t {
     }
 }
 
+/// Beginning of the source of each pool's mounts.
+const SOURCE: &str = "forebay:";
+
 /// Returns the source of the pool's mounts, as mount(8) shows it.
 fn source_of(pool: &Pool) -> String {
-    format!("forebay:{}", pool.config().name)
+    format!("{SOURCE}{}", pool.config().name)
 }
 
 fn registry(pool: &Pool) -> Result<PathBuf, Fail> {
@@ -566,6 +569,8 @@ pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
                     let _ = kill_process(pid, Signal::TERM);
                 }
             }
+            // The mount went away by itself after it was listed.
+            Err(_) if mounted(&mount.dir).is_none_or(|m| !m.starts_with(SOURCE)) => {}
             Err(e) => {
                 return Err(Fail::failed(format!(
                     "the pool is mounted at {} and can't be taken away from there: {e}; end the programs that use it",
