@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum time that couriers of ended programs may take.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(5);
+/// Time between two looks at couriers that are still at work.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The losses of a run.
 #[derive(Default)]
@@ -69,7 +70,7 @@ pub fn settle(pools: &[Arc<Pool>]) -> Losses {
             }));
         }
         if !notes.is_empty() {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     // A supervisor may have reported a loss meanwhile.

@@ -177,7 +177,8 @@ impl Keeping {
     }
 
     /// Sets the validity of a reply that is cacheable. `period`: as [`Keeping::begin`] returned it.
-    /// Must be called before the reply is sent. If the kernel may cache that a name doesn't exist, replaces the error by a reply.
+    /// Must be called before the reply is sent. If the kernel may cache that a name doesn't exist,
+    /// replaces the error by a reply.
     pub fn stamp(
         &self,
         period: u64,

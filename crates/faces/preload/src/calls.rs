@@ -527,7 +527,8 @@ mod tests {
         let there = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
             there == document(),
-            "docs/reference/syscalls.md is stale: FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-preload calls"
+            "docs/reference/syscalls.md is stale: FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p \
+             forebay-preload calls"
         );
     }
 }

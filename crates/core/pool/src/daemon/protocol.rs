@@ -30,7 +30,8 @@ fn document() -> String {
     let mut text = format!(
         "# Requests between nodes\n\nWhat nodes ask each other, and processes their node's daemon. Made from the \
          tables in\n`crates/core/cluster/src/peers/requests.rs` and `crates/core/pool/src/daemon/wire.rs` by\n\
-         `FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-pool protocol`.\nHow messages travel: [the wire](../internals/wire.md).\n\nProtocol version: {}. Arguments and replies follow one another without \
+         `FOREBAY_WRITE_DOCS=1 cargo test --profile checks -p forebay-pool protocol`.\nHow messages \
+         travel: [the wire](../internals/wire.md).\n\nProtocol version: {}. Arguments and replies follow one another without \
          padding: numbers\nlittle-endian, `Bytes` behind their length (4 bytes), lists behind their count (4 bytes), \
          an\n`Option` behind a byte 0 or 1, a `Result` behind 0 (success) or 1 (error). Either is at most\n{} bytes, the \
          bytes that travel with them at most {}.\n\n\

@@ -221,7 +221,10 @@ pub(crate) fn check_extents(
                 }
             }
             if twice > 0 {
-                report.add("space", format!("object {id}: {twice} page(s) of its MiB {chunk} belong to another file, too"), "it gets a copy of its own; compare both files with what they should hold");
+                report.add(
+                    "space",
+                    format!("object {id}: {twice} page(s) of its MiB {chunk} belong to another file, too"),
+                    "it gets a copy of its own; compare both files with what they should hold");
                 doubles.push((id, chunk));
             }
         }

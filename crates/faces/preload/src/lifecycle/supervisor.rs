@@ -20,6 +20,7 @@ use crate::lifecycle::carrier::{self, Carrier};
 use crate::lifecycle::courier_note::Wait;
 use crate::lifecycle::waits::LOST;
 use crate::lifecycle::{courier, courier_note, exit, fork, inherited};
+use crate::program::signals::Action;
 use crate::program::variables;
 use crate::program::{mask, messages, results, settings};
 use crate::{map, pool};
@@ -40,16 +41,6 @@ const MASK_SIZE: i64 = 8;
 const REPORT_SIZE: usize = 4;
 /// The child's report that it isn't traced although its parent is.
 const NOT_TRACED: i32 = -1;
-
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Action {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
-}
 
 /// Whether this process's parent waits for couriers: it has this library, uses the same pool, and
 /// doesn't trace this process. False if unknown.

@@ -56,11 +56,11 @@ const MASK_LEN: i64 = 8;
 /// The kernel's struct sigaction.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Action {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
+pub struct Action {
+    pub handler: usize,
+    pub flags: u64,
+    pub restorer: usize,
+    pub mask: u64,
 }
 
 /// The program's action for a signal for which the kernel has this library's handler.
